@@ -1,0 +1,100 @@
+//! `Cache-Status` (RFC 9211): what a cache did with a request, as one vocabulary for the header, metrics and logs.
+
+use std::fmt::Write;
+
+/// Why a request was forwarded (RFC 9211 section 2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Forward {
+    /// Nothing was held.
+    Miss,
+    /// What was held was too old to be served unasked.
+    Stale,
+    /// The request demanded it.
+    Request,
+}
+
+impl Forward {
+    /// The registered token.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Forward::Miss => "miss",
+            Forward::Stale => "stale",
+            Forward::Request => "request",
+        }
+    }
+}
+
+/// What one cache did with one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheStatus {
+    /// Served from what was held. `stale_for`: seconds since it was last fresh, 0 when it still is.
+    Hit {
+        /// Seconds past freshness.
+        stale_for: u64,
+    },
+    /// The next cache, or the origin, was asked.
+    Forwarded {
+        /// Why.
+        why: Forward,
+        /// The status of its answer, when there was one.
+        status: Option<u16>,
+        /// The answer was stored.
+        stored: bool,
+        /// The request waited for one that was already under way.
+        collapsed: bool,
+    },
+}
+
+impl CacheStatus {
+    /// The value of a metric's label, and of a log's field.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            CacheStatus::Hit { stale_for: 0 } => "hit",
+            CacheStatus::Hit { .. } => "stale",
+            CacheStatus::Forwarded { collapsed: true, .. } => "collapsed",
+            CacheStatus::Forwarded { why, .. } => match why {
+                Forward::Miss => "miss",
+                Forward::Stale => "revalidated",
+                Forward::Request => "forced",
+            },
+        }
+    }
+
+    /// This tier's member of the header. `name` is the tier's node name.
+    pub fn header(&self, name: &str) -> String {
+        // A structured token begins with a letter; a name that begins with a digit is written as a string.
+        let mut out =
+            if name.starts_with(|c: char| c.is_ascii_alphabetic()) { name.to_owned() } else { format!("\"{name}\"") };
+        match *self {
+            CacheStatus::Hit { stale_for: 0 } => out.push_str("; hit"),
+            CacheStatus::Hit { stale_for } => write!(out, "; hit; ttl=-{stale_for}").expect("a String takes all"),
+            CacheStatus::Forwarded { why, status, stored, collapsed } => {
+                write!(out, "; fwd={}", why.as_str()).expect("a String takes all");
+                if let Some(status) = status {
+                    write!(out, "; fwd-status={status}").expect("a String takes all");
+                }
+                if stored {
+                    out.push_str("; stored");
+                }
+                if collapsed {
+                    out.push_str("; collapsed");
+                }
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_as_the_contract_writes_them() {
+        let miss = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed: true };
+        assert_eq!(miss.header("edge-1"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed");
+        assert_eq!(CacheStatus::Hit { stale_for: 0 }.header("edge-1"), "edge-1; hit");
+        assert_eq!(CacheStatus::Hit { stale_for: 42 }.header("edge-1"), "edge-1; hit; ttl=-42");
+        assert_eq!(CacheStatus::Hit { stale_for: 0 }.header("7th"), "\"7th\"; hit");
+    }
+}

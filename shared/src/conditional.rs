@@ -1,0 +1,88 @@
+//! Entity tags and conditional requests (RFC 9110 section 13) for tarballs.
+//!
+//! A tarball has one strong tag per representation: identity `"b3-<64 hex>"`, coded `"b3-<64 hex>+zstd.<16 hex>"`, the
+//! sixteen being the first of the blob digest. For `If-None-Match` the digest part decides, whatever the coding: an
+//! agent that holds the content holds it however it arrived. For `If-Range` the whole tag must match, because a range
+//! is of one representation's bytes.
+
+use crate::digest::{BlobDigest, TarballDigest};
+use crate::encoding::Encoding;
+
+/// The tag of a tarball in one representation. `blob` is `None` for identity.
+pub fn tarball_etag(digest: &TarballDigest, coded: Option<(Encoding, &BlobDigest)>) -> String {
+    match coded {
+        None | Some((Encoding::Identity, _)) => format!("\"{digest}\""),
+        Some((encoding, blob)) => format!("\"{digest}+{encoding}.{}\"", &blob.hex()[..16]),
+    }
+}
+
+/// The opaque parts of a list of entity tags, weak or strong: `W/"a", "b"` gives `a`, `b`. What is no tag is skipped.
+fn opaque_tags(header: &str) -> impl Iterator<Item = &str> {
+    let mut rest = header;
+    std::iter::from_fn(move || {
+        let (_, after) = rest.split_once('"')?;
+        let (tag, after) = after.split_once('"')?;
+        rest = after;
+        Some(tag)
+    })
+}
+
+/// Evaluates `If-None-Match` for the tarball with this digest.
+///
+/// `Some(tag)`: answer `304` and repeat this tag, the one that matched. `current` is the tag the answer would have had,
+/// which is what `*` matches.
+pub fn if_none_match(header: &str, digest: &TarballDigest, current: &str) -> Option<String> {
+    if header.trim() == "*" {
+        return Some(current.to_owned());
+    }
+    let text = digest.to_string();
+    opaque_tags(header).find(|tag| tag.split('+').next() == Some(&text)).map(|tag| format!("\"{tag}\""))
+}
+
+/// Evaluates `If-None-Match` by weak comparison against one tag, quotes included; for descriptors.
+pub fn if_none_match_tag(header: &str, current: &str) -> bool {
+    header.trim() == "*" || opaque_tags(header).any(|tag| tag == current.trim_matches('"'))
+}
+
+/// Evaluates `If-Range`: whether the range may be served. Strong comparison; a date never matches, since no
+/// `Last-Modified` is sent.
+pub fn if_range(header: &str, current: &str) -> bool {
+    header.trim() == current
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tags() -> (TarballDigest, String, String) {
+        let digest = TarballDigest::of(b"a");
+        let coded = tarball_etag(&digest, Some((Encoding::Zstd, &BlobDigest::of(b"z"))));
+        (digest, tarball_etag(&digest, None), coded)
+    }
+
+    #[test]
+    fn the_digest_decides_whatever_the_coding() {
+        let (digest, identity, coded) = tags();
+        let other = TarballDigest::of(b"b");
+        assert_eq!(if_none_match(&identity, &digest, &coded), Some(identity.clone()));
+        assert_eq!(if_none_match(&format!("W/{coded}"), &digest, &identity), Some(coded.clone()));
+        assert_eq!(if_none_match(&format!("\"x\" , {identity}"), &digest, &coded), Some(identity.clone()));
+        assert_eq!(if_none_match("*", &digest, &coded), Some(coded.clone()));
+        assert_eq!(if_none_match(&identity, &other, &coded), None);
+        for nonsense in ["", "\"", "\"\"", &digest.to_string(), "\"b3-\"", "W/"] {
+            assert_eq!(if_none_match(nonsense, &digest, &coded), None, "{nonsense}");
+        }
+        // A tag is of a digest only when it ends there.
+        let longer = format!("\"{digest}0\"");
+        assert_eq!(if_none_match(&longer, &digest, &coded), None);
+    }
+
+    #[test]
+    fn a_range_needs_the_whole_tag() {
+        let (_, identity, coded) = tags();
+        assert!(if_range(&coded, &coded));
+        assert!(!if_range(&identity, &coded));
+        assert!(!if_range(&format!("W/{coded}"), &coded));
+        assert!(!if_range("Fri, 20 Nov 2026 09:30:00 GMT", &coded));
+    }
+}

@@ -1,0 +1,241 @@
+//! The descriptor: the only mutable thing on the wire.
+//!
+//! A descriptor is a *publication* (the byte-exact, signable statement "service S, generation n, is digest D of commit
+//! C") plus the *representations* it can be had in. Whoever forwards one forwards the origin's bytes unchanged, so
+//! [`Descriptor`] keeps them beside what was read from them.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::commit_id::CommitId;
+use crate::digest::{BlobDigest, Sha256, TarballDigest};
+use crate::encoding::Encoding;
+use crate::name::{RepositoryName, ServiceName};
+
+/// The largest descriptor that is read, in bytes. `omitted` is what makes one grow: about 100,000 left-out paths fit.
+pub const MAX_DESCRIPTOR_BYTES: usize = 16 << 20;
+
+/// The tarball format this version writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// A number that only grows, per service, across restarts, loss of data and changes of owner.
+pub type Generation = u64;
+
+/// The statement "service S, generation n, is digest D of commit C".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    /// What agents follow.
+    pub service: ServiceName,
+    /// The repository it is built from.
+    pub repository: RepositoryName,
+    /// max(last + 1, Unix milliseconds at publication).
+    pub generation: Generation,
+    /// BLAKE3 of the uncompressed tarball.
+    pub digest: TarballDigest,
+    /// SHA-256 of the uncompressed tarball.
+    pub sha256: Sha256,
+    /// Bytes of the uncompressed tarball.
+    pub size: u64,
+    /// The commit that the ref pointed at.
+    pub commit: CommitId,
+    /// When the origin published it. Whole seconds, UTC.
+    #[serde(with = "rfc3339")]
+    pub published_at: SystemTime,
+    /// The tarball format: [`FORMAT`].
+    pub format: u32,
+    /// What the folder holds and the tarball does not, with the reason: never left out silently.
+    #[serde(default)]
+    pub omitted: Vec<Omission>,
+}
+
+/// An entry that was left out of a tarball.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Omission {
+    /// Path below the folder; bytes that are not UTF-8, and `%`, are percent-encoded.
+    pub path: String,
+    /// Why.
+    pub reason: OmissionReason,
+}
+
+/// Why an entry was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OmissionReason {
+    /// A symlink that leaves the folder, or whose target no file system takes (empty, a NUL, over 4,095 bytes).
+    Symlink,
+    /// A submodule.
+    Submodule,
+    /// A Git LFS pointer (by attribute) that was not resolved.
+    LfsPointer,
+    /// `.`, `..`, any case of `.git`, a NUL, or a component over 255 bytes.
+    UnsafeName,
+    /// A reason that a newer origin knows.
+    #[serde(other)]
+    Other,
+}
+
+/// One stored form of a tarball.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Representation {
+    /// The content coding of the blob's bytes.
+    pub encoding: Encoding,
+    /// For [`Encoding::Dcz`]: the SHA-256 of the dictionary, which is an older tarball of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dictionary: Option<Sha256>,
+    /// The blob that holds the bytes.
+    pub digest: BlobDigest,
+    /// Bytes of the blob.
+    pub size: u64,
+}
+
+/// What is written between a descriptor's braces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescriptorFields {
+    /// The statement.
+    pub publication: Publication,
+    /// Grows when representations come or go under the same publication.
+    pub revision: u64,
+    /// The forms in which the tarball can be had.
+    pub representations: Vec<Representation>,
+}
+
+/// A descriptor that was read and checked, with the bytes it was read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    fields: DescriptorFields,
+    bytes: Bytes,
+}
+
+/// The bytes were not a descriptor that this version understands.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptorError {
+    /// More bytes than [`MAX_DESCRIPTOR_BYTES`].
+    #[error("the descriptor has {0} bytes, more than the limit of {MAX_DESCRIPTOR_BYTES}")]
+    TooLarge(usize),
+    /// Not JSON, or a field is missing or wrong.
+    #[error("the descriptor cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A tarball format of the future.
+    #[error("tarball format {0} is not known here (this version knows {FORMAT}): upgrade this node")]
+    UnknownFormat(u32),
+}
+
+impl Descriptor {
+    /// Writes the bytes of a new descriptor. At the origin only; everyone else forwards what it was given.
+    pub fn new(fields: DescriptorFields) -> Self {
+        let bytes = serde_json::to_vec(&fields).expect("descriptor fields are plain data").into();
+        Self { fields, bytes }
+    }
+
+    /// Reads and checks a descriptor, keeping its bytes.
+    pub fn parse(bytes: Bytes) -> Result<Self, DescriptorError> {
+        if bytes.len() > MAX_DESCRIPTOR_BYTES {
+            return Err(DescriptorError::TooLarge(bytes.len()));
+        }
+        let fields: DescriptorFields = serde_json::from_slice(&bytes)?;
+        if fields.publication.format != FORMAT {
+            return Err(DescriptorError::UnknownFormat(fields.publication.format));
+        }
+        Ok(Self { fields, bytes })
+    }
+
+    /// The origin's bytes, unchanged.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The statement.
+    pub fn publication(&self) -> &Publication {
+        &self.fields.publication
+    }
+
+    /// The revision of the representations under this publication.
+    pub fn revision(&self) -> u64 {
+        self.fields.revision
+    }
+
+    /// The forms in which the tarball can be had.
+    pub fn representations(&self) -> &[Representation] {
+        &self.fields.representations
+    }
+
+    /// The form in one coding that needs no dictionary.
+    pub fn representation(&self, encoding: Encoding) -> Option<&Representation> {
+        self.fields.representations.iter().find(|r| r.encoding == encoding && r.dictionary.is_none())
+    }
+
+    /// What orders descriptors of one service: `(generation, revision)`.
+    pub fn version(&self) -> (Generation, u64) {
+        (self.fields.publication.generation, self.fields.revision)
+    }
+
+    /// The descriptor's own entity tag: `"<generation>.<revision>"`.
+    pub fn etag(&self) -> String {
+        format!("\"{}.{}\"", self.fields.publication.generation, self.fields.revision)
+    }
+}
+
+/// RFC 3339 in UTC, whole seconds.
+mod rfc3339 {
+    use std::time::SystemTime;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_seconds(*time))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        humantime::parse_rfc3339(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> String {
+        let digest = TarballDigest::of(b"tar");
+        let blob = BlobDigest::of(b"zst");
+        format!(
+            r#"{{"publication": {{"service": "shop-prod", "repository": "shop", "generation": 1795164249650, "digest": "{digest}",
+            "sha256": "{}", "size": 40960, "commit": "{}", "published_at": "2026-11-20T09:30:00Z", "format": 1,
+            "omitted": [{{"path": "vendor/lib", "reason": "submodule"}}]}},
+            "revision": 2, "future_field": true,
+            "representations": [{{"encoding": "zstd", "digest": "{blob}", "size": 9120}},
+                                {{"encoding": "dcz", "dictionary": "{}", "digest": "{blob}", "size": 312}}]}}"#,
+            "a".repeat(64),
+            "b".repeat(40),
+            "c".repeat(64),
+        )
+    }
+
+    #[test]
+    fn the_contract_s_example_is_read_and_its_bytes_are_kept() {
+        let text = example();
+        let descriptor = Descriptor::parse(text.clone().into()).unwrap();
+        assert_eq!(descriptor.bytes(), text.as_bytes());
+        assert_eq!(descriptor.etag(), "\"1795164249650.2\"");
+        assert_eq!(descriptor.publication().omitted[0].reason, OmissionReason::Submodule);
+        assert_eq!(descriptor.representation(Encoding::Zstd).unwrap().size, 9120);
+        assert!(descriptor.representation(Encoding::Dcz).is_none(), "a delta is of use only with its dictionary");
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let parsed = Descriptor::parse(example().into()).unwrap();
+        let written = Descriptor::new(parsed.fields.clone());
+        assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
+    }
+
+    #[test]
+    fn a_format_of_the_future_and_a_broken_document_are_refused_in_plain_words() {
+        let error = Descriptor::parse(example().replace(r#""format": 1"#, r#""format": 9"#).into()).unwrap_err();
+        assert!(error.to_string().contains("upgrade this node"), "{error}");
+        let error = Descriptor::parse("{}".into()).unwrap_err();
+        assert!(error.to_string().contains("publication"), "{error}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Reading configuration files: TOML, unknown keys refused by name, paths relative to the file.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+/// A configuration that cannot be used: which file, and what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value that a key does not take.
+    #[error("the configuration {} is wrong: {message}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words, with the line.
+        message: String,
+    },
+    /// The keys are all known, and together they make no sense.
+    #[error("the configuration is wrong: {0}")]
+    Invalid(String),
+}
+
+impl ConfigError {
+    /// A configuration whose keys are all known and that makes no sense: name the key and what it should be.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
+    }
+}
+
+/// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text).map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })
+}
+
+/// The folder that a configuration's relative paths are relative to: the file's own.
+pub fn base_dir(config_file: &Path) -> &Path {
+    match config_file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes a path of a configuration usable from any working directory.
+pub fn resolve(base: &Path, path: &mut PathBuf) {
+    if path.is_relative() {
+        *path = base.join(&*path);
+    }
+}
+
+/// Durations as people write them: `30s`, `2m`, `1h 30m`. For `#[serde(with = "…::duration")]`.
+pub mod duration {
+    use std::borrow::Cow;
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes `2m`.
+    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(*duration))
+    }
+
+    /// Reads `2m`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        parse(&text).map_err(serde::de::Error::custom)
+    }
+
+    /// Reads `2m`; for command lines.
+    pub fn parse(text: &str) -> Result<Duration, String> {
+        humantime::parse_duration(text)
+            .map_err(|error| format!("`{text}` is not a duration such as `30s`, `2m` or `1h 30m`: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Example {
+        #[serde(with = "duration")]
+        poll_interval: Duration,
+    }
+
+    fn read_text(text: &str) -> Result<Example, ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("example.toml");
+        std::fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_its_name() {
+        assert_eq!(read_text("poll_interval = '2m'").unwrap().poll_interval, Duration::from_secs(120));
+        let error = read_text("poll_interval = '2m'\npol_interval = '2m'").unwrap_err().to_string();
+        assert!(
+            error.contains("pol_interval") && error.contains("example.toml") && error.contains("line 2"),
+            "{error}"
+        );
+        let error = read_text("poll_interval = 'often'").unwrap_err().to_string();
+        assert!(error.contains("often") && error.contains("30s"), "{error}");
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let mut path = PathBuf::from("ca.pem");
+        resolve(base_dir(Path::new("/etc/weir/edge.toml")), &mut path);
+        assert_eq!(path, Path::new("/etc/weir/ca.pem"));
+        resolve(Path::new("/other"), &mut path);
+        assert_eq!(path, Path::new("/etc/weir/ca.pem"));
+        assert_eq!(base_dir(Path::new("edge.toml")), Path::new("."));
+    }
+}

@@ -1,0 +1,67 @@
+//! The HTTP/2 client of those who call the next node: edges call origins, agents call edges.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
+
+/// How long a TCP connection may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A pooling client for requests without bodies.
+pub type Http2Client = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+
+/// A client that speaks HTTP/2 over TLS and nothing else. `tls` without ALPN.
+///
+/// A connection whose peer no longer answers pings is dropped after 10 s, so that no request waits on a dead one.
+/// Deadlines of requests are the caller's.
+pub fn http2_client(tls: ClientConfig) -> Http2Client {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(tcp);
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_only(true)
+        .http2_initial_stream_window_size(4 << 20)
+        .http2_initial_connection_window_size(16 << 20)
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .http2_keep_alive_timeout(Duration::from_secs(5))
+        .build(connector)
+}
+
+/// Why a body could not be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// It is longer than whoever reads it wants.
+    #[error("the body is longer than the limit of {0} bytes")]
+    TooLong(usize),
+    /// Nothing came for this long.
+    #[error("the body stalled for {0:?}")]
+    Stalled(Duration),
+    /// The connection broke.
+    #[error("the body broke off: {0}")]
+    Broken(#[from] hyper::Error),
+}
+
+/// Reads a small body to its end: at most `limit` bytes, each part within `idle`.
+pub async fn read_body(mut body: Incoming, limit: usize, idle: Duration) -> Result<Bytes, BodyError> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = tokio::time::timeout(idle, body.frame()).await.map_err(|_| BodyError::Stalled(idle))? {
+        if let Ok(data) = frame?.into_data() {
+            if bytes.len() + data.len() > limit {
+                return Err(BodyError::TooLong(limit));
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}

@@ -1,0 +1,12 @@
+//! The skeleton every role's process shares: configuration, TLS, serving HTTP, the admin listener, telemetry, shutdown.
+
+pub mod admin;
+#[cfg(feature = "certificates")]
+pub mod certificates;
+pub mod config;
+pub mod http_client;
+pub mod identity;
+pub mod serve;
+pub mod shutdown;
+pub mod telemetry;
+pub mod tls;

@@ -1,0 +1,110 @@
+//! The bodies of requests and responses.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+
+/// An error of a body, of whatever kind.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a response. An error while it is read resets the stream: the client never sees a clean end.
+#[derive(Default)]
+pub enum Body {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// Bytes that are at hand.
+    Full(Bytes),
+    /// Bytes as they come.
+    Stream(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>),
+}
+
+impl Body {
+    /// A body from anything that yields frames of bytes.
+    pub fn stream(body: impl HttpBody<Data = Bytes, Error = BoxError> + Send + 'static) -> Self {
+        Self::Stream(Box::pin(body))
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Full(bytes.into())
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self::Full(bytes)
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let body = self.get_mut();
+        match body {
+            Body::Empty => Poll::Ready(None),
+            Body::Full(_) => {
+                let Body::Full(bytes) = std::mem::take(body) else { unreachable!("matched above") };
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+            Body::Stream(stream) => stream.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Empty => true,
+            Body::Full(bytes) => bytes.is_empty(),
+            Body::Stream(stream) => stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Empty => SizeHint::with_exact(0),
+            Body::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Body::Stream(stream) => stream.size_hint(),
+        }
+    }
+}
+
+/// The body of a request. Over HTTP/3 only GET and HEAD are served, whose bodies mean nothing: there it is empty.
+#[derive(Debug)]
+pub enum RequestBody {
+    /// Nothing.
+    Empty,
+    /// As it comes over HTTP/1.1 or 2.
+    Incoming(Incoming),
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            RequestBody::Empty => Poll::Ready(None),
+            RequestBody::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Empty => true,
+            RequestBody::Incoming(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Incoming(incoming) => incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! HTTP/1.1 and HTTP/2 over TCP, by hyper.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use super::metrics::ListenerMetrics;
+use super::{Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
+use crate::process::identity::Identity;
+use crate::process::shutdown::Drain;
+
+/// How long a TLS handshake, and then the head of a request over HTTP/1.1, may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the listener pauses when the system has no file descriptor left for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves a handler over TCP until the drain ends. `tls` without ALPN; `None` is plain HTTP, for the admin listener.
+pub fn tcp<H: Handler>(
+    listener: TcpListener,
+    tls: Option<ServerConfig>,
+    handler: H,
+    metrics: ListenerMetrics,
+    drain: &Drain,
+) {
+    let acceptor = tls.map(|mut tls| {
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        TlsAcceptor::from(Arc::new(tls))
+    });
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let server = Server { acceptor, handler, metrics, drain: drain.clone() };
+    let accept_loop = async move {
+        loop {
+            let Ok(permit) = connections.clone().acquire_owned().await else { return };
+            let (stream, address) = tokio::select! {
+                () = server.drain.begun() => return,
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            let server = server.clone();
+            let drain = server.drain.clone();
+            drain.spawn(async move {
+                server.connection(stream, address).await;
+                drop(permit);
+            });
+        }
+    };
+    drain.spawn(accept_loop);
+}
+
+#[derive(Clone)]
+struct Server<H> {
+    acceptor: Option<TlsAcceptor>,
+    handler: H,
+    metrics: ListenerMetrics,
+    drain: Drain,
+}
+
+impl<H: Handler> Server<H> {
+    async fn connection(self, stream: TcpStream, address: SocketAddr) {
+        let _ = stream.set_nodelay(true);
+        let Some(acceptor) = &self.acceptor else {
+            return self.http(stream, Peer { address, identity: None }).await;
+        };
+        let handshake = tokio::time::timeout(HEAD_TIMEOUT, acceptor.accept(stream));
+        let handshake = tokio::select! {
+            () = self.drain.begun() => return,
+            done = handshake => done,
+        };
+        match handshake {
+            Ok(Ok(stream)) => {
+                let certificates = stream.get_ref().1.peer_certificates();
+                let identity = certificates.and_then(|chain| chain.first()).and_then(Identity::of_certificate);
+                self.http(stream, Peer { address, identity }).await;
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%address, %error, "a TLS handshake failed");
+                self.metrics.handshake_failed("tcp");
+            }
+            Err(_) => self.metrics.handshake_failed("tcp"),
+        }
+    }
+
+    async fn http(self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer) {
+        let _open = self.metrics.connection("tcp");
+        let peer = Arc::new(peer);
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 << 10);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(MAX_HEADER_BYTES as u32)
+            .max_concurrent_streams(256)
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20)
+            .max_frame_size(64 << 10)
+            .max_send_buf_size(1 << 20)
+            // An idle client that went away without a word is noticed; one that lives answers at no cost to its polls.
+            .keep_alive_interval(Duration::from_secs(60))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let service = service_fn(|request: Request<Incoming>| {
+            let (handler, metrics, peer) = (self.handler.clone(), self.metrics.clone(), peer.clone());
+            async move {
+                let begun = Instant::now();
+                let (version, method) = (request.version(), request.method().clone());
+                let response = handler.handle(request.map(RequestBody::Incoming), peer).await;
+                metrics.answered(version, &method, response.status(), begun.elapsed());
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = self.drain.begun() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, address = %peer.address, "a connection ended with an error");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Shutdown as a design: a readiness that turns, a drain in which nothing in flight is cut, a deadline.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long a drain may take before what is left is cut, by default.
+pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The shutdown of one role: its tasks, the request to finish, and the order to stop.
+///
+/// Cheap to clone; all clones are of one shutdown.
+#[derive(Debug, Clone, Default)]
+pub struct Drain {
+    finish: CancellationToken,
+    cut: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Drain {
+    /// A shutdown that has not begun.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs a task that the drain waits for. It should end soon after [`Drain::begun`]; at the deadline it is dropped.
+    pub fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let cut = self.cut.clone();
+        self.tasks.spawn(async move {
+            let _ = cut.run_until_cancelled(task).await;
+        });
+    }
+
+    /// Resolves when the drain begins: take no new work, finish what is under way.
+    pub async fn begun(&self) {
+        self.finish.cancelled().await;
+    }
+
+    /// Whether the drain has begun.
+    pub fn has_begun(&self) -> bool {
+        self.finish.is_cancelled()
+    }
+
+    /// Begins the drain and waits until all tasks have ended; after `deadline` what is left is cut. True when nothing
+    /// had to be cut.
+    pub async fn finish(&self, deadline: Duration) -> bool {
+        self.finish.cancel();
+        self.tasks.close();
+        let clean = tokio::time::timeout(deadline, self.tasks.wait()).await.is_ok();
+        if !clean {
+            tracing::warn!(tasks = self.tasks.len(), "the drain's deadline has passed; what is left is cut");
+        }
+        self.cut.cancel();
+        self.tasks.wait().await;
+        clean
+    }
+
+    /// Stops at once, as a crash would but for open files.
+    pub async fn cut(&self) {
+        self.finish(Duration::ZERO).await;
+    }
+}
+
+/// Waits for SIGTERM or SIGINT. A second one ends the process at once.
+///
+/// # Errors
+/// The handlers cannot be installed.
+pub async fn requested() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    tokio::spawn(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        std::process::exit(130);
+    });
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! TLS: server and client configurations from PEM files, with the one provider in the tree (ring).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// A certificate, key or authority that cannot be used: which file, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file cannot be read or is not PEM of the expected kind.
+    #[error("cannot read {what} from {}: {message}", path.display())]
+    File {
+        /// What was expected in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// The parts do not fit each other (a key of another certificate, say).
+    #[error("{what} of {} cannot be used: {message}", path.display())]
+    Unusable {
+        /// What was to be made of it.
+        what: &'static str,
+        /// The file it began with.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+}
+
+/// Whom a server asks for a certificate.
+#[derive(Debug, Clone, Copy)]
+pub enum ClientAuth<'a> {
+    /// Nobody.
+    None,
+    /// Everybody: one that this authority signed. Without it there is no connection.
+    Required {
+        /// The PEM file of the authority.
+        ca: &'a Path,
+    },
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Reads all certificates of a PEM file; none is an error.
+pub fn read_certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let error = |message: String| TlsError::File { what, path: path.to_owned(), message };
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+        .map_err(|e| error(e.to_string()))?;
+    if certificates.is_empty() {
+        return Err(error("there is no `BEGIN CERTIFICATE` in it".to_owned()));
+    }
+    Ok(certificates)
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|e| TlsError::File {
+        what: "a private key",
+        path: path.to_owned(),
+        message: e.to_string(),
+    })
+}
+
+/// Reads the authorities of a PEM file.
+pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path, "a certificate authority")? {
+        roots.add(certificate).map_err(|e| TlsError::Unusable {
+            what: "the authority",
+            path: path.to_owned(),
+            message: e.to_string(),
+        })?;
+    }
+    Ok(roots)
+}
+
+/// A server's configuration, without ALPN: whoever serves sets that.
+pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>) -> Result<ServerConfig, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring provides the default protocol versions");
+    let builder = match client_auth {
+        ClientAuth::None => builder.with_no_client_auth(),
+        ClientAuth::Required { ca } => {
+            let roots = Arc::new(read_roots(ca)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(|e| {
+                TlsError::Unusable { what: "the clients' authority", path: ca.to_owned(), message: e.to_string() }
+            })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    builder.with_single_cert(read_certificates(certificate, "a certificate")?, read_key(key)?).map_err(|e| {
+        TlsError::Unusable { what: "the certificate", path: certificate.to_owned(), message: e.to_string() }
+    })
+}
+
+/// A client's configuration that trusts `ca` alone, without ALPN. `identity`: the client's own certificate and key.
+pub fn client_config(ca: &Path, identity: Option<(&Path, &Path)>) -> Result<ClientConfig, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring provides the default protocol versions")
+        .with_root_certificates(read_roots(ca)?);
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(read_certificates(certificate, "a certificate")?, read_key(key)?)
+            .map_err(|e| TlsError::Unusable {
+                what: "the client certificate",
+                path: certificate.to_owned(),
+                message: e.to_string(),
+            }),
+    }
+}

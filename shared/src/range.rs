@@ -1,0 +1,95 @@
+//! Byte ranges (RFC 9110 section 14): one range is served, several are answered in full, as the RFC allows.
+
+use std::ops::Range;
+
+/// What a `Range` header asks of a representation of a known length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requested {
+    /// Everything: no range, several, a unit that is not bytes, or a header that cannot be read.
+    Full,
+    /// These bytes: never empty, and within the length.
+    Part(Range<u64>),
+    /// A range that begins beyond the end: `416`.
+    Unsatisfiable,
+}
+
+/// Reads a `Range` header for a representation of `length` bytes.
+pub fn requested(header: Option<&str>, length: u64) -> Requested {
+    header.and_then(|header| parse(header, length)).unwrap_or(Requested::Full)
+}
+
+fn parse(header: &str, length: u64) -> Option<Requested> {
+    let (unit, set) = header.split_once('=')?;
+    if !unit.trim().eq_ignore_ascii_case("bytes") || set.contains(',') {
+        return None;
+    }
+    let (first, last) = set.trim().split_once('-')?;
+    let part = match (first.trim(), last.trim()) {
+        ("", suffix) => {
+            let suffix = number(suffix)?;
+            length.saturating_sub(suffix)..length
+        }
+        (first, "") => number(first)?..length,
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return None;
+            }
+            first..last.saturating_add(1).min(length)
+        }
+    };
+    Some(if part.is_empty() { Requested::Unsatisfiable } else { Requested::Part(part) })
+}
+
+/// Digits only: `str::parse` would take a sign as well.
+fn number(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some(text.parse().unwrap_or(u64::MAX))
+}
+
+/// The `Content-Range` of a part.
+pub fn content_range(part: &Range<u64>, length: u64) -> String {
+    format!("bytes {}-{}/{length}", part.start, part.end - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn single_ranges() {
+        for (header, expected) in [
+            ("bytes=0-0", Requested::Part(0..1)),
+            ("bytes=0-99", Requested::Part(0..10)),
+            ("bytes=3-", Requested::Part(3..10)),
+            ("bytes=-3", Requested::Part(7..10)),
+            ("bytes=-99", Requested::Part(0..10)),
+            ("Bytes = 2-4", Requested::Part(2..5)),
+            ("bytes=10-", Requested::Unsatisfiable),
+            ("bytes=-0", Requested::Unsatisfiable),
+            ("bytes=99999999999999999999-", Requested::Unsatisfiable),
+            ("bytes=5-4", Requested::Full),
+            ("bytes=0-1,3-4", Requested::Full),
+            ("bytes=+1-2", Requested::Full),
+            ("bytes=-", Requested::Full),
+            ("items=0-1", Requested::Full),
+            ("bytes", Requested::Full),
+        ] {
+            assert_eq!(requested(Some(header), 10), expected, "{header}");
+        }
+        assert_eq!(requested(None, 10), Requested::Full);
+        assert_eq!(content_range(&(3..10), 10), "bytes 3-9/10");
+    }
+
+    proptest! {
+        #[test]
+        fn a_part_is_never_empty_and_never_beyond_the_end(header in "bytes=[0-9,-]{0,24}|[ -~]{0,20}", length in 0u64..100) {
+            if let Requested::Part(part) = requested(Some(&header), length) {
+                prop_assert!(part.start < part.end && part.end <= length);
+            }
+        }
+    }
+}

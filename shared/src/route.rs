@@ -1,0 +1,137 @@
+//! The paths of the data plane: what edges answer to agents and origins to edges.
+
+use std::fmt;
+
+use crate::digest::{BlobDigest, TarballDigest};
+use crate::name::ServiceName;
+
+/// A path of the wire contract, parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// `/v1/services/{service}`: the descriptor.
+    Service(ServiceName),
+    /// `/v1/services/{service}/tarball`: the current tarball.
+    Tarball(ServiceName),
+    /// `/v1/services/{service}/tarballs/{digest}`: one retained version.
+    TarballVersion(ServiceName, TarballDigest),
+    /// `/v1/services/{service}/versions/{digest}`: the descriptor of a retained version.
+    Version(ServiceName, TarballDigest),
+    /// `/v1/blobs/{digest}`: the bytes of a blob.
+    Blob(BlobDigest),
+}
+
+/// Why a path is not a [`Route`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// No such shape: `404`.
+    #[error("no such path")]
+    Unknown,
+    /// The shape is known and a name or digest in it is not well-formed: `400`.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl Route {
+    /// Reads the path of a URL, without its query. Names need no percent-encoding, so none is undone.
+    pub fn parse(path: &str) -> Result<Self, RouteError> {
+        fn read<T: std::str::FromStr<Err: fmt::Display>>(text: &str) -> Result<T, RouteError> {
+            text.parse().map_err(|error: T::Err| RouteError::Malformed(error.to_string()))
+        }
+        let rest = path.strip_prefix("/v1/").ok_or(RouteError::Unknown)?;
+        let mut segments = rest.split('/');
+        let mut next = || segments.next();
+        let route = (next(), next(), next(), next(), next());
+        match route {
+            (Some("services"), Some(service), None, ..) => Ok(Route::Service(read(service)?)),
+            (Some("services"), Some(service), Some("tarball"), None, _) => Ok(Route::Tarball(read(service)?)),
+            (Some("services"), Some(service), Some("tarballs"), Some(digest), None) => {
+                Ok(Route::TarballVersion(read(service)?, read(digest)?))
+            }
+            (Some("services"), Some(service), Some("versions"), Some(digest), None) => {
+                Ok(Route::Version(read(service)?, read(digest)?))
+            }
+            (Some("blobs"), Some(digest), None, ..) => Ok(Route::Blob(read(digest)?)),
+            _ => Err(RouteError::Unknown),
+        }
+    }
+
+    /// The value of a metric's label: one per shape, never a name.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Route::Service(_) => "service",
+            Route::Tarball(_) => "tarball",
+            Route::TarballVersion(..) => "tarball_version",
+            Route::Version(..) => "version",
+            Route::Blob(_) => "blob",
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Route::Service(service) => write!(f, "/v1/services/{service}"),
+            Route::Tarball(service) => write!(f, "/v1/services/{service}/tarball"),
+            Route::TarballVersion(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}"),
+            Route::Version(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}"),
+            Route::Blob(digest) => write!(f, "/v1/blobs/{digest}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_route_is_read_as_it_is_written() {
+        let service: ServiceName = "shop-prod".parse().unwrap();
+        let digest = TarballDigest::of(b"tar");
+        for route in [
+            Route::Service(service.clone()),
+            Route::Tarball(service.clone()),
+            Route::TarballVersion(service.clone(), digest),
+            Route::Version(service, digest),
+            Route::Blob(BlobDigest::of(b"blob")),
+        ] {
+            assert_eq!(Route::parse(&route.to_string()), Ok(route));
+        }
+    }
+
+    #[test]
+    fn wrong_shapes_are_unknown_and_wrong_names_are_malformed() {
+        for path in [
+            "",
+            "/",
+            "/v1",
+            "/v1/",
+            "/v2/services/a",
+            "/v1/services",
+            "/v1/services/a/b",
+            "/v1/services/a/tarball/",
+            "/v1/services/a/",
+            "/v1/blobs",
+        ] {
+            assert_eq!(Route::parse(path), Err(RouteError::Unknown), "{path}");
+        }
+        for path in [
+            "/v1/services/",
+            "/v1/services/A/tarball",
+            "/v1/services/../tarball",
+            "/v1/services/a/tarballs/b3-0",
+            "/v1/blobs/x",
+        ] {
+            assert!(matches!(Route::parse(path), Err(RouteError::Malformed(_))), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_written_back_the_same(path in "/v1/(services|blobs)(/[a-z0-9._/-]{0,40}){0,3}") {
+            if let Ok(route) = Route::parse(&path) {
+                prop_assert_eq!(route.to_string(), path);
+            }
+        }
+    }
+}
