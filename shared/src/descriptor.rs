@@ -4,10 +4,11 @@
 //! C") plus the *representations* it can be had in. Whoever forwards one forwards the origin's bytes unchanged, so
 //! [`Descriptor`] keeps them beside what was read from them.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::commit_id::CommitId;
 use crate::digest::{BlobDigest, Sha256, TarballDigest};
@@ -97,8 +98,27 @@ pub struct DescriptorFields {
     pub publication: Publication,
     /// Grows when representations come or go under the same publication.
     pub revision: u64,
-    /// The forms in which the tarball can be had.
+    /// The forms in which the tarball can be had. When read: those in a coding that this version knows.
+    #[serde(deserialize_with = "known_representations")]
     pub representations: Vec<Representation>,
+}
+
+/// A newer origin may offer codings that this version has never heard of: they are passed on with the bytes, unread.
+fn known_representations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Representation>, D::Error> {
+    #[derive(Deserialize)]
+    struct Offered<'a> {
+        #[serde(borrow)]
+        encoding: Cow<'a, str>,
+        dictionary: Option<Sha256>,
+        digest: BlobDigest,
+        size: u64,
+    }
+    let offered = Vec::<Offered<'_>>::deserialize(deserializer)?;
+    let known = offered.into_iter().filter_map(|Offered { encoding, dictionary, digest, size }| {
+        let encoding = Encoding::PREFERENCE.into_iter().find(|known| known.as_str() == encoding)?;
+        Some(Representation { encoding, dictionary, digest, size })
+    });
+    Ok(known.collect())
 }
 
 /// A descriptor that was read and checked, with the bytes it was read from.
@@ -206,6 +226,7 @@ mod tests {
             "omitted": [{{"path": "vendor/lib", "reason": "submodule"}}]}},
             "revision": 2, "future_field": true,
             "representations": [{{"encoding": "zstd", "digest": "{blob}", "size": 9120}},
+                                {{"encoding": "future", "digest": "{blob}", "size": 1}},
                                 {{"encoding": "dcz", "dictionary": "{}", "digest": "{blob}", "size": 312}}]}}"#,
             "a".repeat(64),
             "b".repeat(40),
@@ -221,6 +242,7 @@ mod tests {
         assert_eq!(descriptor.etag(), "\"1795164249650.2\"");
         assert_eq!(descriptor.publication().omitted[0].reason, OmissionReason::Submodule);
         assert_eq!(descriptor.representation(Encoding::Zstd).unwrap().size, 9120);
+        assert_eq!(descriptor.representations().len(), 2, "a coding of the future is passed over");
         assert!(descriptor.representation(Encoding::Dcz).is_none(), "a delta is of use only with its dictionary");
     }
 
