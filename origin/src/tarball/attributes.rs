@@ -1,0 +1,239 @@
+//! What `.gitattributes` say of a path: left out by `export-ignore`, line ends by `text` and `eol`, an LFS pointer.
+//!
+//! Git's defaults on Linux are taken for everything that is configuration elsewhere, so that equal trees give equal bytes
+//! on any machine. Nothing is ever run: filter drivers, `ident`, `export-subst` and `working-tree-encoding` are not
+//! looked at.
+
+use std::path::{Path, PathBuf};
+
+use gix::attrs::search::{MetadataCollection, Outcome};
+use gix::attrs::{Search, StateRef};
+use gix::bstr::{BStr, ByteSlice};
+use gix::filter::plumbing::eol::{self, AttributesDigest};
+use gix::glob::pattern::Case;
+
+/// The name of the files that hold attributes.
+pub(super) const FILE_NAME: &[u8] = b".gitattributes";
+
+/// Larger ones are ignored, as Git does.
+pub(super) const MAX_FILE_BYTES: u64 = 100 << 20;
+
+/// Lines from this length on are ignored, as Git does.
+const MAX_LINE_BYTES: usize = 2048;
+
+const NAMES: [&str; 5] = ["export-ignore", "text", "crlf", "eol", "filter"];
+
+/// What attributes decide for one path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct PathAttributes {
+    pub(super) export_ignore: bool,
+    pub(super) line_ends: Option<LineEnds>,
+    pub(super) lfs: bool,
+}
+
+/// A rule that may turn LF into CRLF, depending on the contents for `text=auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LineEnds(AttributesDigest);
+
+impl LineEnds {
+    /// The contents with CRLF line ends, or `None` when they stay as they are.
+    pub(super) fn convert(self, contents: &[u8]) -> Result<Option<Vec<u8>>, gix::Error> {
+        let mut converted = Vec::new();
+        let changed = eol::convert_to_worktree(contents, self.0, &mut converted, eol::Configuration::default())?;
+        Ok(changed.then_some(converted))
+    }
+}
+
+/// The attribute files on the way from the top of the tree to where a walk stands.
+pub(super) struct Attributes {
+    search: Search,
+    known: MetadataCollection,
+    outcome: Outcome,
+    /// For each directory entered: whether it had a file.
+    levels: Vec<bool>,
+    files: usize,
+}
+
+impl Attributes {
+    /// Nothing but what is built into Git (the macro `binary`).
+    pub(super) fn new() -> std::io::Result<Self> {
+        let mut known = MetadataCollection::default();
+        let search = Search::new_globals(std::iter::empty::<PathBuf>(), &mut Vec::new(), &mut known)?;
+        let mut attributes = Self { search, known, outcome: Outcome::default(), levels: Vec::new(), files: 0 };
+        attributes.outcome.initialize_with_selection(&attributes.known, NAMES);
+        Ok(attributes)
+    }
+
+    /// Enters a directory of the tree (its path without a slash at the end, empty for the top) with the contents of its
+    /// `.gitattributes`, if there is one. Macros are defined by the top one only.
+    pub(super) fn enter(&mut self, directory: &BStr, file: Option<&[u8]>) -> std::io::Result<()> {
+        self.levels.push(file.is_some());
+        if let Some(contents) = file {
+            let source = gix::path::from_bstr(directory).map_err(std::io::Error::other)?.join(".gitattributes");
+            let contents = without_long_lines(contents);
+            self.search.add_patterns_buffer(
+                &contents,
+                source,
+                Some(Path::new("")),
+                &mut self.known,
+                directory.is_empty(),
+            )?;
+            self.files += 1;
+            self.outcome.initialize(&self.known);
+        }
+        Ok(())
+    }
+
+    /// Leaves the directory that was entered last.
+    pub(super) fn leave(&mut self) {
+        if self.levels.pop() == Some(true) {
+            self.search.pop_pattern_list();
+            self.files -= 1;
+        }
+    }
+
+    /// What holds for a path, counted from the top of the tree, in the directory that was entered last.
+    pub(super) fn of(&mut self, path: &[u8], is_directory: bool) -> PathAttributes {
+        if self.files == 0 {
+            return PathAttributes::default();
+        }
+        self.outcome.reset();
+        self.search.pattern_matching_relative_path(
+            path.as_bstr(),
+            Case::Sensitive,
+            Some(is_directory),
+            &mut self.outcome,
+        );
+        let mut states = [StateRef::Unspecified; NAMES.len()];
+        for (state, found) in states.iter_mut().zip(self.outcome.iter_selected()) {
+            *state = found.assignment.state;
+        }
+        let [export_ignore, text, crlf, eol, filter] = states;
+        PathAttributes {
+            export_ignore: export_ignore == StateRef::Set,
+            line_ends: line_ends(text, crlf, eol),
+            lfs: is_value(filter, b"lfs"),
+        }
+    }
+}
+
+fn is_value(state: StateRef<'_>, expected: &[u8]) -> bool {
+    matches!(state, StateRef::Value(value) if value.as_bstr() == expected)
+}
+
+/// On Linux with Git's defaults contents change only where `eol=crlf` meets a path that is text, or may be.
+fn line_ends(text: StateRef<'_>, crlf: StateRef<'_>, eol: StateRef<'_>) -> Option<LineEnds> {
+    if !is_value(eol, b"crlf") {
+        return None;
+    }
+    // `crlf` is the older spelling of `text`, asked only when `text` says nothing that is known.
+    let kind = |state: StateRef<'_>| match state {
+        StateRef::Set => Some(AttributesDigest::TextCrlf),
+        StateRef::Unset => Some(AttributesDigest::Binary),
+        StateRef::Value(value) if value.as_bstr() == "auto" => Some(AttributesDigest::TextAutoCrlf),
+        StateRef::Value(value) if value.as_bstr() == "input" => Some(AttributesDigest::TextCrlf),
+        StateRef::Value(_) | StateRef::Unspecified => None,
+    };
+    match kind(text).or_else(|| kind(crlf)).unwrap_or(AttributesDigest::TextCrlf) {
+        AttributesDigest::Binary => None,
+        digest => Some(LineEnds(digest)),
+    }
+}
+
+fn without_long_lines(contents: &[u8]) -> std::borrow::Cow<'_, [u8]> {
+    let is_long = |line: &[u8]| line.trim_end_with(|c| c == '\n').len() >= MAX_LINE_BYTES;
+    if contents.lines_with_terminator().any(is_long) {
+        contents.lines_with_terminator().filter(|line| !is_long(line)).collect::<Vec<_>>().concat().into()
+    } else {
+        contents.into()
+    }
+}
+
+/// Whether contents are a Git LFS pointer and not the file itself.
+pub(super) fn is_lfs_pointer(contents: &[u8]) -> bool {
+    let known = [&b"version https://git-lfs.github.com/spec/v1\n"[..], b"version https://hawser.github.com/spec/v1\n"];
+    contents.len() as u64 <= MAX_LFS_POINTER_BYTES
+        && known.iter().any(|version| contents.starts_with(version))
+        && contents.lines().any(|line| line.starts_with(b"oid sha256:"))
+}
+
+/// A Git LFS pointer is shorter than this.
+pub(super) const MAX_LFS_POINTER_BYTES: u64 = 1023;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(top: &str, below: Option<&str>, path: &str) -> PathAttributes {
+        let mut attributes = Attributes::new().unwrap();
+        attributes.enter("".into(), Some(top.as_bytes())).unwrap();
+        attributes.enter("dir".into(), below.map(str::as_bytes)).unwrap();
+        attributes.of(path.as_bytes(), path.ends_with('/'))
+    }
+
+    #[test]
+    fn the_nearest_file_wins() {
+        assert!(at("*.md export-ignore", None, "dir/a.md").export_ignore);
+        assert!(!at("*.md export-ignore", Some("*.md -export-ignore"), "dir/a.md").export_ignore);
+        assert!(!at("*.md export-ignore", Some("a.md !export-ignore"), "dir/a.md").export_ignore);
+        assert!(at("", Some("/a.md export-ignore"), "dir/a.md").export_ignore);
+        assert!(!at("/a.md export-ignore", None, "dir/a.md").export_ignore);
+    }
+
+    #[test]
+    fn what_is_left_behind_no_longer_counts() {
+        let mut attributes = Attributes::new().unwrap();
+        attributes.enter("".into(), None).unwrap();
+        attributes.enter("a".into(), Some(b"* export-ignore")).unwrap();
+        assert!(attributes.of(b"a/x", false).export_ignore);
+        attributes.leave();
+        attributes.enter("b".into(), Some(b"*.x eol=crlf")).unwrap();
+        assert_eq!(attributes.of(b"b/y", false), PathAttributes::default());
+        assert!(attributes.of(b"b/y.x", false).line_ends.is_some());
+        attributes.leave();
+        assert_eq!(attributes.of(b"x", false), PathAttributes::default());
+    }
+
+    #[test]
+    fn macros_come_from_git_and_from_the_top() {
+        assert!(at("* eol=crlf\n*.png binary", None, "dir/a.png").line_ends.is_none());
+        assert!(at("[attr]hidden export-ignore\n*.x hidden", None, "dir/a.x").export_ignore);
+        assert!(!at("", Some("[attr]hidden export-ignore\n*.x hidden"), "dir/a.x").export_ignore);
+        assert!(at("[attr]hidden export-ignore", Some("*.x hidden"), "dir/a.x").export_ignore);
+    }
+
+    #[test]
+    fn line_ends_change_only_with_eol_crlf() {
+        let convert = |rule: &str, contents: &[u8]| {
+            at(rule, None, "dir/f").line_ends.and_then(|rule| rule.convert(contents).unwrap())
+        };
+        for rule in ["* text", "* text=auto", "* eol=lf", "* text eol=lf", "* -text eol=crlf", "* binary", "* crlf"] {
+            assert_eq!(convert(rule, b"a\nb\n"), None, "{rule}");
+        }
+        for rule in ["* eol=crlf", "* text eol=crlf", "* text=auto eol=crlf", "* crlf eol=crlf", "* text=odd eol=crlf"]
+        {
+            assert_eq!(convert(rule, b"a\nb\n").as_deref(), Some(&b"a\r\nb\r\n"[..]), "{rule}");
+        }
+        assert_eq!(convert("* text=auto eol=crlf", b"a\n\0"), None, "binary");
+        assert_eq!(convert("* text=auto eol=crlf", b"a\r\nb\n"), None, "mixed");
+        assert_eq!(convert("* text eol=crlf", b"a\r\nb\n").as_deref(), Some(&b"a\r\nb\r\n"[..]));
+    }
+
+    #[test]
+    fn overlong_lines_are_ignored() {
+        let long = format!("{} export-ignore\n*.y export-ignore\n", "x".repeat(3000));
+        assert!(at(&long, None, "dir/a.y").export_ignore);
+        assert!(!at(&format!("*.y export-ignore{}", " ".repeat(3000)), None, "dir/a.y").export_ignore);
+    }
+
+    #[test]
+    fn lfs_pointers_are_told_by_their_contents() {
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+        assert!(is_lfs_pointer(pointer));
+        assert!(!is_lfs_pointer(b""));
+        assert!(!is_lfs_pointer(b"version https://git-lfs.github.com/spec/v1\n"));
+        assert!(!is_lfs_pointer(&[&pointer[..], &[b'x'; 1000]].concat()));
+        assert!(at("*.bin filter=lfs diff=lfs merge=lfs -text", None, "dir/a.bin").lfs);
+        assert!(!at("*.bin filter=other", None, "dir/a.bin").lfs);
+    }
+}

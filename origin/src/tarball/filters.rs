@@ -1,0 +1,177 @@
+//! Which files of a folder go into its tarball.
+
+use gix::bstr::ByteSlice;
+use gix::glob::{Pattern, pattern::Case, wildmatch};
+
+/// Include and exclude globs: gitignore patterns, relative to the folder.
+///
+/// A file is in when an include pattern matches it or a directory above it (without any include pattern: always), and
+/// out likewise; exclude wins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filters {
+    include: Vec<Glob>,
+    exclude: Vec<Glob>,
+}
+
+/// A pattern cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the pattern `{pattern}` cannot be used: {reason}")]
+pub struct FilterError {
+    pattern: String,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Glob {
+    text: String,
+    pattern: Pattern,
+}
+
+/// What the filters say of a directory, handed down to what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inclusion {
+    /// No include pattern matched yet; something below may.
+    Undecided,
+    /// An include pattern matched this directory or one above, or there is none: all below is in.
+    Included,
+    /// An exclude pattern matched: nothing below is in.
+    Excluded,
+}
+
+impl Filters {
+    /// Reads the patterns.
+    ///
+    /// # Errors
+    /// A pattern that is empty, negated (`!`), a comment (`#`) or holds a line break; the error names it.
+    pub fn new(include: &[String], exclude: &[String]) -> Result<Self, FilterError> {
+        let read = |patterns: &[String]| patterns.iter().map(|text| Glob::new(text)).collect::<Result<Vec<_>, _>>();
+        Ok(Self { include: read(include)?, exclude: read(exclude)? })
+    }
+
+    /// The include and exclude patterns as they were written.
+    pub(super) fn texts(&self) -> [Vec<&str>; 2] {
+        [&self.include, &self.exclude].map(|globs| globs.iter().map(|glob| glob.text.as_str()).collect())
+    }
+
+    /// What holds for the folder itself: patterns are relative to it, so none names it.
+    pub(super) fn root(&self) -> Inclusion {
+        if self.include.is_empty() { Inclusion::Included } else { Inclusion::Undecided }
+    }
+
+    /// What holds for a path below a directory of which `parent` holds.
+    pub(super) fn descend(&self, parent: Inclusion, path: &[u8], is_directory: bool) -> Inclusion {
+        let matches = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(path, is_directory));
+        match parent {
+            Inclusion::Excluded => Inclusion::Excluded,
+            _ if matches(&self.exclude) => Inclusion::Excluded,
+            Inclusion::Undecided if !matches(&self.include) => Inclusion::Undecided,
+            _ => Inclusion::Included,
+        }
+    }
+}
+
+impl Glob {
+    fn new(text: &str) -> Result<Self, FilterError> {
+        let error = |reason| FilterError { pattern: text.chars().take(200).collect(), reason };
+        if text.starts_with('!') {
+            return Err(error(
+                "negation is not supported, list it under `exclude` or `include` (a name that starts with `!` is written `\\!`)",
+            ));
+        }
+        if text.starts_with('#') {
+            return Err(error("it would be a comment (a name that starts with `#` is written `\\#`)"));
+        }
+        if text.contains(['\n', '\r', '\0']) {
+            return Err(error("it holds a line break or a NUL"));
+        }
+        let trimmed = trim_trailing_spaces(text);
+        let pattern = Pattern::from_bytes(trimmed.as_bytes()).filter(|pattern| !pattern.text.is_empty());
+        Ok(Self { text: text.to_owned(), pattern: pattern.ok_or_else(|| error("it is empty"))? })
+    }
+
+    fn matches(&self, path: &[u8], is_directory: bool) -> bool {
+        let basename = path.rfind_byte(b'/').map(|slash| slash + 1);
+        self.pattern.matches_repo_relative_path(
+            path.as_bstr(),
+            basename,
+            Some(is_directory),
+            Case::Sensitive,
+            wildmatch::Mode::NO_MATCH_SLASH_LITERAL,
+        )
+    }
+}
+
+/// Trailing spaces do not count unless a backslash protects them, as in a gitignore file.
+fn trim_trailing_spaces(text: &str) -> &str {
+    let trimmed = text.trim_end_matches(' ');
+    let backslashes = trimmed.bytes().rev().take_while(|byte| *byte == b'\\').count();
+    if trimmed.len() < text.len() && backslashes % 2 == 1 { &text[..=trimmed.len()] } else { trimmed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a file is in, asking for each directory on the way as a walk does.
+    fn is_in(include: &[&str], exclude: &[&str], path: &str) -> bool {
+        let owned = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let filters = Filters::new(&owned(include), &owned(exclude)).unwrap();
+        let mut state = filters.root();
+        for (slash, _) in path.match_indices('/') {
+            state = filters.descend(state, path[..slash].as_bytes(), true);
+        }
+        filters.descend(state, path.as_bytes(), false) == Inclusion::Included
+    }
+
+    #[test]
+    fn without_patterns_everything_is_in() {
+        assert!(is_in(&[], &[], "a/b/c"));
+    }
+
+    #[test]
+    fn a_pattern_takes_files_and_all_below_directories() {
+        for (pattern, path, expected) in [
+            ("*.yaml", "a.yaml", true),
+            ("*.yaml", "a/b/c.yaml", true),
+            ("*.yaml", "a/b/c.json", false),
+            ("**/*.yaml", "c.yaml", true),
+            ("**/*.yaml", "a/b/c.yaml", true),
+            ("prod", "prod/a/b", true),
+            ("prod", "x/prod/a", true),
+            ("/prod", "x/prod/a", false),
+            ("prod/", "prod", false),
+            ("prod/", "prod/a", true),
+            ("a/b", "a/b/c/d", true),
+            ("a/b", "x/a/b/c", false),
+            ("a/*", "a/b/c", true),
+            ("a/**", "a/b/c", true),
+            ("a/**/z", "a/z", true),
+            ("a/**/z", "a/b/c/z", true),
+            ("[ab].txt", "b.txt", true),
+            ("?.txt", "ab.txt", false),
+            ("\\!x", "!x", true),
+            ("\\#x", "#x", true),
+            ("x  ", "x", true),
+            ("x\\ ", "x ", true),
+            ("A", "a", false),
+        ] {
+            assert_eq!(is_in(&[pattern], &[], path), expected, "include {pattern} {path}");
+            assert_eq!(!is_in(&[], &[pattern], path), expected, "exclude {pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn exclude_wins() {
+        assert!(!is_in(&["*.yaml"], &["secret"], "secret/a.yaml"));
+        assert!(!is_in(&["secret/a.yaml"], &["secret"], "secret/a.yaml"));
+        assert!(is_in(&["*.yaml"], &["secret"], "open/a.yaml"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for pattern in ["!a", "#a", "", "  ", "/", "a\nb"] {
+            let error = Filters::new(&[], &[pattern.to_owned()]).unwrap_err();
+            assert!(error.to_string().contains(&format!("`{pattern}`")), "{error}");
+        }
+    }
+}

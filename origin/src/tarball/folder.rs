@@ -1,0 +1,129 @@
+//! From a commit to the folder's tree, with the attributes that hold from above.
+
+use gix::bstr::{BString, ByteSlice};
+use gix::objs::tree::{EntryKind, EntryMode};
+use gix::prelude::FindExt;
+use gix::{ObjectId, Repository};
+use weir_shared::commit_id::CommitId;
+
+use super::TarballError;
+use super::attributes::{Attributes, FILE_NAME, MAX_FILE_BYTES};
+use crate::folder_path::FolderPath;
+
+/// A folder of a commit.
+pub(super) struct Folder {
+    /// The folder's tree.
+    pub(super) tree: ObjectId,
+    /// What is in force above the folder; its own `.gitattributes` is not in yet.
+    pub(super) attributes: Attributes,
+    /// The ids of the attribute files above it, in order from the top: with the tree's id they decide everything.
+    pub(super) attribute_files: Vec<(String, ObjectId)>,
+    /// Whether the folder, or one above it, is left out by `export-ignore`.
+    pub(super) export_ignored: bool,
+}
+
+/// One entry of a tree.
+pub(super) struct TreeEntry {
+    pub(super) name: BString,
+    pub(super) mode: EntryMode,
+    pub(super) id: ObjectId,
+}
+
+/// Finds a folder: one tree is read for each component of its path.
+pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> Result<Folder, TarballError> {
+    let mut buffer = Vec::new();
+    let id = ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| TarballError::object(commit, e))?;
+    let tree = repo.objects.find_commit(&id, &mut buffer).map_err(|e| TarballError::object(id, e))?.tree();
+    let attributes = Attributes::new().map_err(|e| TarballError::object(id, e))?;
+    let mut folder = Folder { tree, attributes, attribute_files: Vec::new(), export_ignored: false };
+    let mut above = String::new();
+    for name in path.components() {
+        let entries = read_tree(repo, folder.tree)?;
+        enter(repo, &mut folder, &above, &entries)?;
+        if !above.is_empty() {
+            above.push('/');
+        }
+        above.push_str(name);
+        let entry = entries.iter().find(|entry| entry.name == name);
+        let entry = entry.ok_or_else(|| TarballError::FolderMissing(path.to_string()))?;
+        let kind = match entry.mode.kind() {
+            EntryKind::Tree => None,
+            EntryKind::Blob | EntryKind::BlobExecutable => Some("file"),
+            EntryKind::Link => Some("symlink"),
+            EntryKind::Commit => Some("submodule"),
+        };
+        if let Some(kind) = kind {
+            return Err(TarballError::NotAFolder(above, kind));
+        }
+        folder.export_ignored |= folder.attributes.of(above.as_bytes(), true).export_ignore;
+        folder.tree = entry.id;
+    }
+    Ok(folder)
+}
+
+fn enter(repo: &Repository, folder: &mut Folder, path: &str, entries: &[TreeEntry]) -> Result<(), TarballError> {
+    if let Some(id) = enter_attributes(repo, &mut folder.attributes, path.as_bytes(), entries)? {
+        folder.attribute_files.push((path.to_owned(), id));
+    }
+    Ok(())
+}
+
+/// Enters a directory with its attribute file, whose id is returned if it has one.
+pub(super) fn enter_attributes(
+    repo: &Repository,
+    attributes: &mut Attributes,
+    path: &[u8],
+    entries: &[TreeEntry],
+) -> Result<Option<ObjectId>, TarballError> {
+    // A symlink of that name is not followed, as in Git.
+    let file = entries.iter().find(|entry| entry.name == FILE_NAME && entry.mode.is_blob());
+    let mut contents = None;
+    if let Some(entry) = file
+        && blob_size(repo, entry.id)? <= MAX_FILE_BYTES
+    {
+        let mut buffer = Vec::new();
+        read_blob(repo, entry.id, &mut buffer)?;
+        contents = Some(buffer);
+    }
+    let io = |e: std::io::Error| TarballError::object("of an attribute file", e);
+    attributes.enter(path.as_bstr(), contents.as_deref()).map_err(io)?;
+    Ok(file.map(|entry| entry.id))
+}
+
+/// Reads a tree and checks what the order of a tarball relies on: Git's order, and no name twice.
+pub(super) fn read_tree(repo: &Repository, id: ObjectId) -> Result<Vec<TreeEntry>, TarballError> {
+    let mut buffer = Vec::new();
+    let tree = repo.objects.find_tree_iter(&id, &mut buffer).map_err(|e| TarballError::object(id, e))?;
+    let mut entries = Vec::new();
+    for entry in tree {
+        let entry = entry.map_err(|e| TarballError::object(id, e))?;
+        entries.push(TreeEntry { name: entry.filename.to_owned(), mode: entry.mode, id: entry.oid.to_owned() });
+    }
+    let order = |a: &TreeEntry, name: &[u8], is_tree: bool| {
+        gix::objs::tree::name_order(&a.name, a.mode.is_tree(), name, is_tree)
+    };
+    let in_order = entries.windows(2).all(|pair| order(&pair[0], &pair[1].name, pair[1].mode.is_tree()).is_lt());
+    // A file and a directory of one name need not be neighbours.
+    let twice = |entry: &TreeEntry| {
+        entry.mode.is_tree() && entries.binary_search_by(|other| order(other, &entry.name, false)).is_ok()
+    };
+    if !in_order || entries.iter().any(twice) {
+        return Err(TarballError::object(id, "the tree is out of order or has a name twice"));
+    }
+    Ok(entries)
+}
+
+/// The size of a blob, without decoding it.
+pub(super) fn blob_size(repo: &Repository, id: ObjectId) -> Result<u64, TarballError> {
+    let header = repo.find_header(id).map_err(|e| TarballError::object(id, e))?;
+    if header.kind() == gix::object::Kind::Blob {
+        Ok(header.size())
+    } else {
+        Err(TarballError::object(id, format_args!("a file was expected, but it is a {}", header.kind())))
+    }
+}
+
+/// Decodes a blob into `buffer`, which holds it and nothing else afterwards.
+pub(super) fn read_blob(repo: &Repository, id: ObjectId, buffer: &mut Vec<u8>) -> Result<(), TarballError> {
+    repo.objects.find_blob(&id, buffer).map(|_| ()).map_err(|e| TarballError::object(id, e))
+}
