@@ -1,105 +1,125 @@
-//! wip
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+//! A bare mirror of an upstream repository, kept by gix.
+//!
+//! A poll lists the upstream's refs and compares: nothing moved, nothing is written. Otherwise refs that are gone are
+//! deleted and what is new is fetched, over the same connection. The first poll is the clone. Nothing about the upstream
+//! is kept in the mirror: no URL, no credential.
 
-/// Where a repository is mirrored from.
-#[derive(Debug, Clone)]
-pub struct Upstream {
-    /// `https://`, `http://` (loopback), `git://`, `file://` or a local path.
-    pub url: String,
-    /// PEM file with the certificates trusted for `https://`; absent: the public roots.
-    pub ca: Option<PathBuf>,
-    /// The user name for an upstream that asks for one.
-    pub username: Option<String>,
-    /// The file that holds the password or token; read again at each poll.
-    pub password_file: Option<PathBuf>,
-    /// How long a read may stall before the poll fails.
-    pub stall_timeout: Duration,
-}
-impl Upstream {
-    /// wip
-    pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), ca: None, username: None, password_file: None, stall_timeout: Duration::from_secs(30) }
-    }
-    /// wip
-    pub fn redacted_url(&self) -> String {
-        self.url.clone()
-    }
-}
-/// A bare repository on disk.
+mod credentials;
+mod error;
+mod exchange;
+mod git_program;
+mod http;
+mod leftovers;
+mod patient_read;
+mod progress;
+mod refs;
+mod upstream;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+use gix::ThreadSafeRepository;
+use gix::odb::store::init::Slots;
+
+pub use error::MirrorError;
+pub use progress::{FetchProgress, FetchSnapshot};
+pub use upstream::{DEFAULT_STALL_TIMEOUT, Upstream};
+
+/// A bare repository on disk that follows an upstream.
+#[derive(Debug)]
 pub struct Mirror {
     dir: PathBuf,
+    /// One poll at a time, whoever calls.
+    polling: Mutex<()>,
 }
+
 /// What a poll found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
-    /// Nothing moved.
+    /// Nothing moved, and nothing was written.
     Unchanged {
-        /// Refs mirrored.
+        /// How many refs are mirrored.
         refs: usize,
     },
-    /// Something moved and the mirror has it.
+    /// Something moved, and the mirror has all of it.
     Changed {
-        /// Refs mirrored.
+        /// How many refs are mirrored.
         refs: usize,
     },
 }
-/// wip
-#[derive(Debug, Clone, Default)]
-pub struct FetchProgress(Arc<()>);
-/// wip
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FetchSnapshot {
-    /// wip
-    pub phase: &'static str,
-    /// wip
-    pub done: u64,
-    /// wip
-    pub total: Option<u64>,
-    /// wip
-    pub bytes: u64,
-}
-impl FetchProgress {
-    /// wip
-    pub fn snapshot(&self) -> FetchSnapshot {
-        FetchSnapshot { phase: "connecting", done: 0, total: None, bytes: 0 }
-    }
-}
-/// wip
-#[derive(Debug, thiserror::Error)]
-pub enum MirrorError {
-    /// wip
-    #[error("wip")]
-    Wip,
-}
-impl MirrorError {
-    /// wip
-    pub fn is_timeout(&self) -> bool {
-        false
-    }
-    /// wip
-    pub fn step(&self) -> &'static str {
-        "connect"
-    }
-}
+
 impl Mirror {
-    /// wip
-    pub fn open(dir: &Path) -> Result<Mirror, MirrorError> {
-        Ok(Self { dir: dir.to_owned() })
+    /// Opens the mirror in a directory, creating it when it is not there, and clears what a killed process left.
+    ///
+    /// # Errors
+    /// [`MirrorError::Local`] when the directory cannot be written or holds something else.
+    pub fn open(dir: &Path) -> Result<Self, MirrorError> {
+        if !dir.try_exists().map_err(MirrorError::local("be found"))? {
+            create(dir)?;
+        }
+        let mirror = Self { dir: dir.to_owned(), polling: Mutex::new(()) };
+        leftovers::remove(dir).map_err(MirrorError::local("clear what a killed process left"))?;
+        mirror.repository()?;
+        Ok(mirror)
     }
-    /// wip
+
+    /// Brings the mirror up to date. Blocks for as long as that takes; a stalled read ends it.
+    ///
+    /// `interrupt` is seen while bytes flow, and at once on `git://` and local upstreams; over HTTP a silent upstream is
+    /// given up after the stall timeout.
+    ///
+    /// # Errors
+    /// See [`MirrorError`]; the refs of the mirror are then as they were, except that some may already be deleted.
     pub fn poll(
         &self,
-        _upstream: &Upstream,
-        _progress: &FetchProgress,
-        _interrupt: &AtomicBool,
+        upstream: &Upstream,
+        progress: &FetchProgress,
+        interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
-        Err(MirrorError::Wip)
+        let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _watched = progress.start();
+        let result = exchange::poll(&self.repository()?, upstream, progress, interrupt);
+        if result.is_err() {
+            // A pack that was received but is not referred to would be kept for ever.
+            leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;
+        }
+        result
     }
-    /// wip
-    pub fn repository(&self) -> Result<gix::ThreadSafeRepository, MirrorError> {
-        gix::ThreadSafeRepository::open(&self.dir).map_err(|_| MirrorError::Wip)
+
+    /// The mirror as it is now. Opened afresh (about a millisecond): a handle that is kept for long runs out of slots for
+    /// packs. Share it between threads, and drop it after the work at hand.
+    ///
+    /// # Errors
+    /// [`MirrorError::Local`] when it cannot be opened.
+    pub fn repository(&self) -> Result<ThreadSafeRepository, MirrorError> {
+        open_options().open(&self.dir).map_err(MirrorError::mirror("be opened"))
     }
+}
+
+/// Nothing of the machine's or the user's Git configuration counts, and there are slots for twice the packs there are.
+fn open_options() -> gix::open::Options {
+    gix::open::Options::isolated()
+        .with(gix::sec::Trust::Full)
+        .open_path_as_is(true)
+        .object_store_slots(Slots::AsNeededByDiskState { multiplier: 2.0, minimum: 512 })
+        .config_overrides([
+            concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")),
+            "core.logAllRefUpdates=false",
+        ])
+}
+
+/// Makes an empty mirror beside its place and moves it there, so that a killed process leaves all of it or nothing.
+fn create(dir: &Path) -> Result<(), MirrorError> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let beside = dir.with_file_name(format!(".{name}.new"));
+    let remade = match fs::remove_dir_all(&beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => fs::create_dir_all(&beside),
+    };
+    remade.map_err(MirrorError::local("create its directory"))?;
+    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, gix::create::Options::default(), open_options())
+        .map_err(MirrorError::mirror("be created"))?;
+    fs::rename(&beside, dir).map_err(MirrorError::local("be moved to its place"))
 }

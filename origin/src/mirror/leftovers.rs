@@ -1,0 +1,130 @@
+//! What a killed process or a failed fetch leaves behind in a bare repository.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Removes half-written packs, `.keep` files without a meaning any more, and locks. Only while nobody fetches.
+pub(super) fn remove(repository: &Path) -> io::Result<()> {
+    let packs = repository.join("objects/pack");
+    let names = names_in(&packs)?;
+    for name in &names {
+        if is_leftover_pack_file(name, &names) {
+            fs::remove_file(packs.join(name))?;
+        }
+    }
+    for name in names_in(repository)? {
+        if is_lock(&name) {
+            fs::remove_file(repository.join(name))?;
+        }
+    }
+    remove_ref_locks(&repository.join("refs"))
+}
+
+/// Removes directories without anything in them below `directory`, but not itself: an empty `refs/heads/del/` stands in
+/// the way of a branch `del`.
+pub(super) fn remove_empty_directories(directory: &Path) -> io::Result<()> {
+    for entry in read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_empty_directories(&entry.path())?;
+            match fs::remove_dir(entry.path()) {
+                Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove_ref_locks(directory: &Path) -> io::Result<()> {
+    for entry in read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_ref_locks(&entry.path())?;
+        } else if is_lock(&entry.file_name().to_string_lossy()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// No ref's name may end like this, so it is nothing but a lock.
+fn is_lock(name: &str) -> bool {
+    name.ends_with(".lock")
+}
+
+/// A pack counts once its index is there too; what is neither pack nor index is temporary.
+fn is_leftover_pack_file(name: &str, all: &[String]) -> bool {
+    let has = |name: String| all.contains(&name);
+    match name.strip_prefix("pack-").and_then(|rest| rest.rsplit_once('.')) {
+        Some((id, "pack")) => !has(format!("pack-{id}.idx")),
+        Some((id, "idx" | "rev" | "bitmap" | "mtimes")) => !has(format!("pack-{id}.pack")),
+        _ => !name.starts_with("multi-pack-index") || is_lock(name),
+    }
+}
+
+fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = read_dir(directory)?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_file()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn read_dir(directory: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => Ok(Some(entries).into_iter().flatten()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None.into_iter().flatten()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_half_done_goes_and_what_is_whole_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for parent in ["objects/pack", "refs/heads/a", "refs/tags"] {
+            fs::create_dir_all(at(parent)).unwrap();
+        }
+        let whole = ["objects/pack/pack-1.pack", "objects/pack/pack-1.idx", "objects/pack/pack-1.rev"];
+        let also = ["objects/pack/multi-pack-index", "refs/heads/a/main", "HEAD", "packed-refs"];
+        let gone = ["objects/pack/pack-1.keep", "objects/pack/pack-2.pack", "objects/pack/pack-3.idx"];
+        let gone_too = ["objects/pack/.tmpX1", "refs/heads/a/main.lock", "packed-refs.lock", "HEAD.lock"];
+        for name in [&whole[..], &also, &gone, &gone_too].concat() {
+            fs::write(at(name), "").unwrap();
+        }
+        remove(dir.path()).unwrap();
+        remove(dir.path()).unwrap();
+        for name in [&whole[..], &also].concat() {
+            assert!(at(name).exists(), "{name}");
+        }
+        for name in [&gone[..], &gone_too].concat() {
+            assert!(!at(name).exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_empty_directories_go() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["heads/del/deep/er", "heads/keep/x", "tags"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("heads/keep/x/ref"), "").unwrap();
+        let heads = dir.path().join("heads");
+        remove_empty_directories(&heads).unwrap();
+        assert!(!heads.join("del").exists());
+        assert!(heads.join("keep/x/ref").exists());
+        remove_empty_directories(&dir.path().join("absent")).unwrap();
+    }
+}

@@ -1,0 +1,222 @@
+//! How far a fetch is, for whoever watches: gix counts, a reader looks.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gix::progress::{Count, Id, MessageLevel, NestedProgress, Progress, Step, StepShared, UNKNOWN, Unit};
+
+/// The progress of the polls of one mirror; clones show the same.
+#[derive(Debug, Clone, Default)]
+pub struct FetchProgress(Arc<Mutex<View>>);
+
+/// A look at a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FetchSnapshot {
+    /// What is being done; [`Phase::as_str`] of it: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
+    /// pack together), `receiving` or `resolving` (deltas are applied and the index is made).
+    pub phase: &'static str,
+    /// How many objects of the phase are done.
+    pub done: u64,
+    /// How many there are, once that is known.
+    pub total: Option<u64>,
+    /// How many bytes of the pack were received.
+    pub bytes: u64,
+}
+
+/// What a poll does; later ones come later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    #[default]
+    Idle,
+    Connecting,
+    Listing,
+    Preparing,
+    Receiving,
+    Resolving,
+}
+
+impl Phase {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Connecting => "connecting",
+            Self::Listing => "listing",
+            Self::Preparing => "preparing",
+            Self::Receiving => "receiving",
+            Self::Resolving => "resolving",
+        }
+    }
+
+    /// The phase that a counter of gix belongs to, if it is one that counts objects.
+    fn of_counter(id: Id) -> Option<Self> {
+        match &id {
+            b"FERP" => Some(Self::Preparing),
+            b"IWIO" => Some(Self::Receiving),
+            b"IWRO" => Some(Self::Resolving),
+            _ => None,
+        }
+    }
+}
+
+/// The counter that gix calls "read pack": its bytes.
+const RECEIVED_BYTES: Id = *b"BWRB";
+
+#[derive(Debug, Default)]
+struct View {
+    phase: Phase,
+    done: Option<StepShared>,
+    total: Option<Step>,
+    bytes: Option<StepShared>,
+}
+
+impl FetchProgress {
+    /// How far it is now.
+    pub fn snapshot(&self) -> FetchSnapshot {
+        let view = self.view();
+        let read = |counter: &Option<StepShared>| counter.as_ref().map_or(0, |c| c.load(Ordering::Relaxed) as u64);
+        FetchSnapshot {
+            phase: view.phase.as_str(),
+            done: read(&view.done),
+            total: view.total.map(|total| total as u64),
+            bytes: read(&view.bytes),
+        }
+    }
+
+    /// A poll starts; it ends when the guard is dropped.
+    pub(super) fn start(&self) -> Watched {
+        *self.view() = View { phase: Phase::Connecting, ..View::default() };
+        Watched(self.clone())
+    }
+
+    /// What gix reports to.
+    pub(super) fn root(&self) -> Node {
+        Node { progress: self.clone(), id: UNKNOWN, counter: Arc::default(), max: None }
+    }
+
+    pub(super) fn listing(&self) {
+        self.view().phase = Phase::Listing;
+    }
+
+    fn view(&self) -> MutexGuard<'_, View> {
+        // It only shows something to people, so a panic elsewhere does not matter.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sets the phase back to `idle` when the poll is over, however it ends.
+pub(super) struct Watched(FetchProgress);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        *self.0.view() = View::default();
+    }
+}
+
+/// One of the many counters of gix; most are shown to nobody.
+pub(super) struct Node {
+    progress: FetchProgress,
+    id: Id,
+    counter: Arc<AtomicUsize>,
+    max: Option<Step>,
+}
+
+impl Node {
+    /// Shows this counter from now on, unless a later phase has begun.
+    fn show(&self) {
+        let mut view = self.progress.view();
+        if self.id == RECEIVED_BYTES {
+            view.bytes = Some(self.counter.clone());
+        } else if let Some(phase) = Phase::of_counter(self.id)
+            && phase >= view.phase
+        {
+            view.phase = phase;
+            view.done = Some(self.counter.clone());
+            view.total = self.max;
+        }
+    }
+}
+
+impl Count for Node {
+    fn set(&self, step: Step) {
+        self.counter.store(step, Ordering::Relaxed);
+    }
+
+    fn step(&self) -> Step {
+        self.counter.load(Ordering::Relaxed)
+    }
+
+    fn inc_by(&self, step: Step) {
+        self.counter.fetch_add(step, Ordering::Relaxed);
+    }
+
+    fn counter(&self) -> StepShared {
+        self.counter.clone()
+    }
+}
+
+impl Progress for Node {
+    fn init(&mut self, max: Option<Step>, _unit: Option<Unit>) {
+        self.max = max;
+        self.show();
+    }
+
+    fn max(&self) -> Option<Step> {
+        self.max
+    }
+
+    fn set_max(&mut self, max: Option<Step>) -> Option<Step> {
+        let before = std::mem::replace(&mut self.max, max);
+        self.show();
+        before
+    }
+
+    fn set_name(&mut self, _name: String) {}
+
+    fn name(&self) -> Option<String> {
+        None
+    }
+
+    fn id(&self) -> Id {
+        self.id
+    }
+
+    fn message(&self, _level: MessageLevel, _message: String) {}
+}
+
+impl NestedProgress for Node {
+    type SubProgress = Self;
+
+    fn add_child(&mut self, name: impl Into<String>) -> Self {
+        self.add_child_with_id(name, UNKNOWN)
+    }
+
+    fn add_child_with_id(&mut self, _name: impl Into<String>, id: Id) -> Self {
+        Self { progress: self.progress.clone(), id, counter: Arc::default(), max: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_sees_the_phase_that_is_furthest() {
+        let progress = FetchProgress::default();
+        assert_eq!(progress.snapshot().phase, "idle");
+        let watched = progress.start();
+        progress.listing();
+        let mut root = progress.root();
+        let mut bytes = root.add_child_with_id("read pack", RECEIVED_BYTES);
+        bytes.init(None, None);
+        bytes.inc_by(4096);
+        let mut objects = root.add_child_with_id("indexing", *b"IWIO");
+        objects.init(Some(5678), None);
+        objects.inc_by(1234);
+        let mut late = root.add_child_with_id("remote", *b"FERP");
+        late.init(Some(9), None);
+        let expected = FetchSnapshot { phase: "receiving", done: 1234, total: Some(5678), bytes: 4096 };
+        assert_eq!(progress.snapshot(), expected);
+        drop(watched);
+        assert_eq!(progress.snapshot(), FetchSnapshot { phase: "idle", done: 0, total: None, bytes: 0 });
+    }
+}
