@@ -1,1 +1,28 @@
-//! wip
+//! The agent: follows services on a cluster, verifies what it gets, and switches to it in one step.
+//!
+//! ```text
+//! poll (schedule, follower) ─ asks ─> edge_client (HTTP/3, HTTP/2, which of them) ─> edges
+//!      │ something changed
+//!      └─> fetch (decode, hash, verify) ─> release (unpack beneath, switch, compare, prune) ─> hook (exec)
+//! ```
+//!
+//! Nothing that was not verified is ever unpacked, and nothing that is not complete ever has a release's name.
+
+mod agent;
+pub mod command_line;
+pub mod config;
+mod edge_client;
+mod fetch;
+mod hook;
+mod metrics;
+mod once;
+mod poll;
+mod release;
+mod status;
+
+pub use agent::{Running, start};
+pub use config::Config;
+pub use edge_client::{EdgeUrl, EdgeUrlError, Protocol};
+pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
+pub use release::{ReleaseName, ReleaseNameError};
+pub use status::{HookState, Release, ServiceStatus};

@@ -1,0 +1,129 @@
+//! The command line of `weir-agent`: a file, or flags, or a file and flags that override it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use weir_shared::name::{NodeName, ServiceName};
+use weir_shared::process::config::{ConfigError, duration};
+
+use crate::config::{Config, HttpMode, ServiceConfig};
+use crate::edge_client::EdgeUrl;
+
+/// Follows services of a Weir edge and keeps verified releases of them on disk.
+///
+/// ROOT/<service>/current is a symlink to the release in force; it changes in one step and only to a release whose
+/// bytes were verified. Every flag overrides the key of the same name in the file.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "weir-agent",
+    version,
+    after_help = "Examples:\n  \
+        weir-agent --config agent.toml\n  \
+        weir-agent --edge https://127.0.0.1:7443 --ca ca.pem --service shop-prod --root ./agent-data --once\n  \
+        weir-agent --edge https://edge-1.example --edge https://edge-2.example --ca ca.pem --service shop-prod \\\n    \
+        --root /var/lib/weir --exec 'kubectl apply -k .'\n\n\
+        The command gets WEIR_SERVICE, WEIR_DIGEST, WEIR_COMMIT, WEIR_PREVIOUS_DIGEST and WEIR_RELEASE.\n\
+        Logs: WEIR_LOG=debug, or WEIR_LOG=info,weir_agent=debug."
+)]
+pub struct Args {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Check the configuration and exit: 0 when it is good, 2 when it is not.
+    #[arg(long)]
+    pub check_config: bool,
+    /// The URL of an edge, best first; once per edge.
+    #[arg(long = "edge", value_name = "URL", env = "WEIR_EDGE", value_delimiter = ',')]
+    pub edges: Vec<EdgeUrl>,
+    /// A service to follow; once per service.
+    #[arg(long = "service", value_name = "NAME", env = "WEIR_SERVICE", value_delimiter = ',')]
+    pub services: Vec<ServiceName>,
+    /// The folder that holds one folder per service.
+    #[arg(long, value_name = "DIR", env = "WEIR_ROOT")]
+    pub root: Option<PathBuf>,
+    /// The PEM file of the authority that signs the edges' certificates.
+    #[arg(long, value_name = "FILE", env = "WEIR_CA")]
+    pub ca: Option<PathBuf>,
+    /// From poll to poll, such as 30s.
+    #[arg(long, value_name = "TIME", env = "WEIR_POLL_INTERVAL", value_parser = duration::parse)]
+    pub poll_interval: Option<Duration>,
+    /// From forced refresh to forced refresh, such as 2h.
+    #[arg(long, value_name = "TIME", env = "WEIR_REFRESH_INTERVAL", value_parser = duration::parse)]
+    pub refresh_interval: Option<Duration>,
+    /// Run by `sh -c` in the new release after each switch, for every service.
+    #[arg(long, value_name = "CMD", env = "WEIR_EXEC")]
+    pub exec: Option<String>,
+    /// The version of HTTP: auto is HTTP/3, and HTTP/2 where UDP does not get through.
+    #[arg(long, value_enum, env = "WEIR_HTTP")]
+    pub http: Option<HttpMode>,
+    /// This agent's name; the host name by default.
+    #[arg(long, value_name = "NAME", env = "WEIR_NAME")]
+    pub name: Option<NodeName>,
+    /// Where /livez, /readyz, /metrics and /status are served, such as 127.0.0.1:7492.
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN_LISTEN")]
+    pub admin_listen: Option<SocketAddr>,
+    /// Exit once every service has a verified release and its command has run: 0, or 1 with the reason.
+    #[arg(long, env = "WEIR_ONCE")]
+    pub once: bool,
+    /// With --once, how long failures that time may heal are retried.
+    #[arg(long, value_name = "TIME", env = "WEIR_ONCE_TIMEOUT", value_parser = duration::parse, default_value = "60s")]
+    pub once_timeout: Duration,
+}
+
+impl Args {
+    /// The configuration that file and flags make together.
+    ///
+    /// # Errors
+    /// The file cannot be used, something is missing, or it makes no sense together.
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        let missing = |flag: &str| ConfigError::invalid(format!("give `--config FILE`, or at least `{flag}`"));
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => {
+                let root = self.root.clone().ok_or_else(|| missing("--root DIR"))?;
+                let ca = self.ca.clone().ok_or_else(|| missing("--ca FILE"))?;
+                if self.edges.is_empty() {
+                    return Err(missing("--edge URL"));
+                }
+                Config::new(self.edges.clone(), ca, root)
+            }
+        };
+        if !self.edges.is_empty() {
+            config.edges = self.edges;
+        }
+        if !self.services.is_empty() {
+            let known = std::mem::take(&mut config.services);
+            config.services = self
+                .services
+                .into_iter()
+                .map(|name| {
+                    let known = known.iter().find(|service| service.name == name).cloned();
+                    known.unwrap_or_else(|| ServiceConfig::new(name))
+                })
+                .collect();
+        }
+        if let Some(exec) = self.exec {
+            for service in &mut config.services {
+                service.exec = Some(exec.clone());
+            }
+        }
+        fn set<T>(key: &mut T, flag: Option<T>) {
+            if let Some(value) = flag {
+                *key = value;
+            }
+        }
+        set(&mut config.root, self.root);
+        set(&mut config.ca, self.ca);
+        set(&mut config.poll_interval, self.poll_interval);
+        set(&mut config.refresh_interval, self.refresh_interval);
+        set(&mut config.http, self.http);
+        set(&mut config.name, self.name);
+        if self.admin_listen.is_some() {
+            config.admin_listen = self.admin_listen;
+        }
+        config.validate()?;
+        Ok(config)
+    }
+}

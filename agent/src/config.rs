@@ -1,0 +1,344 @@
+//! What an agent is told: `agent.toml`, or the same from flags and the environment.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_shared::name::{NodeName, ServiceName};
+use weir_shared::process::config::{self, ConfigError, duration};
+
+pub use crate::edge_client::EdgeUrl;
+
+/// The shortest interval that is accepted for polls and refreshes.
+pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which version of HTTP the agent speaks to edges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum HttpMode {
+    /// HTTP/3 first, HTTP/2 when UDP does not get through; remembered, retried.
+    #[default]
+    Auto,
+    /// HTTP/3 only.
+    H3,
+    /// HTTP/2 only.
+    H2,
+}
+
+/// One service to follow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// Its name at the edge, and the name of its folder below `root`.
+    pub name: ServiceName,
+    /// Run by `sh -c` in the new release after each switch.
+    #[serde(default)]
+    pub exec: Option<String>,
+}
+
+impl ServiceConfig {
+    /// A service without a command.
+    pub fn new(name: ServiceName) -> Self {
+        Self { name, exec: None }
+    }
+}
+
+/// An agent's configuration. The fields are the keys of `agent.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this agent is: spreads its polls among those of the fleet. Default: the host name.
+    #[serde(default = "host_name")]
+    pub name: NodeName,
+    /// Where `/livez`, `/readyz`, `/metrics` and `/status` are served; nowhere when unset.
+    #[serde(default)]
+    pub admin_listen: Option<SocketAddr>,
+    /// The edges, best first. The agent stays with the one that works.
+    pub edges: Vec<EdgeUrl>,
+    /// The PEM file of the authority that signs the edges' certificates.
+    pub ca: PathBuf,
+    /// The agent's own certificate, for edges that ask for one; together with `client_key`.
+    #[serde(default)]
+    pub client_certificate: Option<PathBuf>,
+    /// The key of `client_certificate`.
+    #[serde(default)]
+    pub client_key: Option<PathBuf>,
+    /// Holds one folder per service.
+    pub root: PathBuf,
+    /// From poll to poll, ±10 %.
+    #[serde(with = "duration", default = "defaults::poll_interval")]
+    pub poll_interval: Duration,
+    /// From forced refresh to forced refresh, ±10 %.
+    #[serde(with = "duration", default = "defaults::refresh_interval")]
+    pub refresh_interval: Duration,
+    /// Which version of HTTP to speak.
+    #[serde(default)]
+    pub http: HttpMode,
+    /// How long HTTP/3 is left alone after UDP did not get through; doubles up to ten times this.
+    #[serde(with = "duration", default = "defaults::h3_retry_interval")]
+    pub h3_retry_interval: Duration,
+    /// How long a QUIC handshake may take before HTTP/2 is used instead; with `http = "h3"` it is at least 5 s.
+    #[serde(with = "duration", default = "defaults::h3_connect_timeout")]
+    pub h3_connect_timeout: Duration,
+    /// How long a poll waits for the head of its answer.
+    #[serde(with = "duration", default = "defaults::request_timeout")]
+    pub request_timeout: Duration,
+    /// How long a download waits for the head of its answer: the edge may have to fetch first.
+    #[serde(with = "duration", default = "defaults::fetch_timeout")]
+    pub fetch_timeout: Duration,
+    /// How long a download's body may be silent.
+    #[serde(with = "duration", default = "defaults::idle_timeout")]
+    pub idle_timeout: Duration,
+    /// How long `exec` may run before it is killed with its process group.
+    #[serde(with = "duration", default = "defaults::exec_timeout")]
+    pub exec_timeout: Duration,
+    /// Releases kept per service, the current and the previous one among them.
+    #[serde(default = "defaults::keep_releases")]
+    pub keep_releases: usize,
+    /// The largest tarball, uncompressed, in bytes.
+    #[serde(with = "bytes", default = "defaults::max_tarball_bytes")]
+    pub max_tarball_bytes: u64,
+    /// The most entries that a tarball may have.
+    #[serde(default = "defaults::max_files")]
+    pub max_files: u64,
+    /// Downloads under way at a time, over all services.
+    #[serde(default = "defaults::max_downloads")]
+    pub max_downloads: usize,
+    /// What to follow.
+    #[serde(rename = "service", default)]
+    pub services: Vec<ServiceConfig>,
+}
+
+mod defaults {
+    use std::time::Duration;
+
+    pub(super) fn poll_interval() -> Duration {
+        Duration::from_secs(30)
+    }
+    pub(super) fn refresh_interval() -> Duration {
+        Duration::from_secs(2 * 3600)
+    }
+    pub(super) fn h3_retry_interval() -> Duration {
+        Duration::from_secs(60)
+    }
+    pub(super) fn h3_connect_timeout() -> Duration {
+        Duration::from_millis(400)
+    }
+    pub(super) fn request_timeout() -> Duration {
+        Duration::from_secs(10)
+    }
+    pub(super) fn fetch_timeout() -> Duration {
+        Duration::from_secs(120)
+    }
+    pub(super) fn idle_timeout() -> Duration {
+        Duration::from_secs(10)
+    }
+    pub(super) fn exec_timeout() -> Duration {
+        Duration::from_secs(300)
+    }
+    pub(super) fn keep_releases() -> usize {
+        3
+    }
+    pub(super) fn max_tarball_bytes() -> u64 {
+        4 << 30
+    }
+    pub(super) fn max_files() -> u64 {
+        1_000_000
+    }
+    pub(super) fn max_downloads() -> usize {
+        4
+    }
+}
+
+/// Sizes as people write them (`4GiB`), or a number of bytes.
+mod bytes {
+    use bytesize::ByteSize;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        ByteSize::b(*bytes).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        Ok(ByteSize::deserialize(deserializer)?.as_u64())
+    }
+}
+
+impl Config {
+    /// A configuration with every default; for those who start an agent in their own process.
+    pub fn new(edges: Vec<EdgeUrl>, ca: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
+        Self {
+            name: host_name(),
+            admin_listen: None,
+            edges,
+            ca: ca.into(),
+            client_certificate: None,
+            client_key: None,
+            root: root.into(),
+            poll_interval: defaults::poll_interval(),
+            refresh_interval: defaults::refresh_interval(),
+            http: HttpMode::Auto,
+            h3_retry_interval: defaults::h3_retry_interval(),
+            h3_connect_timeout: defaults::h3_connect_timeout(),
+            request_timeout: defaults::request_timeout(),
+            fetch_timeout: defaults::fetch_timeout(),
+            idle_timeout: defaults::idle_timeout(),
+            exec_timeout: defaults::exec_timeout(),
+            keep_releases: defaults::keep_releases(),
+            max_tarball_bytes: defaults::max_tarball_bytes(),
+            max_files: defaults::max_files(),
+            max_downloads: defaults::max_downloads(),
+            services: Vec::new(),
+        }
+    }
+
+    /// Reads a file. Relative paths are relative to it.
+    ///
+    /// # Errors
+    /// It cannot be read, has an unknown key, or makes no sense.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let config = Self::read(path)?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads a file whose sense is checked later, once flags had their say.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let mut config: Self = config::read(path)?;
+        let base = config::base_dir(path);
+        config::resolve(base, &mut config.ca);
+        config::resolve(base, &mut config.root);
+        for path in [&mut config.client_certificate, &mut config.client_key].into_iter().flatten() {
+            config::resolve(base, path);
+        }
+        Ok(config)
+    }
+
+    /// Checks that the keys make sense together.
+    ///
+    /// # Errors
+    /// They do not; the message names the key.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |message: &str| Err(ConfigError::invalid(message));
+        if self.edges.is_empty() {
+            return invalid("`edges` is empty: name at least one, such as \"https://edge.example\"");
+        }
+        if self.services.is_empty() {
+            return invalid("there is no service to follow: add a `[[service]]`, or `--service NAME`");
+        }
+        for (index, service) in self.services.iter().enumerate() {
+            if self.services[..index].iter().any(|other| other.name == service.name) {
+                return Err(ConfigError::invalid(format!("the service `{}` is there twice", service.name)));
+            }
+            if service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty()) {
+                return Err(ConfigError::invalid(format!("`exec` of the service `{}` is empty", service.name)));
+            }
+        }
+        for (key, value) in [
+            ("poll_interval", self.poll_interval),
+            ("refresh_interval", self.refresh_interval),
+            ("h3_retry_interval", self.h3_retry_interval),
+            ("request_timeout", self.request_timeout),
+            ("fetch_timeout", self.fetch_timeout),
+            ("idle_timeout", self.idle_timeout),
+            ("exec_timeout", self.exec_timeout),
+        ] {
+            if value < MIN_INTERVAL {
+                return Err(ConfigError::invalid(format!("`{key}` is shorter than 1s")));
+            }
+        }
+        if self.keep_releases == 0 {
+            return invalid("`keep_releases` is 0: the current release is always kept, so at least 1");
+        }
+        if self.max_downloads == 0 || self.max_tarball_bytes == 0 || self.max_files == 0 {
+            return invalid("`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
+        }
+        if self.client_certificate.is_some() != self.client_key.is_some() {
+            return invalid("`client_certificate` and `client_key` go together");
+        }
+        Ok(())
+    }
+}
+
+/// The host's name, made a valid one; `agent` when nothing of it is.
+pub(crate) fn host_name() -> NodeName {
+    let uname = rustix::system::uname();
+    name_from(&uname.nodename().to_string_lossy())
+}
+
+fn name_from(host: &str) -> NodeName {
+    let valid: String = host
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-') { c } else { '-' })
+        .skip_while(|c| !c.is_ascii_alphanumeric())
+        .take(weir_shared::name::MAX_NAME_LENGTH)
+        .collect();
+    valid.parse().unwrap_or_else(|_| "agent".parse().expect("a valid name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_name_becomes_a_valid_one() {
+        for (host, name) in [
+            ("Node-1.Example", "node-1.example"),
+            ("_-x", "x"),
+            ("büro", "b-ro"),
+            ("", "agent"),
+            ("---", "agent"),
+            (&"a".repeat(200), &"a".repeat(100)),
+        ] {
+            assert_eq!(name_from(host).as_str(), name);
+        }
+    }
+
+    #[test]
+    fn the_issue_s_keys_are_read_and_the_rest_has_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.toml");
+        let text = r#"
+            name = "cluster-1"
+            admin_listen = "127.0.0.1:7492"
+            edges = ["https://127.0.0.1:7443", "https://edge.example"]
+            ca = "ca.pem"
+            root = "agent-data"
+            poll_interval = "30s"
+            refresh_interval = "2h"
+            http = "auto"
+            [[service]]
+            name = "shop-prod"
+            exec = "kubectl apply -k ."
+        "#;
+        std::fs::write(&path, text).unwrap();
+        let config = Config::load(&path).unwrap();
+        let mut expected = Config::new(
+            vec!["https://127.0.0.1:7443".parse().unwrap(), "https://edge.example:443".parse().unwrap()],
+            dir.path().join("ca.pem"),
+            dir.path().join("agent-data"),
+        );
+        expected.name = "cluster-1".parse().unwrap();
+        expected.admin_listen = Some("127.0.0.1:7492".parse().unwrap());
+        expected.services =
+            vec![ServiceConfig { name: "shop-prod".parse().unwrap(), exec: Some("kubectl apply -k .".to_owned()) }];
+        assert_eq!(config, expected);
+
+        std::fs::write(&path, format!("max_tarball_bytes = '1MiB'\n{text}")).unwrap();
+        assert_eq!(Config::load(&path).unwrap().max_tarball_bytes, 1 << 20);
+        for (wrong, named) in [
+            (format!("pol_interval = '1s'\n{text}"), "pol_interval"),
+            (text.replace("30s", "10ms"), "poll_interval"),
+            (text.replace("https://edge.example", "http://edge.example"), "https"),
+            (format!("{text}\n[[service]]\nname = 'shop-prod'"), "twice"),
+            (format!("{text}\nexe = 'x'"), "exe"),
+            (format!("client_key = 'k'\n{text}"), "client_certificate"),
+        ] {
+            std::fs::write(&path, &wrong).unwrap();
+            let error = Config::load(&path).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

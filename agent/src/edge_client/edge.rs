@@ -1,0 +1,156 @@
+//! One edge, asked by the version of HTTP that gets through.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, Method, Request, header};
+use rustls::ClientConfig;
+use weir_shared::conditional::tarball_etag;
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::route::Route as Path;
+
+use super::choice::{Change, Choice, Route};
+use super::edge_url::EdgeUrl;
+use super::error::RequestError;
+use super::h2::Http2;
+use super::h3::Http3;
+use super::response::Response;
+use crate::config::{Config, HttpMode};
+use crate::metrics::Metrics;
+
+/// How long a QUIC handshake may take when there is no alternative to HTTP/3.
+const LONE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+const USER_AGENT: &str = concat!("weir-agent/", env!("CARGO_PKG_VERSION"));
+
+/// A question to an edge about the tarball of a service.
+#[derive(Debug, Clone)]
+pub(crate) struct Question<'a> {
+    pub(crate) service: &'a ServiceName,
+    /// HEAD or GET.
+    pub(crate) method: Method,
+    /// What the agent holds: the answer may be `304`.
+    pub(crate) holds: Option<TarballDigest>,
+    /// The edge is to ask the origin and to verify what it has.
+    pub(crate) no_cache: bool,
+    /// How long to wait for the head of the answer.
+    pub(crate) patience: Duration,
+    /// HTTP/3 has just failed in the middle of an answer.
+    pub(crate) not_http3: bool,
+}
+
+/// One edge.
+pub(crate) struct Edge {
+    url: EdgeUrl,
+    http3: Http3,
+    http2: Http2,
+    choice: Mutex<Choice>,
+    metrics: Metrics,
+}
+
+impl Edge {
+    pub(super) fn new(url: EdgeUrl, tls: &ClientConfig, config: &Config, metrics: Metrics) -> anyhow::Result<Self> {
+        let connect_timeout = match config.http {
+            HttpMode::H3 => LONE_CONNECT_TIMEOUT.max(config.h3_connect_timeout),
+            HttpMode::Auto | HttpMode::H2 => config.h3_connect_timeout,
+        };
+        Ok(Self {
+            http3: Http3::new(url.clone(), tls.clone(), connect_timeout, config.idle_timeout)?,
+            http2: Http2::new(tls.clone(), config.idle_timeout),
+            choice: Mutex::new(Choice::new(config.http, config.h3_retry_interval)),
+            url,
+            metrics,
+        })
+    }
+
+    /// Its address.
+    pub(crate) fn url(&self) -> &EdgeUrl {
+        &self.url
+    }
+
+    /// Whether HTTP/3 to it works; `None` before the first try.
+    pub(crate) fn http3_usable(&self) -> Option<bool> {
+        self.choice().http3_usable()
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// No answer came, by whichever version of HTTP may be spoken.
+    pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Response, RequestError> {
+        let request = self.request(question);
+        let route = self.choice().route(Instant::now());
+        let answer = match route {
+            Route::H2 => self.http2.request(&request, question.patience).await,
+            Route::H3 => self.http3.request(&request, question.patience).await,
+            Route::H3ThenH2 => self.ask_both(&request, question).await,
+        };
+        if let Ok(response) = &answer {
+            self.metrics.answered(response.protocol);
+        }
+        answer
+    }
+
+    async fn ask_both(&self, request: &Request<()>, question: &Question<'_>) -> Result<Response, RequestError> {
+        if question.not_http3 {
+            self.http3.give_up().await;
+        } else {
+            match self.http3.request(request, question.patience).await {
+                Err(error) if error.is_of_the_way() => {
+                    tracing::debug!(edge = %self.url, %error, "no answer over HTTP/3");
+                }
+                // An answer, or a broken one: UDP got through.
+                answer => {
+                    let change = self.choice().http3_answered();
+                    self.tell(change);
+                    return answer;
+                }
+            }
+        }
+        let answer = self.http2.request(request, question.patience).await;
+        let change = match &answer {
+            Ok(_) => self.choice().only_http2_answered(Instant::now()),
+            Err(_) => {
+                self.choice().nothing_answered(Instant::now());
+                None
+            }
+        };
+        self.tell(change);
+        answer
+    }
+
+    fn tell(&self, change: Option<Change>) {
+        match change {
+            Some(Change::Usable) => tracing::info!(edge = %self.url, "HTTP/3 works"),
+            Some(Change::Blocked(pause)) => tracing::warn!(
+                edge = %self.url,
+                retry_after = %humantime::format_duration(pause),
+                "UDP does not get through to the edge: using HTTP/2"
+            ),
+            None => {}
+        }
+        if let Some(usable) = self.http3_usable() {
+            self.metrics.http3_usable.set(usable.into());
+        }
+    }
+
+    fn choice(&self) -> std::sync::MutexGuard<'_, Choice> {
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self, question: &Question<'_>) -> Request<()> {
+        let mut request = Request::builder()
+            .method(question.method.clone())
+            .uri(format!("{}{}", self.url, Path::Tarball(question.service.clone())))
+            .header(header::ACCEPT_ENCODING, "zstd")
+            .header(header::USER_AGENT, USER_AGENT);
+        if let Some(digest) = &question.holds {
+            request = request.header(header::IF_NONE_MATCH, tarball_etag(digest, None));
+        }
+        if question.no_cache {
+            request = request.header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        }
+        request.body(()).expect("a checked host, a checked path and headers of ours make a request")
+    }
+}

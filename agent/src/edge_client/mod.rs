@@ -1,0 +1,60 @@
+//! Calls edges: HTTP/3 first, HTTP/2 when UDP does not get through, the next edge when one fails.
+
+mod choice;
+mod edge;
+mod edge_url;
+mod error;
+mod h2;
+mod h3;
+mod response;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use weir_shared::process::tls;
+
+pub(crate) use edge::{Edge, Question};
+pub use edge_url::{EdgeUrl, EdgeUrlError};
+pub(crate) use error::RequestError;
+pub use response::Protocol;
+pub(crate) use response::{Response, ResponseBody};
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+
+/// All edges that the agent may ask.
+pub(crate) struct EdgeClient {
+    edges: Vec<Edge>,
+    /// The one that worked last.
+    preferred: AtomicUsize,
+}
+
+impl EdgeClient {
+    /// Reads the certificates; connects to nobody yet.
+    pub(crate) fn new(config: &Config, metrics: &Metrics) -> anyhow::Result<Self> {
+        let identity = config.client_certificate.as_deref().zip(config.client_key.as_deref());
+        let tls = tls::client_config(&config.ca, identity)?;
+        let edges = config.edges.iter().map(|url| Edge::new(url.clone(), &tls, config, metrics.clone()));
+        Ok(Self { edges: edges.collect::<Result<_, _>>()?, preferred: AtomicUsize::new(0) })
+    }
+
+    /// All edges, beginning with the one that worked last.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Edge> {
+        let first = self.preferred.load(Ordering::Relaxed);
+        (0..self.edges.len()).map(move |offset| &self.edges[(first + offset) % self.edges.len()])
+    }
+
+    /// Stays with this edge until it fails.
+    pub(crate) fn prefer(&self, edge: &Edge) {
+        let Some(index) = self.edges.iter().position(|other| std::ptr::eq(other, edge)) else { return };
+        let before = self.preferred.swap(index, Ordering::Relaxed);
+        if before != index {
+            tracing::info!(edge = %edge.url(), before = %self.edges[before].url(), "asking another edge from now on");
+        }
+    }
+
+    /// Each edge in the configuration's order, whether it is the preferred one, and whether HTTP/3 to it works.
+    pub(crate) fn overview(&self) -> impl Iterator<Item = (&EdgeUrl, bool, Option<bool>)> {
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        self.edges.iter().enumerate().map(move |(i, edge)| (edge.url(), i == preferred, edge.http3_usable()))
+    }
+}

@@ -1,0 +1,90 @@
+//! An answer, whatever version of HTTP brought it.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::error::{RequestError, chain};
+use super::h3::{self, Http3Stream};
+
+/// The version of HTTP that brought an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP/3 over QUIC.
+    H3,
+    /// HTTP/2 over TLS.
+    H2,
+}
+
+impl Protocol {
+    /// The value of a metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::H3 => "h3",
+            Protocol::H2 => "h2",
+        }
+    }
+}
+
+/// The head of an answer, and its body to be read.
+pub(crate) struct Response {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: ResponseBody,
+    pub(crate) protocol: Protocol,
+}
+
+/// A body as it comes.
+pub(crate) struct ResponseBody {
+    source: Source,
+    idle: Duration,
+}
+
+enum Source {
+    H2(Incoming),
+    H3(Box<Http3Stream>),
+}
+
+impl ResponseBody {
+    pub(super) fn h2(body: Incoming, idle: Duration) -> Self {
+        Self { source: Source::H2(body), idle }
+    }
+
+    pub(super) fn h3(stream: Box<Http3Stream>, idle: Duration) -> Self {
+        Self { source: Source::H3(stream), idle }
+    }
+
+    /// The next bytes; `None` at the end. An error when nothing comes for the idle timeout, or the body breaks off.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RequestError> {
+        let idle = self.idle;
+        tokio::time::timeout(idle, self.next()).await.map_err(|_| RequestError::Silent(idle))?
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
+        match &mut self.source {
+            Source::H2(body) => loop {
+                match body.frame().await {
+                    None => return Ok(None),
+                    Some(Ok(frame)) => {
+                        if let Ok(data) = frame.into_data() {
+                            return Ok(Some(data));
+                        }
+                    }
+                    Some(Err(error)) if error.is_timeout() || error.is_closed() || error.is_incomplete_message() => {
+                        return Err(RequestError::Closed(chain(&error)));
+                    }
+                    Some(Err(error)) => return Err(RequestError::Broken(chain(&error))),
+                }
+            },
+            Source::H3(stream) => match stream.recv_data().await {
+                Ok(None) => Ok(None),
+                Ok(Some(mut data)) => Ok(Some(data.copy_to_bytes(data.remaining()))),
+                Err(error) => Err(h3::request_error(error)),
+            },
+        }
+    }
+}

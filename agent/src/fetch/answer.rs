@@ -1,0 +1,105 @@
+//! What the headers of a tarball say.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::{HeaderMap, header};
+use weir_shared::commit_id::CommitId;
+use weir_shared::digest::TarballDigest;
+
+use super::decode::Coding;
+
+/// An answer without which nothing can be done: a header is missing or says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the edge's answer has no valid `{0}`")]
+pub(crate) struct AnswerError(pub(crate) &'static str);
+
+/// The statement of an edge about the current tarball.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// `None` on a `304`: it is that of the question.
+    pub(crate) digest: Option<TarballDigest>,
+    pub(crate) generation: u64,
+    pub(crate) commit: Option<CommitId>,
+}
+
+impl Answer {
+    /// Reads the headers of a `200` or `304`.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, AnswerError> {
+        Ok(Self {
+            digest: read(headers, "weir-digest")?,
+            generation: read(headers, "weir-generation")?.ok_or(AnswerError("weir-generation"))?,
+            commit: read(headers, "weir-commit")?,
+        })
+    }
+
+    /// The digest, which a `200` has to have.
+    pub(crate) fn require_digest(&self) -> Result<TarballDigest, AnswerError> {
+        self.digest.ok_or(AnswerError("weir-digest"))
+    }
+}
+
+/// The coding of the body.
+pub(crate) fn coding(headers: &HeaderMap) -> Result<Coding, AnswerError> {
+    match headers.get(header::CONTENT_ENCODING).map(http::HeaderValue::as_bytes) {
+        None => Ok(Coding::Identity),
+        Some(value) if value.eq_ignore_ascii_case(b"identity") => Ok(Coding::Identity),
+        Some(value) if value.eq_ignore_ascii_case(b"zstd") => Ok(Coding::Zstd),
+        Some(_) => Err(AnswerError("content-encoding")),
+    }
+}
+
+/// `Retry-After` in seconds; a date is not understood.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    read(headers, "retry-after").ok().flatten().map(Duration::from_secs)
+}
+
+fn read<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<Option<T>, AnswerError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let parsed = value.to_str().ok().and_then(|value| value.trim().parse().ok());
+    match parsed {
+        Some(parsed) if values.next().is_none() => Ok(Some(parsed)),
+        _ => Err(AnswerError(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn digest_and_generation_are_needed() {
+        let digest = TarballDigest::of(b"a").to_string();
+        let commit = "a".repeat(40);
+        let all = [("weir-digest", digest.as_str()), ("weir-generation", "7"), ("weir-commit", commit.as_str())];
+        let answer = Answer::of(&headers(&all)).unwrap();
+        assert_eq!((answer.generation, answer.require_digest()), (7, Ok(TarballDigest::of(b"a"))));
+        assert_eq!(answer.commit.unwrap().as_str(), commit);
+        assert_eq!(Answer::of(&headers(&all[..1])), Err(AnswerError("weir-generation")));
+        let unnamed = Answer::of(&headers(&all[1..])).unwrap();
+        assert_eq!(unnamed.require_digest(), Err(AnswerError("weir-digest")));
+        for wrong in [("weir-digest", "b3-0"), ("weir-generation", "-1"), ("weir-commit", "HEAD")] {
+            let mut pairs = all.to_vec();
+            pairs.retain(|(name, _)| *name != wrong.0);
+            pairs.push(wrong);
+            assert_eq!(Answer::of(&headers(&pairs)), Err(AnswerError(wrong.0)));
+        }
+        let mut twice = headers(&all);
+        twice.append("weir-generation", "8".parse().unwrap());
+        assert!(Answer::of(&twice).is_err());
+    }
+
+    #[test]
+    fn codings_and_waits() {
+        assert_eq!(coding(&headers(&[])), Ok(Coding::Identity));
+        assert_eq!(coding(&headers(&[("content-encoding", "ZSTD")])), Ok(Coding::Zstd));
+        assert!(coding(&headers(&[("content-encoding", "gzip")])).is_err());
+        assert_eq!(retry_after(&headers(&[("retry-after", "3")])), Some(Duration::from_secs(3)));
+        assert_eq!(retry_after(&headers(&[("retry-after", "Fri, 20 Nov 2026 09:30:00 GMT")])), None);
+    }
+}

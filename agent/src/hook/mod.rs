@@ -1,0 +1,117 @@
+//! Runs `exec` after switches: at least once per switch, for the newest release, until it succeeds.
+
+mod output;
+mod retry;
+mod run;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, watch};
+use weir_shared::name::ServiceName;
+use weir_shared::process::shutdown::Drain;
+
+use crate::metrics::{ServiceMetrics, unix_seconds};
+use crate::release::{HookJob, ServiceDirectory};
+use crate::status::{HookState, ServiceStatus};
+
+/// Runs one service's `exec`.
+pub(crate) struct Hook {
+    pub(crate) service: ServiceName,
+    pub(crate) command: String,
+    pub(crate) timeout: Duration,
+    pub(crate) directory: Arc<ServiceDirectory>,
+    /// Woken after each switch.
+    pub(crate) switched: Arc<Notify>,
+    pub(crate) status: watch::Sender<ServiceStatus>,
+    pub(crate) metrics: ServiceMetrics,
+    pub(crate) drain: Drain,
+}
+
+/// One run of a command.
+pub(crate) struct Run {
+    command: String,
+    directory: PathBuf,
+    variables: [(&'static str, String); 4],
+    service: ServiceName,
+    timeout: Duration,
+}
+
+impl Hook {
+    /// Runs until the drain begins; a run under way is finished first.
+    pub(crate) async fn run(self) {
+        while !self.drain.has_begun() {
+            let Some(job) = self.directory.hook_job() else {
+                self.metrics.hook_pending.set(0);
+                tokio::select! {
+                    () = self.drain.begun() => return,
+                    () = self.switched.notified() => continue,
+                }
+            };
+            self.metrics.hook_pending.set(1);
+            if self.once(&job).await {
+                continue;
+            }
+            tokio::select! {
+                () = self.drain.begun() => return,
+                // A newer release does not wait for the older one's turn.
+                () = self.switched.notified() => {}
+                () = tokio::time::sleep(retry::pause(job.attempts, fastrand::f64())) => {}
+            }
+        }
+    }
+
+    /// One run; whether it succeeded.
+    async fn once(&self, job: &HookJob) -> bool {
+        let release = job.release.directory;
+        self.directory.hook_begins(release);
+        self.status.send_modify(|status| status.hook = HookState::Running);
+        tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "exec begins");
+        let text = |value: Option<String>| value.unwrap_or_default();
+        let path = self.directory.release_path(release);
+        let run = Run {
+            command: self.command.clone(),
+            variables: [
+                ("WEIR_SERVICE", self.service.to_string()),
+                ("WEIR_DIGEST", release.digest().to_string()),
+                ("WEIR_COMMIT", text(job.release.commit.as_ref().map(ToString::to_string))),
+                ("WEIR_PREVIOUS_DIGEST", text(job.previous.map(|digest| digest.to_string()))),
+            ],
+            directory: path,
+            service: self.service.clone(),
+            timeout: self.timeout,
+        };
+        let result = run.finish().await;
+        let succeeded = result.is_ok();
+        self.metrics.hook_ran(result.as_ref().err().map_or("success", run::HookError::kind));
+        match &result {
+            Ok(()) => {
+                self.metrics.hook_last_success.set(unix_seconds(SystemTime::now()));
+                tracing::info!(service = %self.service, %release, "exec succeeded");
+            }
+            Err(error) => tracing::warn!(service = %self.service, %release, %error, "exec failed; it is tried again"),
+        }
+        let directory = self.directory.clone();
+        let recorded = tokio::task::spawn_blocking(move || directory.hook_ended(release, succeeded)).await;
+        if let Ok(Err(error)) = &recorded {
+            // It runs once more than it had to.
+            tracing::warn!(service = %self.service, %error, "the end of exec cannot be recorded");
+        }
+        let recorded = matches!(recorded, Ok(Ok(())));
+        let pending = self.directory.hook_job();
+        self.metrics.hook_pending.set(pending.is_some().into());
+        self.status.send_modify(|status| {
+            status.hook_runs += 1;
+            status.hook_failures += u64::from(!succeeded);
+            let for_present = pending.as_ref().is_none_or(|pending| pending.release.directory == release);
+            status.hook = match for_present {
+                true if succeeded => HookState::Done,
+                true => HookState::Failed,
+                false => HookState::Pending,
+            };
+            status.hook_error = result.err().filter(|_| for_present).map(|error| error.to_string());
+        });
+        succeeded && recorded
+    }
+}

@@ -1,0 +1,85 @@
+//! What a command writes goes to the log, within bounds.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use weir_shared::name::ServiceName;
+
+/// What one run may write to the log from each of its two streams, in bytes; the rest is read and dropped.
+const MAX_LOGGED: usize = 64 << 10;
+
+/// The longest line of the log, in bytes.
+const MAX_LINE: usize = 2 << 10;
+
+/// How long the streams are read after the command ended: something it left behind may hold them open.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// Reads a stream to its end.
+pub(super) async fn log(mut stream: impl AsyncRead + Unpin, service: ServiceName, name: &'static str) {
+    let mut lines = Lines::default();
+    let mut buffer = vec![0; 4 << 10];
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        lines.push(&buffer[..read], |line| tracing::info!(%service, stream = name, "exec: {line}"));
+    }
+    lines.finish(|line| tracing::info!(%service, stream = name, "exec: {line}"));
+}
+
+#[derive(Default)]
+struct Lines {
+    line: Vec<u8>,
+    logged: usize,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], mut put: impl FnMut(&str)) {
+        for byte in bytes {
+            if self.logged >= MAX_LOGGED {
+                return;
+            }
+            self.logged += 1;
+            if *byte != b'\n' {
+                self.line.push(*byte);
+            }
+            if *byte == b'\n' || self.line.len() >= MAX_LINE {
+                self.flush(&mut put);
+            }
+            if self.logged == MAX_LOGGED {
+                self.flush(&mut put);
+                put("… the rest of this output is not logged");
+            }
+        }
+    }
+
+    fn finish(&mut self, mut put: impl FnMut(&str)) {
+        self.flush(&mut put);
+    }
+
+    fn flush(&mut self, put: &mut impl FnMut(&str)) {
+        if !self.line.is_empty() {
+            put(String::from_utf8_lossy(&self.line).trim_end());
+            self.line.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_and_the_whole_is_bounded() {
+        let mut lines = Lines::default();
+        let mut logged = Vec::new();
+        lines.push(b"one\n\nt", |line| logged.push(line.to_owned()));
+        lines.push(b"wo", |line| logged.push(line.to_owned()));
+        lines.finish(|line| logged.push(line.to_owned()));
+        assert_eq!(logged, ["one", "two"]);
+
+        let (mut lines, mut logged) = (Lines::default(), Vec::new());
+        for _ in 0..100 {
+            lines.push(&[b'x'; MAX_LINE], |line| logged.push(line.len()));
+        }
+        assert_eq!(logged.len(), MAX_LOGGED / MAX_LINE + 1);
+        assert!(logged.iter().all(|length| *length <= MAX_LINE));
+    }
+}

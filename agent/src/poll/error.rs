@@ -1,0 +1,78 @@
+//! Why a poll ended without an answer that can be used.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::edge_client::RequestError;
+use crate::fetch::{AnswerError, FetchError};
+use crate::release::ReleaseError;
+
+/// Why a poll failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PollError {
+    /// The edge could not be asked.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The edge answered, and not with a tarball.
+    #[error("the edge answers {status}{}", hint(*status))]
+    Status { status: StatusCode, retry_after: Option<Duration> },
+    /// The answer lacks what it needs.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+    /// The edge is behind what this agent has seen.
+    #[error("the edge offers generation {offered}, and {seen} was seen already")]
+    Regressed { seen: u64, offered: u64 },
+    /// There is no verified tarball.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The release could not be put on disk.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+}
+
+fn hint(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_FOUND => ": it does not know the service, or this agent may not see it",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": it does not accept this agent's credentials",
+        StatusCode::SERVICE_UNAVAILABLE => ": nothing is published yet, or the edge is busy or stopping",
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => ": its origin fails or does not answer",
+        _ => "",
+    }
+}
+
+impl PollError {
+    /// The value of a metric's label.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Request(error) | Self::Fetch(FetchError::Request(error)) => error.kind(),
+            Self::Status { .. } => "status",
+            Self::Answer(_) => "answer",
+            Self::Regressed { .. } => "generation",
+            Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
+            Self::Fetch(FetchError::TooLarge(_)) => "too_large",
+            Self::Fetch(FetchError::Disk(_)) => "disk",
+            Self::Release(ReleaseError::Tar(_)) => "unpack",
+            Self::Release(_) => "disk",
+        }
+    }
+
+    /// Whether time alone may heal it.
+    pub(crate) fn is_retryable(&self) -> bool {
+        match self {
+            Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
+                !matches!(error, RequestError::Certificate(_))
+            }
+            Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
+            _ => false,
+        }
+    }
+
+    /// How long an edge asked to be left alone.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}

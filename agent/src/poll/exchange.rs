@@ -1,0 +1,175 @@
+//! One poll's talk with the edges: HEAD, and GET where something changed. Changes nothing on disk but `incoming`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use tokio::sync::Semaphore;
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+
+use super::error::PollError;
+use crate::config::Config;
+use crate::edge_client::{Edge, EdgeClient, Protocol, Question, RequestError, Response};
+use crate::fetch::{Answer, FetchError, Tarball, coding, fetch, retry_after};
+use crate::metrics::{Metrics, ServiceMetrics};
+
+/// What the agent holds and has seen of a service.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Held {
+    pub(crate) digest: Option<TarballDigest>,
+    pub(crate) highest_generation: u64,
+}
+
+/// What an edge said.
+pub(crate) enum Found {
+    /// The release is current.
+    Unchanged(Answer),
+    /// A verified tarball: another one on a poll, any on a refresh.
+    Tarball(Tarball, Answer),
+}
+
+/// Talks with the edges about one service.
+pub(crate) struct Exchange {
+    pub(crate) service: ServiceName,
+    pub(crate) edges: Arc<EdgeClient>,
+    pub(crate) incoming: PathBuf,
+    pub(crate) max_tarball_bytes: u64,
+    pub(crate) request_timeout: Duration,
+    pub(crate) fetch_timeout: Duration,
+    /// Bounds the downloads of all services together.
+    pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) metrics: Metrics,
+    pub(crate) service_metrics: ServiceMetrics,
+}
+
+impl Exchange {
+    pub(crate) fn new(
+        service: ServiceName,
+        incoming: PathBuf,
+        config: &Config,
+        edges: Arc<EdgeClient>,
+        downloads: Arc<Semaphore>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            edges,
+            incoming,
+            max_tarball_bytes: config.max_tarball_bytes,
+            request_timeout: config.request_timeout,
+            fetch_timeout: config.fetch_timeout,
+            downloads,
+            service_metrics: metrics.service(&service),
+            metrics,
+            service,
+        }
+    }
+
+    /// Asks the edges in turn until one gives an answer that can be used. `refresh`: in full, whatever is held.
+    ///
+    /// # Errors
+    /// That of the last edge.
+    pub(crate) async fn run(&self, held: Held, refresh: bool) -> Result<(Found, Protocol), PollError> {
+        let mut last = None;
+        for edge in self.edges.in_order() {
+            let asked = if refresh { self.get(edge, held, true).await } else { self.poll(edge, held).await };
+            match asked {
+                Ok(found) => {
+                    self.edges.prefer(edge);
+                    return Ok(found);
+                }
+                Err(error) => {
+                    self.metrics.attempt_failed(error.kind());
+                    tracing::debug!(service = %self.service, edge = %edge.url(), %error, "an edge gave no usable answer");
+                    last = Some(error);
+                }
+            }
+        }
+        Err(last.expect("a configuration names at least one edge"))
+    }
+
+    async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
+        // Whoever holds nothing need not ask whether it changed.
+        if held.digest.is_some() {
+            let response = edge.ask(&self.question(Method::HEAD, held.digest, false)).await?;
+            let answer = self.answer(edge, &response, held)?;
+            if response.status == StatusCode::NOT_MODIFIED
+                || answer.require_digest()? == held.digest.unwrap_or_else(|| unreachable!("checked above"))
+            {
+                return Ok((Found::Unchanged(answer), response.protocol));
+            }
+        }
+        self.get(edge, held, false).await
+    }
+
+    /// Fetches in full. Bytes that fail to verify are asked for once more, past every cache.
+    async fn get(&self, edge: &Edge, held: Held, no_cache: bool) -> Result<(Found, Protocol), PollError> {
+        let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
+        match self.download(edge, held, no_cache).await {
+            Err(PollError::Fetch(error)) if error.is_of_the_bytes() => {
+                self.service_metrics.verify_failures.inc();
+                tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a tarball is refused; asking once more");
+                let second = self.download(edge, held, true).await;
+                if matches!(&second, Err(PollError::Fetch(error)) if error.is_of_the_bytes()) {
+                    self.service_metrics.verify_failures.inc();
+                }
+                second
+            }
+            done => done,
+        }
+    }
+
+    /// One download. When the body stops coming over HTTP/3 it is asked for again over HTTP/2.
+    async fn download(&self, edge: &Edge, held: Held, no_cache: bool) -> Result<(Found, Protocol), PollError> {
+        let mut question = self.question(Method::GET, None, no_cache);
+        loop {
+            let response = edge.ask(&question).await?;
+            let answer = self.answer(edge, &response, held)?;
+            let digest = answer.require_digest()?;
+            let coding = coding(&response.headers)?;
+            let protocol = response.protocol;
+            let fetched =
+                fetch(response.body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
+            match fetched.await {
+                Ok(tarball) => return Ok((Found::Tarball(tarball, answer), protocol)),
+                Err(FetchError::Request(error))
+                    if protocol == Protocol::H3 && !question.not_http3 && error.is_of_the_way() =>
+                {
+                    tracing::debug!(service = %self.service, edge = %edge.url(), %error, "a download over HTTP/3 ended early");
+                    // A connection that the edge closed says nothing about UDP.
+                    question.not_http3 = matches!(error, RequestError::Silent(_));
+                    if !question.not_http3 {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn question(&self, method: Method, holds: Option<TarballDigest>, no_cache: bool) -> Question<'_> {
+        let patience = if method == Method::HEAD { self.request_timeout } else { self.fetch_timeout };
+        Question { service: &self.service, method, holds, no_cache, patience, not_http3: false }
+    }
+
+    /// The statement of an answer that is one, and that does not go back.
+    fn answer(&self, edge: &Edge, response: &Response, held: Held) -> Result<Answer, PollError> {
+        if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
+            return Err(PollError::Status { status: response.status, retry_after: retry_after(&response.headers) });
+        }
+        let answer = Answer::of(&response.headers)?;
+        if answer.generation < held.highest_generation {
+            self.service_metrics.generation_regressions.inc();
+            tracing::warn!(
+                service = %self.service,
+                edge = %edge.url(),
+                offered = answer.generation,
+                seen = held.highest_generation,
+                "an edge offers an older generation than was seen; its answer is refused"
+            );
+            return Err(PollError::Regressed { seen: held.highest_generation, offered: answer.generation });
+        }
+        Ok(answer)
+    }
+}

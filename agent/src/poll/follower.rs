@@ -1,0 +1,270 @@
+//! The task that follows one service and owns its folder.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::{Notify, mpsc, watch};
+use weir_shared::process::shutdown::Drain;
+
+use super::error::PollError;
+use super::exchange::{Exchange, Found, Held};
+use super::schedule::{Due, Schedule};
+use crate::edge_client::Protocol;
+use crate::fetch::{Answer, Tarball};
+use crate::metrics::{ServiceMetrics, unix_seconds};
+use crate::release::{Record, ReleaseError, ReleaseName, ServiceDirectory, State};
+use crate::status::{HookState, Release, ServiceStatus};
+
+/// An order from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Poll now.
+    Poll,
+    /// Refresh now.
+    Refresh,
+}
+
+/// Follows one service.
+pub(crate) struct Follower {
+    pub(crate) exchange: Exchange,
+    pub(crate) directory: Arc<ServiceDirectory>,
+    pub(crate) schedule: Schedule,
+    pub(crate) status: watch::Sender<ServiceStatus>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) metrics: ServiceMetrics,
+    /// Woken after each switch; `None` without an `exec`.
+    pub(crate) hook: Option<Arc<Notify>>,
+    pub(crate) drain: Drain,
+}
+
+/// What came of a poll or refresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Unchanged,
+    Switched(Why),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    First,
+    Changed,
+    /// A refresh found what polling should have.
+    MissedChange,
+    /// A refresh found the files on disk changed.
+    Repaired,
+}
+
+impl Why {
+    fn as_str(self) -> &'static str {
+        match self {
+            Why::First => "first release",
+            Why::Changed => "change",
+            Why::MissedChange => "change found by a refresh",
+            Why::Repaired => "files on disk were changed",
+        }
+    }
+}
+
+impl Follower {
+    /// Runs until the drain begins. A download under way is abandoned then; a switch is finished.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let refresh = match self.schedule.due(Instant::now()) {
+                Due::Poll => false,
+                Due::Refresh => true,
+                Due::At(when) => tokio::select! {
+                    () = self.drain.begun() => return,
+                    command = self.commands.recv() => match command {
+                        Some(command) => command == Command::Refresh,
+                        None => return,
+                    },
+                    () = tokio::time::sleep_until(when.into()) => continue,
+                },
+            };
+            if self.once(refresh).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// One poll or refresh; `None` when the drain began meanwhile.
+    async fn once(&mut self, refresh: bool) -> Option<()> {
+        let state = self.directory.state();
+        let held = Held {
+            digest: state.release.as_ref().map(|release| release.directory.digest()),
+            highest_generation: state.highest_generation,
+        };
+        let asked = tokio::select! {
+            () = self.drain.begun() => return None,
+            asked = self.exchange.run(held, refresh) => asked,
+        };
+        let protocol = asked.as_ref().ok().map(|(_, protocol)| *protocol);
+        let outcome = match asked {
+            Ok((found, _)) => self.settle(found, refresh).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(outcome) => {
+                self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
+                self.succeeded(outcome, refresh, protocol);
+            }
+            Err(error) => {
+                self.schedule.failed(error.retry_after(), Instant::now(), fastrand::f64());
+                self.failed(&error);
+            }
+        }
+        Some(())
+    }
+
+    /// Brings the disk to what was found.
+    async fn settle(&self, found: Found, refresh: bool) -> Result<Outcome, PollError> {
+        let directory = self.directory.clone();
+        let settled = tokio::task::spawn_blocking(move || match found {
+            Found::Unchanged(answer) => confirm(&directory, &answer).map(|()| Outcome::Unchanged),
+            Found::Tarball(tarball, answer) => install(&directory, &tarball, answer, refresh),
+        });
+        Ok(settled.await.map_err(|error| ReleaseError::Disk {
+            doing: "work in",
+            path: self.exchange.incoming.clone(),
+            source: std::io::Error::other(error),
+        })??)
+    }
+
+    fn succeeded(&self, outcome: Outcome, refresh: bool, protocol: Option<Protocol>) {
+        let now = SystemTime::now();
+        let state = self.directory.state();
+        if refresh {
+            self.metrics.refreshes.inc();
+        }
+        match outcome {
+            Outcome::Unchanged => self.metrics.polls_unchanged.inc(),
+            Outcome::Switched(why) => {
+                self.metrics.polls_changed.inc();
+                self.metrics.switches.inc();
+                match why {
+                    Why::MissedChange => self.metrics.refresh_missed_change.inc(),
+                    Why::Repaired => self.metrics.refresh_repaired.inc(),
+                    Why::First | Why::Changed => {}
+                }
+                log_switch(self, &state, why);
+            }
+        }
+        self.metrics.last_success.set(unix_seconds(now));
+        let release = release_of(&self.directory, &state);
+        if let Some(release) = &release {
+            self.metrics.generation.set(i64::try_from(release.generation).unwrap_or(i64::MAX));
+        }
+        self.status.send_modify(|status| {
+            if status.last_error.is_some() {
+                tracing::info!(service = %self.exchange.service, "polls succeed again");
+            }
+            status.release = release;
+            status.confirmed = true;
+            status.polls += 1;
+            status.refreshes += u64::from(refresh);
+            match outcome {
+                Outcome::Unchanged => status.unchanged += 1,
+                Outcome::Switched(_) => {
+                    status.switches += 1;
+                    if self.hook.is_some() {
+                        status.hook = HookState::Pending;
+                        status.hook_error = None;
+                    }
+                }
+            }
+            status.last_error = None;
+            status.last_error_retryable = false;
+            status.last_poll = Some(now);
+            status.last_success = Some(now);
+            status.protocol = protocol;
+        });
+        if let (Outcome::Switched(_), Some(hook)) = (outcome, &self.hook) {
+            self.metrics.hook_pending.set(1);
+            hook.notify_one();
+        }
+    }
+
+    fn failed(&self, error: &PollError) {
+        self.metrics.polls_error.inc();
+        let message = error.to_string();
+        self.status.send_modify(|status| {
+            // Once per reason: an edge that is away for an hour is one line, not a hundred.
+            if status.last_error.as_ref() == Some(&message) {
+                tracing::debug!(service = %self.exchange.service, error = %message, "a poll failed again");
+            } else {
+                tracing::warn!(service = %self.exchange.service, error = %message, "a poll failed");
+            }
+            status.polls += 1;
+            status.errors += 1;
+            status.last_error = Some(message);
+            status.last_error_retryable = error.is_retryable();
+            status.last_poll = Some(SystemTime::now());
+        });
+    }
+}
+
+fn log_switch(follower: &Follower, state: &State, why: Why) {
+    let Some(release) = &state.release else { return };
+    tracing::info!(
+        service = %follower.exchange.service,
+        release = %release.directory,
+        generation = release.generation,
+        commit = release.commit.as_ref().map(tracing::field::display),
+        why = why.as_str(),
+        "switched to another release"
+    );
+}
+
+/// The release in force, as a status shows it.
+pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<Release> {
+    let record = state.release.as_ref()?;
+    Some(Release {
+        digest: record.directory.digest(),
+        generation: record.generation,
+        commit: record.commit.clone(),
+        directory: directory.release_path(record.directory),
+    })
+}
+
+fn record(directory: ReleaseName, answer: &Answer) -> Record {
+    Record { directory, generation: answer.generation, commit: answer.commit.clone() }
+}
+
+/// The release is current, perhaps under a new generation and commit.
+fn confirm(directory: &ServiceDirectory, answer: &Answer) -> Result<(), ReleaseError> {
+    let current = directory.state().release.map(|release| record(release.directory, answer));
+    directory.confirm(answer.generation, current)
+}
+
+/// Switches to the tarball's release, unless it is in force and as it should be.
+fn install(
+    directory: &ServiceDirectory,
+    tarball: &Tarball,
+    answer: Answer,
+    refresh: bool,
+) -> Result<Outcome, ReleaseError> {
+    let current = directory.state().release.map(|release| release.directory);
+    let why = match current {
+        None => Why::First,
+        Some(current) if current.digest() != tarball.digest => {
+            if refresh {
+                Why::MissedChange
+            } else {
+                Why::Changed
+            }
+        }
+        Some(current) => match directory.compare(&tarball.file, current)? {
+            None => {
+                confirm(directory, &answer)?;
+                return Ok(Outcome::Unchanged);
+            }
+            Some(difference) => {
+                tracing::warn!(release = %current, %difference, "the files on disk are not those of the release");
+                Why::Repaired
+            }
+        },
+    };
+    let placed = directory.place(&tarball.file, tarball.digest)?;
+    directory.switch(record(placed, &answer))?;
+    Ok(Outcome::Switched(why))
+}

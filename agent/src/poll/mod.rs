@@ -1,0 +1,10 @@
+//! Follows services: one task each, which asks, fetches, and switches.
+
+mod error;
+mod exchange;
+mod follower;
+mod schedule;
+
+pub(crate) use exchange::Exchange;
+pub(crate) use follower::{Command, Follower, release_of};
+pub(crate) use schedule::Schedule;

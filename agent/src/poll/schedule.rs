@@ -1,0 +1,201 @@
+//! When to ask, decided without I/O and without a clock.
+//!
+//! A fleet that starts together must not ask together: what is periodic has a phase of its own, from the agent's name
+//! and the service's, and every interval is jittered.
+
+use std::time::{Duration, Instant};
+
+use weir_shared::name::{NodeName, ServiceName};
+
+/// The first pause after an error.
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// However long an edge asks for, nobody waits longer.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Nothing before this.
+    At(Instant),
+    /// A poll.
+    Poll,
+    /// A forced refresh.
+    Refresh,
+}
+
+/// The times of one service.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    poll_interval: Duration,
+    refresh_interval: Duration,
+    /// Where in its interval this agent polls this service: 0 to 1.
+    phase: f64,
+    polled_before: bool,
+    errors: u32,
+    next_poll: Instant,
+    next_refresh: Instant,
+}
+
+impl Schedule {
+    /// The first poll is due at once.
+    pub(crate) fn new(
+        agent: &NodeName,
+        service: &ServiceName,
+        poll_interval: Duration,
+        refresh_interval: Duration,
+        now: Instant,
+    ) -> Self {
+        // Never at once, since the first poll is.
+        let refresh_phase = 0.1 + 0.9 * phase(&[agent.as_str(), "refresh", service.as_str()]);
+        Self {
+            poll_interval,
+            refresh_interval,
+            phase: phase(&[agent.as_str(), "poll", service.as_str()]),
+            polled_before: false,
+            errors: 0,
+            next_poll: now,
+            next_refresh: now + refresh_interval.mul_f64(refresh_phase),
+        }
+    }
+
+    /// What is due now. A refresh tells what a poll would.
+    pub(crate) fn due(&self, now: Instant) -> Due {
+        if self.next_refresh <= now && self.errors == 0 {
+            Due::Refresh
+        } else if self.next_poll <= now {
+            Due::Poll
+        } else if self.errors == 0 {
+            Due::At(self.next_poll.min(self.next_refresh))
+        } else {
+            Due::At(self.next_poll)
+        }
+    }
+
+    /// A poll or refresh succeeded. `random` is from 0 to 1.
+    pub(crate) fn succeeded(&mut self, refreshed: bool, now: Instant, random: f64) {
+        self.errors = 0;
+        self.next_poll = now
+            + if self.polled_before {
+                jittered(self.poll_interval, random)
+            } else {
+                self.poll_interval.mul_f64(0.1 + 0.9 * self.phase)
+            };
+        self.polled_before = true;
+        if refreshed {
+            self.next_refresh = now + jittered(self.refresh_interval, random);
+        }
+    }
+
+    /// A poll or refresh failed at every edge. `retry_after` is what an edge asked for.
+    pub(crate) fn failed(&mut self, retry_after: Option<Duration>, now: Instant, random: f64) {
+        let doubled = FIRST_BACKOFF.saturating_mul(1u32.checked_shl(self.errors).unwrap_or(u32::MAX));
+        self.errors = self.errors.saturating_add(1);
+        // From half to all of it: those who lost the edge together do not come back together.
+        let pause = doubled.min(self.poll_interval).mul_f64(0.5 + 0.5 * random);
+        let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
+        self.next_poll = now + pause.max(asked);
+    }
+}
+
+fn jittered(interval: Duration, random: f64) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * random)
+}
+
+/// 0 to 1, the same for the same words on every machine.
+fn phase(words: &[&str]) -> f64 {
+    let hash = blake3::hash(words.join("/").as_bytes());
+    let (first, _) = hash.as_bytes().split_first_chunk::<4>().expect("a hash has 32 bytes");
+    f64::from(u32::from_le_bytes(*first)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POLL: Duration = Duration::from_secs(30);
+    const REFRESH: Duration = Duration::from_secs(7200);
+
+    fn schedule(agent: &str, now: Instant) -> Schedule {
+        Schedule::new(&agent.parse().unwrap(), &"shop".parse().unwrap(), POLL, REFRESH, now)
+    }
+
+    fn wait(schedule: &Schedule, now: Instant) -> Duration {
+        match schedule.due(now) {
+            Due::At(when) => when - now,
+            Due::Poll | Due::Refresh => Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn the_first_poll_is_at_once_and_the_second_spreads_the_fleet() {
+        let now = Instant::now();
+        let mut tenths = [0; 10];
+        for agent in 0..1000 {
+            let mut schedule = schedule(&format!("agent-{agent}"), now);
+            assert_eq!(schedule.due(now), Due::Poll);
+            schedule.succeeded(false, now, 0.5);
+            let wait = wait(&schedule, now);
+            assert!(wait >= POLL / 10 && wait <= POLL);
+            tenths[((wait - POLL / 10).as_secs_f64() / (POLL * 9 / 10).as_secs_f64() * 9.999) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|count| (60..=140).contains(count)), "{tenths:?}");
+    }
+
+    #[test]
+    fn later_polls_keep_the_interval_within_a_tenth() {
+        let now = Instant::now();
+        let mut schedule = schedule("a", now);
+        schedule.succeeded(false, now, 0.5);
+        for (random, factor) in [(0.0, 0.9), (0.5, 1.0), (1.0, 1.1)] {
+            schedule.succeeded(false, now, random);
+            assert_eq!(wait(&schedule, now).as_millis(), POLL.mul_f64(factor).as_millis());
+        }
+    }
+
+    #[test]
+    fn a_refresh_comes_once_per_interval_and_waits_for_errors_to_pass() {
+        let start = Instant::now();
+        let mut schedule = schedule("a", start);
+        schedule.succeeded(false, start, 0.5);
+        let late = start + REFRESH;
+        assert_eq!(schedule.due(late), Due::Refresh);
+        schedule.failed(None, late, 0.0);
+        assert!(matches!(schedule.due(late), Due::At(_)), "backing off");
+        assert_eq!(schedule.due(late + POLL), Due::Poll, "first see whether the edge is back");
+        schedule.succeeded(false, late + POLL, 0.5);
+        assert_eq!(schedule.due(late + POLL), Due::Refresh);
+        schedule.succeeded(true, late + POLL, 0.5);
+        assert_eq!(wait(&schedule, late + POLL), POLL);
+        assert_eq!(schedule.next_refresh, late + POLL + REFRESH);
+    }
+
+    #[test]
+    fn errors_double_the_pause_up_to_the_interval() {
+        let now = Instant::now();
+        let mut schedule = schedule("a", now);
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            schedule.failed(None, now, 1.0);
+            pauses.push(wait(&schedule, now).as_secs());
+        }
+        assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(pauses[39], 30);
+        schedule.succeeded(false, now, 0.5);
+        schedule.failed(None, now, 0.0);
+        assert_eq!(wait(&schedule, now), FIRST_BACKOFF / 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_wish_of_the_edge_is_a_lower_bound_up_to_ten_minutes(seconds in 0u64..100_000, random in 0.0f64..=1.0) {
+            let now = Instant::now();
+            let mut schedule = schedule("a", now);
+            schedule.failed(Some(Duration::from_secs(seconds)), now, random);
+            let wait = wait(&schedule, now);
+            prop_assert!(wait >= Duration::from_secs(seconds.min(600)));
+            prop_assert!(wait <= Duration::from_secs(seconds.clamp(1, 660)).mul_f64(1.1));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! One agent per root.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+/// How long a starting agent waits for one that is just stopping.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Held as long as anything may still be written below the root.
+#[derive(Debug)]
+pub(crate) struct RootLock {
+    _file: File,
+}
+
+impl RootLock {
+    /// Makes the root where it is missing, and locks it. Blocks.
+    ///
+    /// # Errors
+    /// Another agent uses it, or it cannot be written.
+    pub(crate) fn acquire(root: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(root).with_context(|| format!("cannot create the root {}", root.display()))?;
+        let path = root.join(".lock");
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(|| format!("cannot write to the root {}", root.display()))?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => {
+                    anyhow::bail!("another agent uses the root {}", root.display());
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
+            }
+        }
+    }
+}

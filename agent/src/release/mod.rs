@@ -1,0 +1,24 @@
+//! Releases on disk: unpacked beside, switched to atomically, compared, pruned.
+//!
+//! ```text
+//! root/<service>/current            symlink to releases/<name>: what readers follow
+//!                releases/<name>    complete and verified, whenever it has this name
+//!                releases/.…        being unpacked or removed; removed at the next start
+//!                incoming/          tarballs on their way in
+//!                state              what the agent remembers
+//! ```
+
+mod beneath;
+mod compare;
+mod directory;
+mod lock;
+mod name;
+mod state;
+mod tar_reader;
+mod unpack;
+
+pub(crate) use directory::{HookJob, ReleaseError, ServiceDirectory};
+pub(crate) use lock::RootLock;
+pub use name::{ReleaseName, ReleaseNameError};
+pub(crate) use state::{Record, State};
+pub(crate) use unpack::Limits;

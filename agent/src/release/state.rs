@@ -1,0 +1,194 @@
+//! What an agent remembers of a service across restarts, beside the link that readers follow.
+//!
+//! Decisions are pure functions here; [`super::directory`] writes the file.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use weir_shared::commit_id::CommitId;
+use weir_shared::digest::TarballDigest;
+
+use super::name::ReleaseName;
+
+/// The version of the file's format.
+const VERSION: u32 = 1;
+
+/// One release.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) directory: ReleaseName,
+    /// The generation under which it was last confirmed; 0 when that is lost.
+    pub(crate) generation: u64,
+    /// The commit of that generation; `None` when that is lost.
+    pub(crate) commit: Option<CommitId>,
+}
+
+/// Whether `exec` has run for the release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum HookMark {
+    /// It has to run, for the first time or again.
+    Pending,
+    /// It ran to a good end.
+    Done,
+}
+
+/// The file `state`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
+    version: u32,
+    /// The highest generation seen. It outlives releases: what is lower is refused.
+    pub(crate) highest_generation: u64,
+    pub(crate) release: Option<Record>,
+    pub(crate) previous: Option<Record>,
+    pub(crate) hook: HookMark,
+    /// Runs of `exec` for this release that failed.
+    pub(crate) hook_attempts: u32,
+    /// Unix seconds. Written along with other changes, so it may lag behind.
+    last_success: Option<u64>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            highest_generation: 0,
+            release: None,
+            previous: None,
+            hook: HookMark::Done,
+            hook_attempts: 0,
+            last_success: None,
+        }
+    }
+}
+
+/// A state file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    /// Another program, or a later version of this one, wrote it.
+    #[error("the state file has version {0}, and this agent knows version {VERSION}")]
+    Version(u64),
+    /// It is damaged.
+    #[error("the state file is damaged: {0}")]
+    Damaged(serde_json::Error),
+}
+
+impl State {
+    /// Reads the file's bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, StateError> {
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(StateError::Damaged)?;
+        match value.get("version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version != u64::from(VERSION) => Err(StateError::Version(version)),
+            _ => serde_json::from_value(value).map_err(StateError::Damaged),
+        }
+    }
+
+    /// The file's bytes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).expect("a state is plain data");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// What holds once the link points at `record`: to be written *before* it does, so that a crash in between leaves
+    /// `exec` to be run and never forgotten.
+    pub(crate) fn switched_to(&self, record: Record) -> Self {
+        Self {
+            version: VERSION,
+            highest_generation: self.highest_generation.max(record.generation),
+            release: Some(record),
+            previous: self.release.clone(),
+            hook: HookMark::Pending,
+            hook_attempts: 0,
+            last_success: self.last_success,
+        }
+    }
+
+    /// Makes a state that was read fit the link that was found: the link is the truth. `None` when they fit already.
+    pub(crate) fn repaired(&self, link: Option<ReleaseName>) -> Option<Self> {
+        if self.release.as_ref().map(|release| release.directory) == link {
+            return None;
+        }
+        let known = |name: ReleaseName| {
+            let records = [&self.release, &self.previous].into_iter().flatten();
+            records.into_iter().find(|record| record.directory == name).cloned()
+        };
+        let release = link.map(|name| {
+            // Known only by its name when the state was lost: its bytes were verified when it got that name.
+            known(name).unwrap_or(Record { directory: name, generation: 0, commit: None })
+        });
+        let hook = if release.is_some() { HookMark::Pending } else { HookMark::Done };
+        Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
+    }
+
+    /// The digest of the previous release.
+    pub(crate) fn previous_digest(&self) -> Option<TarballDigest> {
+        self.previous.as_ref().map(|previous| previous.directory.digest())
+    }
+
+    /// When an edge last confirmed the release, as far as it was written.
+    pub(crate) fn last_success(&self) -> Option<SystemTime> {
+        self.last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    /// Notes a success.
+    pub(crate) fn succeeded(&mut self, now: SystemTime) {
+        self.last_success = now.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(content: &[u8], generation: u64) -> Record {
+        let commit = Some("a".repeat(40).parse().unwrap());
+        Record { directory: ReleaseName::new(TarballDigest::of(content), 0), generation, commit }
+    }
+
+    fn two() -> State {
+        let mut state = State::default().switched_to(record(b"one", 5));
+        state.hook = HookMark::Done;
+        state.switched_to(record(b"two", 7))
+    }
+
+    #[test]
+    fn it_is_read_as_it_is_written_and_foreign_ones_are_refused() {
+        let mut state = two();
+        state.succeeded(UNIX_EPOCH + Duration::from_secs(1_800_000_000));
+        assert_eq!(State::parse(&state.to_bytes()).unwrap(), state);
+        let later = String::from_utf8(state.to_bytes()).unwrap().replace("\"version\": 1", "\"version\": 2");
+        assert!(matches!(State::parse(later.as_bytes()), Err(StateError::Version(2))));
+        for damaged in [&b""[..], b"{", b"{}", b"[]", b"{\"version\": 1}"] {
+            assert!(matches!(State::parse(damaged), Err(StateError::Damaged(_))));
+        }
+    }
+
+    #[test]
+    fn a_switch_leaves_the_hook_pending_and_remembers_the_one_before() {
+        let state = two();
+        assert_eq!((state.hook, state.highest_generation), (HookMark::Pending, 7));
+        assert_eq!(state.previous, Some(record(b"one", 5)));
+        assert_eq!(state.switched_to(record(b"three", 6)).highest_generation, 7);
+    }
+
+    #[test]
+    fn the_link_is_the_truth() {
+        let state = two();
+        let name = |content: &[u8]| Some(record(content, 0).directory);
+        assert_eq!(state.repaired(name(b"two")), None);
+        // Killed between the state and the link: the release before is in force and its `exec` runs again.
+        let repaired = state.repaired(name(b"one")).unwrap();
+        assert_eq!((repaired.release, repaired.hook), (Some(record(b"one", 5)), HookMark::Pending));
+        assert_eq!(repaired.highest_generation, 7, "what was seen was seen");
+        // The state was lost.
+        let repaired = State::default().repaired(name(b"one")).unwrap();
+        assert_eq!((repaired.release.unwrap().generation, repaired.hook), (0, HookMark::Pending));
+        // The link was never made, or was removed.
+        let repaired = state.repaired(None).unwrap();
+        assert_eq!((repaired.release, repaired.hook, repaired.highest_generation), (None, HookMark::Done, 7));
+        assert_eq!(State::default().repaired(None), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! Unpacks a verified tarball below a new directory.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::beneath::Beneath;
+use super::tar_reader::{Kind, TarError, TarReader};
+
+/// The most bytes that the path of one entry may have.
+const MAX_PATH_BYTES: usize = 64 << 10;
+
+/// What a tarball may hold at the most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Entries of any kind.
+    pub(crate) max_files: u64,
+    /// Bytes of all files together.
+    pub(crate) max_bytes: u64,
+}
+
+/// Unpacks into the empty directory at `into`. What stands there after an error is to be removed by the caller.
+///
+/// # Errors
+/// The tarball is malformed or hostile, or the disk fails.
+pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<(), TarError> {
+    let mut reader = TarReader::new(tarball);
+    let mut beneath = Beneath::open(into)?;
+    let (mut files, mut bytes) = (0u64, 0u64);
+    while let Some(entry) = reader.next()? {
+        let path = &entry.path;
+        let refused = |reason| TarError::refused(path, reason);
+        files += 1;
+        if files > limits.max_files {
+            return Err(refused("the tarball has more entries than `max_files`"));
+        }
+        if path.len() > MAX_PATH_BYTES {
+            return Err(refused("the path is too long"));
+        }
+        let done = match &entry.kind {
+            Kind::Directory => beneath.create_directory(path),
+            Kind::Symlink { target } => beneath.create_symlink(path, target),
+            Kind::File { size, executable } => {
+                bytes = bytes.saturating_add(*size);
+                if bytes > limits.max_bytes {
+                    return Err(refused("the tarball's files are larger than `max_tarball_bytes`"));
+                }
+                beneath.create_file(path, *executable).and_then(|mut file| {
+                    io::copy(&mut reader.contents(), &mut file)?;
+                    Ok(())
+                })
+            }
+        };
+        done.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => refused("the name is there already"),
+            _ if is_in_the_way(&error) => refused("a file or a symlink stands where a directory should"),
+            _ => error.into(),
+        })?;
+    }
+    beneath.sync()?;
+    Ok(())
+}
+
+fn is_in_the_way(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::NOTDIR | Errno::LOOP))
+}
