@@ -1,1 +1,27 @@
-//! wip
+//! The origin: repository agents that turn Git repositories into published tarballs.
+//!
+//! A commit's way through the modules: [`repository_agent`] polls, [`mirror`] fetches, [`revision`] and [`tarball`] find
+//! out what a service is at and build it, `publisher` stores the blob (`blob_store`) and states it (`publication`), and
+//! `edge_api` answers edges. [`start`] puts them together.
+
+mod blob_store;
+mod catalog;
+mod census;
+pub mod config;
+mod data_dir;
+mod edge_api;
+pub mod folder_path;
+mod housekeeping;
+mod metrics;
+pub mod mirror;
+mod publication;
+mod publisher;
+pub mod repository_agent;
+pub mod revision;
+mod running;
+mod service;
+mod status;
+pub mod tarball;
+
+pub use running::{Running, start};
+pub use service::Condition;

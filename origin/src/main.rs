@@ -1,1 +1,49 @@
-fn main() {}
+//! `weir-origin`: polls Git repositories and publishes their content to edges.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use weir_origin::config::Config;
+use weir_shared::process::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
+use weir_shared::process::telemetry;
+
+/// The origin of a Weir fleet: it alone asks Git. It mirrors repositories, turns a folder at a ref into a deterministic
+/// tarball, and publishes each change to the edges.
+///
+/// Edges connect to `listen` by mutual TLS (a certificate with the URI `spiffe://weir/edge/<name>`); `/livez`, `/readyz`,
+/// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight. WEIR_LOG=debug logs more.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration, TOML; paths in it are relative to it.
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Checks the configuration and exits: 0 when it can be used, 2 with the reason when not.
+    #[arg(long)]
+    check_config: bool,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let config = match Config::load(&arguments.config) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    if arguments.check_config {
+        println!("configuration ok");
+        return Ok(ExitCode::SUCCESS);
+    }
+    telemetry::init_logs("info")?;
+    let name = config.name.clone();
+    let running = weir_origin::start(config).await?;
+    tracing::info!(%name, listen = %running.address(), admin = ?running.admin_address(), "the origin runs");
+    shutdown::requested().await?;
+    tracing::info!("draining");
+    running.drain(DEFAULT_DRAIN_DEADLINE).await;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,185 @@
+//! Blobs on disk, each in a file named by its digest: `blobs/ab/<64 hex>`.
+//!
+//! A blob appears whole or not at all: its bytes go to a temporary file, to the disk, and then take their name. Nothing
+//! leaves the store that was not verified by the same call ([`BlobStore::open_verified`]), so that a bit that flipped
+//! on the disk stays here. All of this blocks.
+
+mod sweep;
+mod temporary;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_shared::digest::BlobDigest;
+
+pub(crate) use temporary::TemporaryBlob;
+
+/// How much is read at a time while a blob is verified.
+const VERIFY_READ_BYTES: usize = 256 << 10;
+
+/// The folder of files that have no name yet.
+const TEMPORARY: &str = "tmp";
+
+/// The content-addressed blobs of an origin.
+#[derive(Debug)]
+pub(crate) struct BlobStore {
+    root: PathBuf,
+    /// Held while a name changes what it stands for, so that a corrupt file is never taken for the one that replaced it.
+    names: Mutex<()>,
+}
+
+/// A blob whose bytes were verified; the file stays readable whatever happens to its name.
+#[derive(Debug)]
+pub(crate) struct OpenBlob {
+    pub(crate) file: File,
+    pub(crate) size: u64,
+}
+
+/// Why a blob cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BlobError {
+    #[error("the blob is not here")]
+    Missing,
+    #[error("the blob's bytes were not those of its digest; it was removed")]
+    Corrupt,
+    #[error("the blob cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+}
+
+impl BlobStore {
+    /// Opens the store, creating its folders; what a killed process left half-written is removed.
+    pub(crate) fn open(root: &Path) -> io::Result<Self> {
+        let temporary = root.join(TEMPORARY);
+        match fs::remove_dir_all(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => fs::create_dir_all(&temporary)?,
+        }
+        Ok(Self { root: root.to_owned(), names: Mutex::new(()) })
+    }
+
+    fn path(&self, digest: &BlobDigest) -> PathBuf {
+        let hex = digest.hex();
+        self.root.join(&hex[..2]).join(&hex)
+    }
+
+    fn names(&self) -> MutexGuard<'_, ()> {
+        // It guards no data of its own, so that a panic in its holder leaves nothing half-changed.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a file of that name and length is there. Its bytes are not looked at.
+    pub(crate) fn contains(&self, digest: &BlobDigest, size: u64) -> bool {
+        fs::metadata(self.path(digest)).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
+    }
+
+    /// The length of a blob's file. Its bytes are not looked at.
+    pub(crate) fn size(&self, digest: &BlobDigest) -> Result<u64, BlobError> {
+        match fs::metadata(self.path(digest)) {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(BlobError::Missing),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens a blob and reads it in full to verify it. A file that fails is removed.
+    pub(crate) fn open_verified(&self, digest: &BlobDigest) -> Result<OpenBlob, BlobError> {
+        let path = self.path(digest);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Missing),
+            Err(error) => return Err(error.into()),
+        };
+        let (found, size) = hash(&mut file)?;
+        if found == *digest {
+            return Ok(OpenBlob { file, size });
+        }
+        let opened = file.metadata()?;
+        let _names = self.names();
+        // Another request may have found it first, and a good file may stand there by now.
+        if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
+            fs::remove_file(&path)?;
+        }
+        Err(BlobError::Corrupt)
+    }
+}
+
+fn hash(file: &mut File) -> io::Result<(BlobDigest, u64)> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; VERIFY_READ_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok((hasher.finalize().into(), hasher.count())),
+            read => hasher.update(&buffer[..read]),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sweep::Swept;
+    use super::*;
+    use std::io::Write;
+
+    fn keep(store: &BlobStore, bytes: &[u8]) -> BlobDigest {
+        let digest = BlobDigest::of(bytes);
+        let mut temporary = store.temporary().unwrap();
+        temporary.write_all(bytes).unwrap();
+        temporary.keep(&digest).unwrap();
+        digest
+    }
+
+    #[test]
+    fn a_flipped_bit_never_leaves_and_a_good_copy_replaces_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let digest = keep(&store, b"some bytes");
+        assert_eq!(store.open_verified(&digest).unwrap().size, 10);
+        assert!(store.contains(&digest, 10) && !store.contains(&digest, 9));
+
+        fs::write(store.path(&digest), b"some bytEs").unwrap();
+        assert!(matches!(store.open_verified(&digest), Err(BlobError::Corrupt)));
+        assert!(matches!(store.open_verified(&digest), Err(BlobError::Missing)));
+        keep(&store, b"some bytes");
+        store.open_verified(&digest).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let digest = keep(&store, b"whole");
+        let mut half = store.temporary().unwrap();
+        half.write_all(b"half").unwrap();
+        std::mem::forget(half);
+        assert_eq!(fs::read_dir(dir.path().join(TEMPORARY)).unwrap().count(), 1);
+        let store = BlobStore::open(dir.path()).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join(TEMPORARY)).unwrap().count(), 0);
+        store.open_verified(&digest).unwrap();
+    }
+
+    #[test]
+    fn a_temporary_that_is_not_kept_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let mut temporary = store.temporary().unwrap();
+        temporary.write_all(b"half").unwrap();
+        drop(temporary);
+        assert_eq!(fs::read_dir(dir.path().join(TEMPORARY)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_sweep_removes_what_nothing_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let (kept, orphan) = (keep(&store, b"kept"), keep(&store, b"orphan!"));
+        let download = store.open_verified(&orphan).unwrap();
+        let swept = store.sweep(&[kept].into()).unwrap();
+        assert_eq!(swept, Swept { removed: 1, blobs: 1, bytes: 4 });
+        assert!(matches!(store.open_verified(&orphan), Err(BlobError::Missing)));
+        store.open_verified(&kept).unwrap();
+        assert_eq!(download.file.metadata().unwrap().len(), 7, "a running download keeps its file");
+    }
+}

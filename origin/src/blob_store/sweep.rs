@@ -1,0 +1,49 @@
+//! Removing the blobs that nothing names any more.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+
+use weir_shared::digest::BlobDigest;
+
+use super::{BlobStore, TEMPORARY};
+
+/// What a sweep did and left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// Blobs that were removed.
+    pub(crate) removed: u64,
+    /// Blobs that are left.
+    pub(crate) blobs: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+}
+
+impl BlobStore {
+    /// Removes every blob but these. A download that runs keeps its open file. The caller sees to it that nothing is
+    /// published meanwhile.
+    pub(crate) fn sweep(&self, keep: &HashSet<BlobDigest>) -> io::Result<Swept> {
+        let mut swept = Swept::default();
+        for folder in fs::read_dir(&self.root)? {
+            let folder = folder?;
+            if folder.file_name() == TEMPORARY || !folder.file_type()?.is_dir() {
+                continue;
+            }
+            for file in fs::read_dir(folder.path())? {
+                let file = file?;
+                // What has another kind of name is not ours to remove.
+                let Some(digest) = file.file_name().to_str().and_then(|hex| format!("b3-{hex}").parse().ok()) else {
+                    continue;
+                };
+                if keep.contains(&digest) {
+                    swept.blobs += 1;
+                    swept.bytes += file.metadata()?.len();
+                } else {
+                    fs::remove_file(file.path())?;
+                    swept.removed += 1;
+                }
+            }
+        }
+        Ok(swept)
+    }
+}

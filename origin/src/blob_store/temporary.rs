@@ -1,0 +1,61 @@
+//! A blob that is being written.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+use weir_shared::digest::BlobDigest;
+
+use super::{BlobStore, TEMPORARY};
+
+const WRITE_BUFFER_BYTES: usize = 256 << 10;
+
+/// A blob that is being written. Dropped without [`TemporaryBlob::keep`], it leaves nothing.
+#[derive(Debug)]
+pub(crate) struct TemporaryBlob<'a> {
+    store: &'a BlobStore,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl BlobStore {
+    /// A place to write a blob whose digest is not known yet.
+    pub(crate) fn temporary(&self) -> io::Result<TemporaryBlob<'_>> {
+        let file = NamedTempFile::new_in(self.root.join(TEMPORARY))?;
+        Ok(TemporaryBlob { store: self, file: BufWriter::with_capacity(WRITE_BUFFER_BYTES, file) })
+    }
+}
+
+impl TemporaryBlob<'_> {
+    /// Gives the blob its name, after its bytes are on the disk; when this returns, the name is as well. `digest` is
+    /// the digest of what was written.
+    pub(crate) fn keep(self, digest: &BlobDigest) -> io::Result<()> {
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.as_file().sync_all()?;
+        let path = self.store.path(digest);
+        let folder = path.parent().expect("a blob's path has a folder");
+        if !folder.is_dir() {
+            fs::create_dir_all(folder)?;
+            sync_folder(&self.store.root)?;
+        }
+        let names = self.store.names();
+        file.persist(&path).map_err(|error| error.error)?;
+        drop(names);
+        sync_folder(folder)
+    }
+}
+
+impl Write for TemporaryBlob<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// A rename is durable once its folder is.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,69 @@
+//! The bounds of an origin's work.
+
+use bytesize::ByteSize;
+use serde::Deserialize;
+use weir_shared::process::config::ConfigError;
+
+use crate::tarball::Limits;
+
+/// `[limits]`: how much is done at a time, and how large a tarball may be.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Upstreams that are asked at a time.
+    pub concurrent_fetches: usize,
+    /// Tarballs that are built at a time.
+    pub concurrent_builds: usize,
+    /// Threads that decode and compress for one build. Default: the processor's cores.
+    pub build_threads: usize,
+    /// Blobs whose bytes are verified at a time before they are sent. Default: twice the cores, at least four.
+    pub concurrent_verifications: usize,
+    /// The largest file in a tarball.
+    pub max_file: ByteSize,
+    /// The largest tarball, uncompressed.
+    pub max_tarball: ByteSize,
+    /// The most entries in a tarball.
+    pub max_entries: usize,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let tarball = Limits::default();
+        Self {
+            concurrent_fetches: 8,
+            concurrent_builds: 2,
+            build_threads: cores,
+            concurrent_verifications: (2 * cores).max(4),
+            max_file: ByteSize(tarball.max_file_bytes),
+            max_tarball: ByteSize(tarball.max_tarball_bytes),
+            max_entries: tarball.max_entries,
+        }
+    }
+}
+
+impl LimitsConfig {
+    /// The part that a build looks at.
+    pub fn tarball(&self) -> Limits {
+        Limits {
+            max_file_bytes: self.max_file.as_u64(),
+            max_tarball_bytes: self.max_tarball.as_u64(),
+            max_entries: self.max_entries,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        for (key, value) in [
+            ("concurrent_fetches", self.concurrent_fetches),
+            ("concurrent_builds", self.concurrent_builds),
+            ("build_threads", self.build_threads),
+            ("concurrent_verifications", self.concurrent_verifications),
+            ("max_entries", self.max_entries),
+        ] {
+            if !(1..=100_000_000).contains(&value) {
+                return Err(ConfigError::invalid(format!("[limits] {key} = {value}: it must be at least 1")));
+            }
+        }
+        Ok(())
+    }
+}

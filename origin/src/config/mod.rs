@@ -1,0 +1,133 @@
+//! An origin's configuration: what it listens on, which repositories it mirrors, which services it publishes.
+
+mod limits;
+mod repository;
+mod service;
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use weir_shared::descriptor::Generation;
+use weir_shared::name::NodeName;
+use weir_shared::process::config::{self, ConfigError};
+
+pub use limits::LimitsConfig;
+pub use repository::RepositoryConfig;
+pub use service::ServiceConfig;
+
+/// Everything an origin is told at its start.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The origin's name, for logs and `/status`.
+    pub name: NodeName,
+    /// Where edges connect: mutual TLS, HTTP/2 and 1.1. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where operators and webhooks will connect. Checked, and not used by this version.
+    #[serde(default)]
+    pub operator_listen: Option<SocketAddr>,
+    /// `/livez`, `/readyz`, `/metrics` and `/status`, plain HTTP. Absent: none.
+    #[serde(default)]
+    pub admin_listen: Option<SocketAddr>,
+    /// Where mirrors, blobs and publications are kept.
+    pub data_dir: PathBuf,
+    /// The origin's certificate, and whose certificates may connect.
+    pub tls: TlsConfig,
+    /// Generations are at least this: the way out after a clock that was far ahead. Unix milliseconds.
+    #[serde(default)]
+    pub generation_floor: Generation,
+    /// How much of the machine and of the upstreams is used at a time, and how large a tarball may be.
+    #[serde(default)]
+    pub limits: LimitsConfig,
+    /// What is mirrored.
+    #[serde(default, rename = "repository")]
+    pub repositories: Vec<RepositoryConfig>,
+    /// What is published.
+    #[serde(default, rename = "service")]
+    pub services: Vec<ServiceConfig>,
+}
+
+/// The origin's certificate, and whose certificates may connect. All PEM files.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The origin's own certificate, with its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority that signs the certificates of edges.
+    pub client_ca: PathBuf,
+}
+
+impl Config {
+    /// A configuration without repositories and services that listens on a free port of loopback.
+    pub fn new(name: NodeName, data_dir: impl Into<PathBuf>, tls: TlsConfig) -> Self {
+        Self {
+            name,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            operator_listen: None,
+            admin_listen: None,
+            data_dir: data_dir.into(),
+            tls,
+            generation_floor: 0,
+            limits: LimitsConfig::default(),
+            repositories: Vec::new(),
+            services: Vec::new(),
+        }
+    }
+
+    /// Reads a file, makes its paths relative to its folder, and checks it.
+    ///
+    /// # Errors
+    /// The file cannot be read, a key is unknown or wrong, or the whole makes no sense; the message names the object.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let mut read: Self = config::read(path)?;
+        let base = config::base_dir(path);
+        let tls = &mut read.tls;
+        for path in [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca] {
+            config::resolve(base, path);
+        }
+        for repository in &mut read.repositories {
+            repository.resolve_paths(base);
+        }
+        read.validate()?;
+        Ok(read)
+    }
+
+    /// Checks what the types alone cannot say.
+    ///
+    /// # Errors
+    /// The whole makes no sense; the message names the repository or service and says what to change.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.limits.validate()?;
+        let mut repositories = HashSet::new();
+        for repository in &self.repositories {
+            if !repositories.insert(&repository.name) {
+                return Err(ConfigError::invalid(format!(
+                    "two repositories are called `{}`: give each [[repository]] its own name",
+                    repository.name
+                )));
+            }
+            repository.validate()?;
+        }
+        let mut services = HashSet::new();
+        for service in &self.services {
+            if !services.insert(&service.name) {
+                return Err(ConfigError::invalid(format!(
+                    "two services are called `{}`: give each [[service]] its own name",
+                    service.name
+                )));
+            }
+            if !repositories.contains(&service.repository) {
+                return Err(ConfigError::invalid(format!(
+                    "service `{}` names repository `{}`, and there is no [[repository]] of that name",
+                    service.name, service.repository
+                )));
+            }
+            service.selection()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! `[[repository]]`: an upstream and how it is asked.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_shared::name::RepositoryName;
+use weir_shared::process::config::{self, ConfigError, duration};
+
+use crate::mirror::Upstream;
+
+const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
+const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
+const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// An upstream Git remote.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepositoryConfig {
+    /// Its name here; services refer to it.
+    pub name: RepositoryName,
+    /// Where it is: `https://`, `http://`, `ssh://`, `git://`, `file://`, or a path. Without user name and password.
+    pub url: String,
+    /// How often it is asked whether something moved (jittered by a tenth). At least `1s`.
+    #[serde(default = "default_poll_interval", with = "duration")]
+    pub poll_interval: Duration,
+    /// PEM file with the private authority of the upstream. Absent: the public ones.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// The user name, with `password_file`.
+    #[serde(default)]
+    pub username: Option<String>,
+    /// A file with the password or token, read again for each poll.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+    /// How long the upstream may send nothing before a poll is given up.
+    #[serde(default = "default_stall_timeout", with = "duration")]
+    pub stall_timeout: Duration,
+    /// How long a poll may take in all, a first clone included.
+    #[serde(default = "default_poll_timeout", with = "duration")]
+    pub poll_timeout: Duration,
+    /// How long the build of one tarball may take.
+    #[serde(default = "default_build_timeout", with = "duration")]
+    pub build_timeout: Duration,
+}
+
+fn default_poll_interval() -> Duration {
+    DEFAULT_POLL_INTERVAL
+}
+
+fn default_stall_timeout() -> Duration {
+    DEFAULT_STALL_TIMEOUT
+}
+
+fn default_poll_timeout() -> Duration {
+    DEFAULT_POLL_TIMEOUT
+}
+
+fn default_build_timeout() -> Duration {
+    DEFAULT_BUILD_TIMEOUT
+}
+
+impl RepositoryConfig {
+    /// A repository with every default.
+    pub fn new(name: RepositoryName, url: impl Into<String>) -> Self {
+        Self {
+            name,
+            url: url.into(),
+            poll_interval: DEFAULT_POLL_INTERVAL,
+            ca: None,
+            username: None,
+            password_file: None,
+            stall_timeout: DEFAULT_STALL_TIMEOUT,
+            poll_timeout: DEFAULT_POLL_TIMEOUT,
+            build_timeout: DEFAULT_BUILD_TIMEOUT,
+        }
+    }
+
+    /// The part that the mirror looks at.
+    pub fn upstream(&self) -> Upstream {
+        Upstream {
+            ca: self.ca.clone(),
+            username: self.username.clone(),
+            password_file: self.password_file.clone(),
+            stall_timeout: self.stall_timeout,
+            ..Upstream::new(self.url.as_str())
+        }
+    }
+
+    pub(super) fn resolve_paths(&mut self, base: &Path) {
+        for path in [&mut self.ca, &mut self.password_file].into_iter().flatten() {
+            config::resolve(base, path);
+        }
+        if is_relative_path(&self.url) {
+            let mut path = PathBuf::from(&self.url);
+            config::resolve(base, &mut path);
+            self.url = path.to_string_lossy().into_owned();
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |what: String| Err(ConfigError::invalid(format!("repository `{}`: {what}", self.name)));
+        if self.url.is_empty() {
+            return wrong("`url` is empty".to_owned());
+        }
+        // The message must not repeat the URL: it may hold a password.
+        let Ok(url) = gix::url::parse(self.url.as_str()) else {
+            return wrong("`url` is not an address such as `https://git.example/acme/shop.git`".to_owned());
+        };
+        let is_ssh = url.scheme == gix::url::Scheme::Ssh;
+        if url.password().is_some() || (url.user().is_some() && !is_ssh) {
+            return wrong(
+                "`url` holds a user name or a password: put the user into `username` and the password into a file \
+                 named by `password_file`"
+                    .to_owned(),
+            );
+        }
+        match (&self.username, &self.password_file) {
+            (Some(_), None) => return wrong("`username` needs `password_file`".to_owned()),
+            (None, Some(_)) => return wrong("`password_file` needs `username`".to_owned()),
+            _ => {}
+        }
+        for (key, value) in [
+            ("poll_interval", self.poll_interval),
+            ("stall_timeout", self.stall_timeout),
+            ("poll_timeout", self.poll_timeout),
+            ("build_timeout", self.build_timeout),
+        ] {
+            if value < SHORTEST_INTERVAL {
+                return wrong(format!("`{key}` must be at least `1s`"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a URL is a path that depends on the working directory.
+fn is_relative_path(url: &str) -> bool {
+    !url.is_empty()
+        && !url.contains("://")
+        && Path::new(url).is_relative()
+        && gix::url::parse(url).is_ok_and(|url| url.scheme == gix::url::Scheme::File)
+}

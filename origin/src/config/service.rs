@@ -1,0 +1,55 @@
+//! `[[service]]`: what agents follow.
+
+use serde::Deserialize;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::config::ConfigError;
+
+use crate::folder_path::FolderPath;
+use crate::revision::Revision;
+use crate::tarball::{Filters, Selection};
+
+/// A repository, a ref, a folder and filters under one name.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// The name that agents ask for.
+    pub name: ServiceName,
+    /// The repository, by its name here.
+    pub repository: RepositoryName,
+    /// A branch, a tag or a full commit id. Absent: the upstream's default branch.
+    #[serde(default, rename = "ref")]
+    pub revision: Revision,
+    /// The folder whose content is published. Absent: the whole tree.
+    #[serde(default)]
+    pub folder: FolderPath,
+    /// gitignore patterns relative to the folder; a file is in when one matches. Absent: everything.
+    #[serde(default)]
+    pub include: Vec<String>,
+    /// Likewise; a file is out when one matches, whatever `include` says.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+}
+
+impl ServiceConfig {
+    /// The whole tree of the default branch.
+    pub fn new(name: ServiceName, repository: RepositoryName) -> Self {
+        Self {
+            name,
+            repository,
+            revision: Revision::default(),
+            folder: FolderPath::default(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+        }
+    }
+
+    /// What of a commit goes into the tarball.
+    ///
+    /// # Errors
+    /// A pattern cannot be used; the message names the service and the pattern.
+    pub fn selection(&self) -> Result<Selection, ConfigError> {
+        let filters = Filters::new(&self.include, &self.exclude)
+            .map_err(|error| ConfigError::invalid(format!("service `{}`: {error}", self.name)))?;
+        Ok(Selection { folder: self.folder.clone(), filters })
+    }
+}

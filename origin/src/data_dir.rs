@@ -1,0 +1,88 @@
+//! The data directory: its layout, and the lock that keeps a second process out of it.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use weir_shared::name::RepositoryName;
+
+/// A data directory that is this process's alone. The lock lasts until the last clone is dropped, so that whoever
+/// writes below the directory holds one.
+#[derive(Debug, Clone)]
+pub(crate) struct DataDir {
+    root: PathBuf,
+    _lock: Arc<File>,
+}
+
+/// A data directory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DataDirError {
+    #[error("data_dir = \"{}\" is in use by another process", .0.display())]
+    InUse(PathBuf),
+    #[error("data_dir = \"{}\" cannot be used: {source}", path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+}
+
+impl DataDir {
+    /// Creates the directory when it is not there, and takes its lock.
+    pub(crate) fn open(root: &Path) -> Result<Self, DataDirError> {
+        let unusable = |source| DataDirError::Unusable { path: root.to_owned(), source };
+        std::fs::create_dir_all(root).map_err(unusable)?;
+        let lock =
+            File::options().create(true).truncate(false).write(true).open(root.join("lock")).map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { root: root.to_owned(), _lock: Arc::new(lock) }),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse(root.to_owned())),
+            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        }
+    }
+
+    /// The database of publications.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.root.join("state.redb")
+    }
+
+    /// The folder of blobs.
+    pub(crate) fn blobs(&self) -> PathBuf {
+        self.root.join("blobs")
+    }
+
+    /// The folder of mirrors.
+    pub(crate) fn mirrors(&self) -> PathBuf {
+        self.root.join("mirrors")
+    }
+
+    /// The mirror of a repository at a URL. Another URL is another mirror: what was fetched from one place must never
+    /// be published as the content of another.
+    pub(crate) fn mirror(&self, repository: &RepositoryName, url: &str) -> PathBuf {
+        let at = blake3::hash(url.as_bytes()).to_hex();
+        self.mirrors().join(repository.as_str()).join(format!("{}.git", &at[..16]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_process_is_told_which_directory_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let kept = first.clone();
+        drop(first);
+        let error = DataDir::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(&dir.path().display().to_string()) && error.contains("another process"), "{error}");
+        drop(kept);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn another_url_is_another_mirror() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let name: RepositoryName = "shop".parse().unwrap();
+        assert_ne!(data.mirror(&name, "https://a/x"), data.mirror(&name, "https://b/x"));
+        assert_eq!(data.mirror(&name, "https://a/x"), data.mirror(&name, "https://a/x"));
+    }
+}

@@ -1,0 +1,77 @@
+//! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`.
+
+use std::time::SystemTime;
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use weir_shared::conditional;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::process::serve::{Body, RequestBody};
+
+use super::EdgeApi;
+use super::failure::{Failure, Unpublished};
+
+impl EdgeApi {
+    /// What a service is at. From memory.
+    pub(super) fn current_descriptor(
+        &self,
+        request: &Request<RequestBody>,
+        name: &ServiceName,
+    ) -> Result<Response<Body>, Failure> {
+        let service = self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))?;
+        if let Some(descriptor) = service.current() {
+            return Ok(answer(request, &descriptor));
+        }
+        let repository = self.catalog.repository(&service.repository).ok_or(Failure::Internal)?.state();
+        let why = Unpublished::of(&repository, &service.condition(), SystemTime::now());
+        Err(Failure::NotPublished(name.clone(), why))
+    }
+
+    /// One version of a service, as long as it is retained.
+    pub(super) async fn retained_descriptor(
+        &self,
+        request: &Request<RequestBody>,
+        name: &ServiceName,
+        digest: &TarballDigest,
+    ) -> Result<Response<Body>, Failure> {
+        let service = self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))?;
+        if let Some(current) = service.current().filter(|current| current.publication().digest == *digest) {
+            return Ok(answer(request, &current));
+        }
+        let (publisher, wanted, digest) = (self.publisher.clone(), name.clone(), *digest);
+        let found = tokio::task::spawn_blocking(move || publisher.version(&wanted, &digest)).await;
+        match found {
+            Ok(Ok(Some(descriptor))) => Ok(answer(request, &descriptor)),
+            Ok(Ok(None)) => Err(Failure::NoSuchVersion(name.clone(), digest)),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a retained version cannot be read");
+                Err(Failure::Internal)
+            }
+            Err(_) => Err(Failure::Internal),
+        }
+    }
+}
+
+fn answer(request: &Request<RequestBody>, descriptor: &Descriptor) -> Response<Body> {
+    let etag = descriptor.etag();
+    let matches = request
+        .headers()
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| conditional::if_none_match_tag(value, &etag));
+    let mut response = Response::new(Body::Empty);
+    if matches {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    } else {
+        let bytes = descriptor.bytes().clone();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        *response.body_mut() = Body::from(bytes);
+    }
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, HeaderValue::try_from(etag).expect("digits in quotes are a header value"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}

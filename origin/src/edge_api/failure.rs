@@ -1,0 +1,180 @@
+//! Every way in which an edge's request fails, and its form in HTTP: decided here alone.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderValue, Response, StatusCode, header};
+use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::name::ServiceName;
+use weir_shared::problem::Problem;
+use weir_shared::process::serve::Body;
+
+use crate::repository_agent::{Health, Phase, RepositoryState};
+use crate::service::Condition;
+
+/// When to ask again for what is being made just now.
+const SOON: Duration = Duration::from_secs(2);
+
+/// When to ask again for what an upstream stands in the way of, unless its next poll is known to be later.
+const LATER: Duration = Duration::from_secs(10);
+
+/// The longest `Retry-After`.
+const LATEST: Duration = Duration::from_secs(120);
+
+/// Why a request is not answered with what it asked for.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The certificate is not an edge's.
+    NotAnEdge,
+    NoSuchPath,
+    MethodNotAllowed,
+    Malformed(String),
+    NoSuchService(ServiceName),
+    NoSuchVersion(ServiceName, TarballDigest),
+    NoSuchBlob(BlobDigest),
+    /// Nothing was ever published; the state of things tells why.
+    NotPublished(ServiceName, Unpublished),
+    /// A descriptor names it, and it cannot be had just now.
+    BlobUnavailable(BlobDigest),
+    /// Too many verifications wait already.
+    Overloaded,
+    /// A range that begins beyond the end.
+    RangeNotSatisfiable {
+        blob: BlobDigest,
+        size: u64,
+    },
+    /// The state or the disk fails.
+    Internal,
+}
+
+/// Why nothing was ever published of a service.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unpublished {
+    /// It is being made.
+    Coming { detail: String },
+    /// The upstream, or what it holds, stands in the way.
+    Failing { timeout: bool, detail: String, retry_after: Duration },
+}
+
+impl Unpublished {
+    /// Reads it from the repository's state and the service's condition.
+    pub(super) fn of(repository: &RepositoryState, condition: &Condition, now: SystemTime) -> Self {
+        let retry_after = repository
+            .next_poll
+            .and_then(|next| next.duration_since(now).ok())
+            .map_or(LATER, |wait| wait.clamp(Duration::from_secs(1), LATEST));
+        if let Health::Unhealthy { failure, .. } = &repository.health {
+            let detail = format!("the upstream could not be polled (step: {}): {}", failure.step, failure.reason);
+            return Self::Failing { timeout: failure.timeout, detail, retry_after };
+        }
+        if let Condition::Unhealthy { step, reason, .. } = condition {
+            let detail = format!("the upstream's content cannot be published (step: {step}): {reason}");
+            return Self::Failing { timeout: false, detail, retry_after };
+        }
+        let detail = match &repository.phase {
+            Phase::Cloning { progress } => {
+                let of = progress.total.map_or(String::new(), |total| format!(" of {total}"));
+                format!(
+                    "the repository is cloned for the first time: {}, {}{of}, {} bytes received",
+                    progress.phase, progress.done, progress.bytes
+                )
+            }
+            Phase::Building { service } => format!("the tarball of `{service}` is being built"),
+            Phase::Polling { .. } | Phase::Overdue => "the repository is being polled".to_owned(),
+            Phase::Idle => "the repository is about to be polled".to_owned(),
+        };
+        Self::Coming { detail }
+    }
+}
+
+impl Failure {
+    fn problem(&self) -> Problem {
+        match self {
+            Self::NotAnEdge => Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "The certificate opens nothing here",
+                "Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.",
+            ),
+            Self::NoSuchPath => Problem::no_such_path(),
+            Self::MethodNotAllowed => Problem::method_not_allowed(),
+            Self::Malformed(detail) => Problem::malformed(detail.as_str()),
+            Self::NoSuchService(service) => Problem::no_such_service(service),
+            Self::NoSuchVersion(service, digest) => Problem::new(
+                StatusCode::NOT_FOUND,
+                "no-such-version",
+                "No such version",
+                format!("`{service}` has no version {digest}, or it is not kept any more."),
+            )
+            .about("service", service),
+            Self::NoSuchBlob(blob) => Problem::new(
+                StatusCode::NOT_FOUND,
+                "no-such-blob",
+                "No such blob",
+                "No descriptor names this blob (any more): ask for the descriptor again.",
+            )
+            .about("blob", blob),
+            Self::NotPublished(service, Unpublished::Coming { detail }) => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "not-published-yet",
+                "The service is not published yet",
+                format!("`{service}` is not published yet: {detail}."),
+            )
+            .about("service", service)
+            .retry_after(SOON),
+            Self::NotPublished(service, Unpublished::Failing { timeout, detail, retry_after }) => Problem::new(
+                if *timeout { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY },
+                if *timeout { "upstream-timeout" } else { "upstream-failure" },
+                "The service was never published and its upstream fails",
+                format!("`{service}` was never published: {detail}."),
+            )
+            .about("service", service)
+            .retry_after(*retry_after),
+            Self::BlobUnavailable(blob) => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "blob-unavailable",
+                "The blob cannot be had just now",
+                "The blob's bytes are missing or were found to be wrong; it is being built again.",
+            )
+            .about("blob", blob)
+            .retry_after(SOON),
+            Self::Overloaded => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "overloaded",
+                "The origin has too much to do",
+                "Too many blobs are being verified at this moment.",
+            )
+            .retry_after(SOON),
+            Self::RangeNotSatisfiable { blob, size } => Problem::new(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                "range-not-satisfiable",
+                "The range begins beyond the end",
+                format!("The blob has {size} bytes."),
+            )
+            .about("blob", blob),
+            Self::Internal => Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "The origin has a fault",
+                "Its log says which.",
+            )
+            .retry_after(LATER),
+        }
+    }
+
+    /// The answer.
+    pub(super) fn into_response(self) -> Response<Body> {
+        let mut response = self.problem().into_response();
+        let headers = response.headers_mut();
+        match self {
+            Self::MethodNotAllowed => {
+                headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            }
+            Self::RangeNotSatisfiable { size, .. } => {
+                let range = HeaderValue::try_from(format!("bytes */{size}")).expect("digits are a header value");
+                headers.insert(header::CONTENT_RANGE, range);
+            }
+            _ => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,38 @@
+//! Sweeping: superseded versions are dropped, and blobs that nothing names go; after publications and every hour.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use weir_shared::process::shutdown::Drain;
+
+use crate::publisher::Publisher;
+
+/// The longest time between two sweeps.
+const INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The shortest: a sweep looks at every blob.
+const GAP: Duration = Duration::from_secs(10);
+
+/// Sweeps at the start, after publications and every hour, until the drain begins.
+pub(crate) async fn run(publisher: Arc<Publisher>, published: Arc<Notify>, drain: Drain) {
+    loop {
+        let swept = publisher.clone();
+        match tokio::task::spawn_blocking(move || swept.sweep(SystemTime::now())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "blobs cannot be swept"),
+            Err(error) => tracing::warn!(%error, "a sweep ended with a fault"),
+        }
+        tokio::select! {
+            () = drain.begun() => return,
+            () = sleep(GAP) => {}
+        }
+        tokio::select! {
+            () = drain.begun() => return,
+            () = published.notified() => {}
+            () = sleep(INTERVAL) => {}
+        }
+    }
+}

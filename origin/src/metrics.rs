@@ -1,0 +1,152 @@
+//! What an origin counts. Repositories are labels, because the configuration bounds them; services and digests are not.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+/// The families of one origin.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    /// By repository and result: `changed`, `unchanged`, `failed`, `timeout`.
+    pub(crate) polls: IntCounterVec,
+    /// By repository.
+    pub(crate) poll_duration: HistogramVec,
+    /// By repository: 1 when the last poll reached the upstream.
+    pub(crate) repository_healthy: IntGaugeVec,
+    /// By repository: Unix seconds.
+    pub(crate) last_success: GaugeVec,
+    /// By result: `memo`, `built`, `failed`.
+    pub(crate) builds: IntCounterVec,
+    pub(crate) build_duration: Histogram,
+    pub(crate) publications: IntCounter,
+    pub(crate) revisions: IntCounter,
+    pub(crate) services: IntGauge,
+    pub(crate) services_unpublished: IntGauge,
+    pub(crate) services_unhealthy: IntGauge,
+    /// By status.
+    pub(crate) descriptor_requests: IntCounterVec,
+    /// By status.
+    pub(crate) blob_requests: IntCounterVec,
+    pub(crate) blob_sent_bytes: IntCounter,
+    pub(crate) blob_corruptions: IntCounter,
+    /// By result: `healed`, `failed`.
+    pub(crate) blob_heals: IntCounterVec,
+    pub(crate) store_bytes: IntGauge,
+    pub(crate) store_blobs: IntGauge,
+    pub(crate) swept_blobs: IntCounter,
+    /// By what is bounded: `fetches`, `builds`, `verifications`.
+    pub(crate) permits_limit: IntGaugeVec,
+    pub(crate) start_time: Gauge,
+}
+
+impl Metrics {
+    /// Registers the families.
+    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let families = Families(registry);
+        let build_buckets = vec![0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+        let poll_buckets = vec![0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+        Ok(Self {
+            polls: families.counters(
+                "weir_origin_polls_total",
+                "Polls of upstreams that ended, by result (changed, unchanged, failed, timeout).",
+                &["repository", "result"],
+            )?,
+            poll_duration: families.add(HistogramVec::new(
+                HistogramOpts::new("weir_origin_poll_duration_seconds", "How long polls took, fetches included.")
+                    .buckets(poll_buckets),
+                &["repository"],
+            )?)?,
+            repository_healthy: families.gauges(
+                "weir_origin_repository_healthy",
+                "1 when the last poll of the repository succeeded.",
+                &["repository"],
+            )?,
+            last_success: families.add(GaugeVec::new(
+                Opts::new(
+                    "weir_origin_repository_last_success_timestamp_seconds",
+                    "When the repository was last polled with success, in Unix seconds.",
+                ),
+                &["repository"],
+            )?)?,
+            builds: families.counters(
+                "weir_origin_builds_total",
+                "Tarballs that a moved ref asked for: memo (the content was built before), built, failed.",
+                &["result"],
+            )?,
+            build_duration: families.add(Histogram::with_opts(
+                HistogramOpts::new("weir_origin_build_duration_seconds", "How long builds took, storing included.")
+                    .buckets(build_buckets),
+            )?)?,
+            publications: families.counter("weir_origin_publications_total", "New generations.")?,
+            revisions: families.counter(
+                "weir_origin_revisions_total",
+                "New representations under an old generation, after a blob was built again with other bytes.",
+            )?,
+            services: families.gauge("weir_origin_services", "Services that are configured.")?,
+            services_unpublished: families
+                .gauge("weir_origin_services_unpublished", "Services of which nothing was ever published.")?,
+            services_unhealthy: families.gauge(
+                "weir_origin_services_unhealthy",
+                "Services that cannot follow their ref; /status says which and why.",
+            )?,
+            descriptor_requests: families.counters(
+                "weir_origin_descriptor_requests_total",
+                "Requests for descriptors, by status.",
+                &["status"],
+            )?,
+            blob_requests: families.counters(
+                "weir_origin_blob_requests_total",
+                "GET requests for blobs, by status.",
+                &["status"],
+            )?,
+            blob_sent_bytes: families.counter("weir_origin_blob_sent_bytes_total", "Bytes of blobs handed to HTTP.")?,
+            blob_corruptions: families.counter(
+                "weir_origin_blob_corruptions_total",
+                "Blobs whose bytes on disk were not those of their digest.",
+            )?,
+            blob_heals: families.counters(
+                "weir_origin_blob_heals_total",
+                "Blobs that were missing or corrupt and were built again: healed, failed.",
+                &["result"],
+            )?,
+            store_bytes: families.gauge("weir_origin_store_bytes", "Bytes of the stored blobs, at the last sweep.")?,
+            store_blobs: families.gauge("weir_origin_store_blobs", "Stored blobs, at the last sweep.")?,
+            swept_blobs: families
+                .counter("weir_origin_swept_blobs_total", "Blobs that were removed because nothing names them.")?,
+            permits_limit: families.gauges(
+                "weir_origin_concurrency_limit",
+                "What may be done at a time: fetches, builds, verifications.",
+                &["work"],
+            )?,
+            start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
+        })
+    }
+}
+
+/// Where families are registered as they are made.
+struct Families<'a>(&'a Registry);
+
+impl Families<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, family: C) -> prometheus::Result<C> {
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+}

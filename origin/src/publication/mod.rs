@@ -1,0 +1,9 @@
+//! Publications: what each service is at, durable before anybody sees it.
+
+mod decision;
+mod generation;
+mod retention;
+mod state;
+
+pub(crate) use decision::{Content, Statement, is_current};
+pub(crate) use state::{Change, Reference, State, StateError};

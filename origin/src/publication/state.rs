@@ -1,0 +1,300 @@
+//! The durable state of publications: one redb file. All of this blocks.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
+use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCRIPTOR_BYTES};
+use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::name::ServiceName;
+
+use super::decision::{self, Content, Decision, Statement};
+use super::retention;
+use crate::tarball::ContentKey;
+
+/// Service → the bytes of its descriptor.
+const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("current_v1");
+/// Service → the last generation ever published. Stays when the service goes.
+const GENERATION: TableDefinition<'_, &str, u64> = TableDefinition::new("generation_v1");
+/// Service, digest → when it was superseded (Unix milliseconds), and its last descriptor's bytes.
+const HISTORY: TableDefinition<'_, (&str, &[u8; 32]), (u64, &[u8])> = TableDefinition::new("history_v1");
+/// Content key → what a build found, as JSON.
+const CONTENT: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinition::new("content_v1");
+
+/// The publications of an origin.
+#[derive(Debug)]
+pub(crate) struct State {
+    database: Database,
+}
+
+/// The state cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("the state cannot be read or written: {0}")]
+    Database(Box<redb::Error>),
+    #[error(
+        "the descriptor would have {0} bytes, more than the limit of {MAX_DESCRIPTOR_BYTES}: fewer paths must be left out"
+    )]
+    DescriptorTooLarge(usize),
+}
+
+impl<E: Into<redb::Error>> From<E> for StateError {
+    fn from(error: E) -> Self {
+        Self::Database(Box::new(error.into()))
+    }
+}
+
+/// What a statement changed.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Nothing.
+    None,
+    /// The representations, under the same generation.
+    Revised(Descriptor),
+    /// A new generation.
+    Published(Descriptor),
+}
+
+/// A descriptor that names a blob.
+#[derive(Debug)]
+pub(crate) struct Reference {
+    pub(crate) descriptor: Descriptor,
+    /// The service's current one, not a superseded one.
+    pub(crate) current: bool,
+}
+
+impl State {
+    /// Opens the file, or makes a new one.
+    pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
+        let database = Database::create(path)?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(CURRENT)?;
+        transaction.open_table(GENERATION)?;
+        transaction.open_table(HISTORY)?;
+        transaction.open_table(CONTENT)?;
+        transaction.commit()?;
+        Ok(Self { database })
+    }
+
+    /// The current descriptors of all services.
+    pub(crate) fn all_current(&self) -> Result<Vec<(ServiceName, Descriptor)>, StateError> {
+        let table = self.database.begin_read()?.open_table(CURRENT)?;
+        let mut found = Vec::new();
+        for row in table.iter()? {
+            let (service, bytes) = row?;
+            match (service.value().parse(), parse(bytes.value())) {
+                (Ok(service), Ok(descriptor)) => found.push((service, descriptor)),
+                (_, Err(error)) => {
+                    // A newer version wrote it, perhaps. Its generation stands in a table of its own.
+                    tracing::warn!(service = service.value(), %error, "a stored descriptor is not used");
+                }
+                (Err(_), _) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// The descriptor of a service's digest, if it is the current one or a retained one.
+    pub(crate) fn version(
+        &self,
+        service: &ServiceName,
+        digest: &TarballDigest,
+    ) -> Result<Option<Descriptor>, StateError> {
+        let transaction = self.database.begin_read()?;
+        if let Some(bytes) = transaction.open_table(CURRENT)?.get(service.as_str())?
+            && let Ok(current) = parse(bytes.value())
+            && current.publication().digest == *digest
+        {
+            return Ok(Some(current));
+        }
+        let row = transaction.open_table(HISTORY)?.get((service.as_str(), digest.as_bytes()))?;
+        Ok(row.and_then(|row| parse(row.value().1).ok()))
+    }
+
+    /// What was built under this key before.
+    pub(crate) fn content(&self, key: &ContentKey) -> Result<Option<Content>, StateError> {
+        let table = self.database.begin_read()?.open_table(CONTENT)?;
+        let row = table.get(key.as_bytes())?;
+        Ok(row.and_then(|row| serde_json::from_slice(row.value()).ok()))
+    }
+
+    /// States that a service has a content, which is remembered under its key. When this returns it is durable.
+    pub(crate) fn publish(
+        &self,
+        statement: &Statement,
+        key: &ContentKey,
+        content: &Content,
+        now: SystemTime,
+        floor: Generation,
+    ) -> Result<Change, StateError> {
+        let service = statement.service.as_str();
+        let transaction = self.database.begin_write()?;
+        let change;
+        {
+            let mut currents = transaction.open_table(CURRENT)?;
+            let mut generations = transaction.open_table(GENERATION)?;
+            let current = currents.get(service)?.and_then(|bytes| parse(bytes.value()).ok());
+            let last = generations.get(service)?.map(|last| last.value());
+            change = match decision::decide(current.as_ref(), statement, content, last, now, floor) {
+                Decision::Keep => Change::None,
+                Decision::Revise(fields) => {
+                    let descriptor = checked(Descriptor::new(fields))?;
+                    currents.insert(service, descriptor.bytes().as_ref())?;
+                    Change::Revised(descriptor)
+                }
+                Decision::Publish(fields) => {
+                    let descriptor = checked(Descriptor::new(fields))?;
+                    currents.insert(service, descriptor.bytes().as_ref())?;
+                    generations.insert(service, descriptor.publication().generation)?;
+                    let mut history = transaction.open_table(HISTORY)?;
+                    if let Some(superseded) = current {
+                        supersede(&mut history, &superseded, now)?;
+                    }
+                    history.remove((service, descriptor.publication().digest.as_bytes()))?;
+                    Change::Published(descriptor)
+                }
+            };
+            let content = serde_json::to_vec(content).expect("content is plain data");
+            transaction.open_table(CONTENT)?.insert(key.as_bytes(), content.as_slice())?;
+        }
+        transaction.commit()?;
+        Ok(change)
+    }
+
+    /// Takes the services that are not `configured` any more out of the current ones; their last versions are kept as
+    /// superseded ones are, and their generations for good.
+    pub(crate) fn retire_others(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<u64, StateError> {
+        let transaction = self.database.begin_write()?;
+        let mut retired = 0;
+        {
+            let mut history = transaction.open_table(HISTORY)?;
+            let mut currents = transaction.open_table(CURRENT)?;
+            for row in currents.extract_if(|service, _| !configured.contains(service))? {
+                let (_, bytes) = row?;
+                if let Ok(descriptor) = parse(bytes.value()) {
+                    supersede(&mut history, &descriptor, now)?;
+                }
+                retired += 1;
+            }
+        }
+        transaction.commit()?;
+        Ok(retired)
+    }
+
+    /// Puts other representations under a retained, superseded version, whose blob was built anew.
+    pub(crate) fn revise_superseded(&self, superseded: &Descriptor, content: &Content) -> Result<(), StateError> {
+        let publication = superseded.publication();
+        let key = (publication.service.as_str(), publication.digest.as_bytes());
+        let transaction = self.database.begin_write()?;
+        {
+            let mut history = transaction.open_table(HISTORY)?;
+            let at = history.get(key)?.map(|row| row.value().0);
+            if let Some(at) = at {
+                let descriptor = checked(Descriptor::new(decision::revised(superseded, content)))?;
+                history.insert(key, (at, descriptor.bytes().as_ref()))?;
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// Drops a superseded version whose blob can be had no more.
+    pub(crate) fn forget_superseded(&self, service: &ServiceName, digest: &TarballDigest) -> Result<(), StateError> {
+        let transaction = self.database.begin_write()?;
+        transaction.open_table(HISTORY)?.remove((service.as_str(), digest.as_bytes()))?;
+        Ok(transaction.commit()?)
+    }
+
+    /// A descriptor that names this blob; a current one when there is one. Reads everything: for the rare blob that is
+    /// missing.
+    pub(crate) fn reference(&self, blob: &BlobDigest) -> Result<Option<Reference>, StateError> {
+        let transaction = self.database.begin_read()?;
+        for row in transaction.open_table(CURRENT)?.iter()? {
+            if let Some(descriptor) = naming(row?.1.value(), blob) {
+                return Ok(Some(Reference { descriptor, current: true }));
+            }
+        }
+        for row in transaction.open_table(HISTORY)?.iter()? {
+            if let Some(descriptor) = naming(row?.1.value().1, blob) {
+                return Ok(Some(Reference { descriptor, current: false }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops the superseded versions that need not be kept, and what was remembered of blobs that nothing names then.
+    /// Returns the blobs that are named.
+    pub(crate) fn expire(&self, now: SystemTime) -> Result<HashSet<BlobDigest>, StateError> {
+        let transaction = self.database.begin_write()?;
+        let mut named = HashSet::new();
+        {
+            let currents = transaction.open_table(CURRENT)?;
+            for row in currents.iter()? {
+                // What cannot be read here names nothing that could be served.
+                named.extend(parse(row?.1.value()).iter().flat_map(blobs));
+            }
+            let mut history = transaction.open_table(HISTORY)?;
+            for (service, digest) in expired(&history, now)? {
+                history.remove((service.as_str(), &digest))?;
+            }
+            for row in history.iter()? {
+                named.extend(parse(row?.1.value().1).iter().flat_map(blobs));
+            }
+            transaction.open_table(CONTENT)?.retain(|_, content| {
+                serde_json::from_slice::<Content>(content).is_ok_and(|content| named.contains(&content.blob))
+            })?;
+        }
+        transaction.commit()?;
+        Ok(named)
+    }
+}
+
+type History<'t> = Table<'t, (&'static str, &'static [u8; 32]), (u64, &'static [u8])>;
+
+fn supersede(history: &mut History<'_>, superseded: &Descriptor, now: SystemTime) -> Result<(), StateError> {
+    let publication = superseded.publication();
+    let key = (publication.service.as_str(), publication.digest.as_bytes());
+    history.insert(key, (unix_milliseconds(now), superseded.bytes().as_ref()))?;
+    Ok(())
+}
+
+fn expired(history: &History<'_>, now: SystemTime) -> Result<Vec<(String, [u8; 32])>, StateError> {
+    let mut expired = Vec::new();
+    let mut versions: Vec<(SystemTime, (String, [u8; 32]))> = Vec::new();
+    // Rows come in the order of services.
+    for row in history.iter()? {
+        let (key, value) = row?;
+        let (service, digest) = key.value();
+        if versions.last().is_some_and(|(_, (other, _))| other != service) {
+            expired.extend(retention::expired(std::mem::take(&mut versions), now));
+        }
+        let superseded_at = UNIX_EPOCH + Duration::from_millis(value.value().0);
+        versions.push((superseded_at, (service.to_owned(), *digest)));
+    }
+    expired.extend(retention::expired(versions, now));
+    Ok(expired)
+}
+
+fn parse(bytes: &[u8]) -> Result<Descriptor, DescriptorError> {
+    Descriptor::parse(Bytes::copy_from_slice(bytes))
+}
+
+fn checked(descriptor: Descriptor) -> Result<Descriptor, StateError> {
+    match descriptor.bytes().len() {
+        length if length > MAX_DESCRIPTOR_BYTES => Err(StateError::DescriptorTooLarge(length)),
+        _ => Ok(descriptor),
+    }
+}
+
+fn blobs(descriptor: &Descriptor) -> impl Iterator<Item = BlobDigest> {
+    descriptor.representations().iter().map(|representation| representation.digest)
+}
+
+fn naming(bytes: &[u8], blob: &BlobDigest) -> Option<Descriptor> {
+    parse(bytes).ok().filter(|descriptor| blobs(descriptor).any(|named| named == *blob))
+}
+
+fn unix_milliseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,162 @@
+//! What a repository's agent does with its mirror: finding out what services are at, and building that. All of this
+//! blocks.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use weir_shared::commit_id::CommitId;
+
+use crate::blob_store::TemporaryBlob;
+use crate::mirror::{Mirror, MirrorError};
+use crate::publication::{Content, Reference, StateError};
+use crate::publisher::{PublishError, Publisher};
+use crate::revision;
+use crate::service::Service;
+use crate::tarball::{self, ContentKey, Limits, TarballError};
+
+/// How a build may use the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BuildOptions {
+    pub(crate) limits: Limits,
+    pub(crate) threads: usize,
+}
+
+/// Why a service is not at what its ref says.
+#[derive(Debug, Clone)]
+pub(super) struct ServiceFailure {
+    /// `resolve`, `select`, `build` or `store`.
+    pub(super) step: &'static str,
+    /// In plain words.
+    pub(super) reason: String,
+    /// The same content would fail again: it is in the content, not in the machine.
+    pub(super) lasting: bool,
+}
+
+impl ServiceFailure {
+    /// A failure that may be gone the next time.
+    pub(super) fn passing(step: &'static str, reason: impl ToString) -> Self {
+        Self { step, reason: reason.to_string(), lasting: false }
+    }
+}
+
+impl From<MirrorError> for ServiceFailure {
+    fn from(error: MirrorError) -> Self {
+        Self::passing("resolve", error)
+    }
+}
+
+impl From<StateError> for ServiceFailure {
+    fn from(error: StateError) -> Self {
+        Self::passing("store", error)
+    }
+}
+
+impl From<PublishError> for ServiceFailure {
+    fn from(error: PublishError) -> Self {
+        Self::passing("store", error)
+    }
+}
+
+fn tarball_failure(step: &'static str, error: &TarballError) -> ServiceFailure {
+    // The mirror may be mended and the disk may get room; everything else is in the commit or in the configuration.
+    let passing = matches!(error, TarballError::Object { .. } | TarballError::Write(_) | TarballError::Interrupted);
+    ServiceFailure { step, reason: error.to_string(), lasting: !passing }
+}
+
+/// What a look at a service found.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// It is published, now or since before.
+    Settled,
+    /// This must be built.
+    ToBuild {
+        /// The commit the ref is at.
+        commit: CommitId,
+        /// The key of the content there.
+        key: ContentKey,
+    },
+}
+
+/// Looks at services: where their refs are, and whether the content there is published or was built before.
+pub(super) fn survey(
+    mirror: &Mirror,
+    publisher: &Publisher,
+    services: &[Arc<Service>],
+) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, MirrorError> {
+    let repository = mirror.repository()?.to_thread_local();
+    let look = |service: &Service| -> Result<Found, ServiceFailure> {
+        let commit = revision::resolve(&repository, &service.revision)
+            .map_err(|error| ServiceFailure::passing("resolve", error))?;
+        let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
+            .map_err(|error| tarball_failure("select", &error))?;
+        if publisher.settle_known(service, &commit, &key, SystemTime::now())? {
+            Ok(Found::Settled)
+        } else {
+            Ok(Found::ToBuild { commit, key })
+        }
+    };
+    Ok(services.iter().map(|service| (service.clone(), look(service))).collect())
+}
+
+/// What a build works with.
+pub(super) struct Workshop {
+    pub(super) mirror: Arc<Mirror>,
+    pub(super) publisher: Arc<Publisher>,
+    pub(super) options: BuildOptions,
+}
+
+impl Workshop {
+    /// Builds the content of a service at a commit and publishes it.
+    pub(super) fn build(
+        &self,
+        service: &Service,
+        commit: &CommitId,
+        key: &ContentKey,
+        interrupt: &AtomicBool,
+    ) -> Result<(), ServiceFailure> {
+        let repository = self.mirror.repository()?;
+        let (content, blob) = self.make(&repository, service, commit, interrupt)?;
+        self.publisher.settle_built(service, commit, key, &content, blob, SystemTime::now())?;
+        Ok(())
+    }
+
+    /// Builds again what a descriptor states, from its own commit. False: what comes out is another content (the
+    /// service was configured differently then).
+    pub(super) fn rebuild(
+        &self,
+        service: &Service,
+        stated: &Reference,
+        interrupt: &AtomicBool,
+    ) -> Result<bool, ServiceFailure> {
+        let publication = stated.descriptor.publication();
+        let repository = self.mirror.repository()?;
+        let local = repository.to_thread_local();
+        let key = tarball::content_key(&local, &publication.commit, &service.repository, &service.selection)
+            .map_err(|error| tarball_failure("select", &error))?;
+        let (content, blob) = self.make(&repository, service, &publication.commit, interrupt)?;
+        if content.digest != publication.digest {
+            return Ok(false);
+        }
+        if stated.current {
+            self.publisher.settle_built(service, &publication.commit, &key, &content, blob, SystemTime::now())?;
+        } else {
+            self.publisher.restore_superseded(&stated.descriptor, &content, blob)?;
+        }
+        Ok(true)
+    }
+
+    fn make(
+        &self,
+        repository: &gix::ThreadSafeRepository,
+        service: &Service,
+        commit: &CommitId,
+        interrupt: &AtomicBool,
+    ) -> Result<(Content, TemporaryBlob<'_>), ServiceFailure> {
+        let mut blob = self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error))?;
+        let BuildOptions { limits, threads } = &self.options;
+        let built = tarball::build(repository, commit, &service.selection, limits, *threads, &mut blob, interrupt)
+            .map_err(|error| tarball_failure("build", &error))?;
+        Ok((built.into(), blob))
+    }
+}

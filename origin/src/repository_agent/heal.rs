@@ -1,0 +1,74 @@
+//! Building a blob again that is missing, or whose bytes were found to be wrong.
+
+use std::sync::Arc;
+
+use weir_shared::digest::BlobDigest;
+
+use super::task::Task;
+use crate::publication::Reference;
+
+impl Task {
+    /// Tries to have a blob again: from the commit of the descriptor that names it; and when that gives another content
+    /// or nothing, by bringing the service to where its ref is.
+    pub(super) async fn heal(&mut self, blob: &BlobDigest) {
+        let Some(reference) = self.reference(*blob).await else { return };
+        let descriptor = &reference.descriptor;
+        let publication = descriptor.publication();
+        let stored = descriptor.representations().iter().find(|representation| representation.digest == *blob);
+        if stored.is_some_and(|stored| self.crew.publisher.blobs().contains(blob, stored.size)) {
+            return; // Whoever asked before got it healed.
+        }
+        let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
+            return;
+        };
+        let reference = Arc::new(reference);
+        let (rebuilt, stated) = (service.clone(), reference.clone());
+        let result =
+            self.at_the_workshop(&service, move |workshop, stop| workshop.rebuild(&rebuilt, &stated, stop)).await;
+        let healed = match result {
+            Ok(true) => true,
+            Ok(false) if reference.current => self.brought_up(&service).await,
+            Ok(false) => {
+                self.forget(reference).await;
+                false
+            }
+            Err(failure) => {
+                tracing::warn!(%blob, step = failure.step, reason = failure.reason, "a blob cannot be built again");
+                reference.current && self.brought_up(&service).await
+            }
+        };
+        let label = if healed { "healed" } else { "failed" };
+        self.crew.metrics.blob_heals.with_label_values(&[label]).inc();
+        tracing::info!(service = %service.name, %blob, result = label, "a blob was missing or corrupt");
+    }
+
+    /// Brings a service to where its ref is; whether its current blob is there then.
+    async fn brought_up(&mut self, service: &Arc<crate::service::Service>) -> bool {
+        self.pass(std::slice::from_ref(service), false).await;
+        let publisher = &self.crew.publisher;
+        service.current().is_some_and(|current| {
+            current.representations().iter().all(|stored| publisher.blobs().contains(&stored.digest, stored.size))
+        })
+    }
+
+    async fn reference(&self, blob: BlobDigest) -> Option<Reference> {
+        let publisher = self.crew.publisher.clone();
+        let read = tokio::task::spawn_blocking(move || publisher.reference(&blob)).await;
+        match read {
+            Ok(Ok(reference)) => reference,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "whose blob it is cannot be read");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    async fn forget(&self, reference: Arc<Reference>) {
+        let publisher = self.crew.publisher.clone();
+        let forgotten = tokio::task::spawn_blocking(move || publisher.forget_superseded(&reference.descriptor)).await;
+        if let Ok(Err(error)) = forgotten {
+            tracing::warn!(%error, "a superseded version cannot be dropped");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A pass over a repository's services: publish what is known, build what is not.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::OwnedSemaphorePermit;
+use weir_shared::commit_id::CommitId;
+
+use super::build::{Found, ServiceFailure, Workshop, survey};
+use super::job::Job;
+use super::state::Phase;
+use super::task::Task;
+use crate::service::Service;
+use crate::tarball::ContentKey;
+
+impl Task {
+    /// Brings services to where their refs are. `quietly`: a failure is kept to ourselves.
+    pub(super) async fn pass(&mut self, services: &[Arc<Service>], quietly: bool) {
+        let looked = match self.survey(services).await {
+            Ok(looked) => looked,
+            Err(failure) => services.iter().map(|service| (service.clone(), Err(failure.clone()))).collect(),
+        };
+        let mut unsettled = false;
+        for (service, found) in looked {
+            let result = match found {
+                Ok(Found::Settled) => Ok(()),
+                Ok(Found::ToBuild { commit, key }) => match self.hopeless.get(&service.name) {
+                    Some((failed, failure)) if *failed == key => Err(failure.clone()),
+                    _ => self.build(&service, commit, key).await,
+                },
+                Err(failure) => Err(failure),
+            };
+            match result {
+                Ok(()) => {
+                    self.hopeless.remove(&service.name);
+                    service.followed();
+                }
+                Err(failure) => {
+                    unsettled |= quietly || !failure.lasting;
+                    if !quietly {
+                        service.fell_ill(failure.step, failure.reason, SystemTime::now());
+                    }
+                }
+            }
+        }
+        if services.len() == self.services.len() {
+            self.unsettled = unsettled;
+        }
+        self.crew.census.count();
+        self.crew.published.notify_one();
+    }
+
+    async fn survey(
+        &self,
+        services: &[Arc<Service>],
+    ) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {
+        let (mirror, publisher, services) = (self.mirror.clone(), self.crew.publisher.clone(), services.to_vec());
+        let job = Job::begin("survey", &self.crew.threads, move |_| {
+            survey(&*mirror.get()?, &publisher, &services).map_err(ServiceFailure::from)
+        });
+        self.awaited("resolve", job, None).await
+    }
+
+    async fn build(&mut self, service: &Arc<Service>, commit: CommitId, key: ContentKey) -> Result<(), ServiceFailure> {
+        let begun = Instant::now();
+        let (built, at) = (service.clone(), commit);
+        let result = self.at_the_workshop(service, move |workshop, stop| workshop.build(&built, &at, &key, stop)).await;
+        self.crew.metrics.build_duration.observe(begun.elapsed().as_secs_f64());
+        let label = if result.is_ok() { "built" } else { "failed" };
+        self.crew.metrics.builds.with_label_values(&[label]).inc();
+        if let Err(failure) = &result
+            && failure.lasting
+        {
+            self.hopeless.insert(service.name.clone(), (key, failure.clone()));
+        }
+        result
+    }
+
+    /// Does a build, among the few that are done at a time.
+    pub(super) async fn at_the_workshop<T: Send + 'static>(
+        &self,
+        service: &Arc<Service>,
+        work: impl FnOnce(&Workshop, &AtomicBool) -> Result<T, ServiceFailure> + Send + 'static,
+    ) -> Result<T, ServiceFailure> {
+        let permit = self.crew.builds.clone().acquire_owned().await.ok();
+        let before = self.state.borrow().phase.clone();
+        self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
+        let (mirror, publisher, options) = (self.mirror.clone(), self.crew.publisher.clone(), self.crew.build);
+        let job = Job::begin(&format!("build {}", service.name), &self.crew.threads, move |stop| {
+            work(&Workshop { mirror: mirror.get()?, publisher, options }, stop)
+        });
+        let result = self.awaited("build", job, permit).await;
+        self.state.send_modify(|state| state.phase = before);
+        result
+    }
+
+    /// Awaits a job. At the deadline for builds it is told to stop, and its permit is given to others; it is awaited
+    /// still, because there are never two builds of one repository.
+    async fn awaited<T: Send + 'static>(
+        &self,
+        step: &'static str,
+        job: io::Result<Job<Result<T, ServiceFailure>>>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<T, ServiceFailure> {
+        let mut job =
+            job.map_err(|error| ServiceFailure::passing(step, format!("no thread can be started: {error}")))?;
+        let deadline = self.config.build_timeout;
+        let fault = |fault| ServiceFailure::passing(step, fault);
+        if let Ok(ended) = tokio::time::timeout(deadline, &mut job).await {
+            return ended.map_err(fault)?;
+        }
+        job.interrupt();
+        drop(permit);
+        tracing::warn!(repository = %self.config.name, step, seconds = deadline.as_secs(), "a build is overdue");
+        self.state.send_modify(|state| state.phase = Phase::Overdue);
+        let late = |_| ServiceFailure::passing(step, format!("it took longer than {} s", deadline.as_secs()));
+        (&mut job).await.map_err(fault)?.map_err(late)
+    }
+}

@@ -1,0 +1,176 @@
+//! One poll of an upstream, on a thread of its own, watched.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+use super::job::Job;
+use super::mirror_slot::MirrorSlot;
+use super::state::{Failure, Phase, RepositoryState};
+use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
+
+/// How often the progress of a poll is looked at and shown.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A poll that makes no progress for this many stall timeouts hangs somewhere that its own timeouts do not reach.
+const HANGING_AFTER_STALLS: u32 = 4;
+
+/// Everything a poll needs.
+pub(super) struct Poller {
+    pub(super) upstream: Upstream,
+    pub(super) poll_timeout: Duration,
+    pub(super) mirror: Arc<MirrorSlot>,
+    pub(super) state: Arc<watch::Sender<RepositoryState>>,
+    pub(super) fetches: Arc<Semaphore>,
+    pub(super) threads: TaskTracker,
+    /// The name of its threads.
+    pub(super) thread_name: String,
+}
+
+/// How a poll ended.
+pub(super) struct PollEnd {
+    pub(super) result: Result<Poll, Failure>,
+    pub(super) took: Duration,
+}
+
+impl Poller {
+    /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
+    pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
+        let permit = self.fetches.clone().acquire_owned().await;
+        let begun = Instant::now();
+        let result = self.run(permit.ok(), begun).await;
+        PollEnd { result, took: begun.elapsed() }
+    }
+
+    async fn run(&self, permit: Option<tokio::sync::OwnedSemaphorePermit>, begun: Instant) -> Result<Poll, Failure> {
+        let progress = FetchProgress::default();
+        let mut watched = Watched::new(progress.snapshot(), begun);
+        self.show(watched.progress);
+        let (mirror, upstream, inner) = (self.mirror.clone(), self.upstream.clone(), progress.clone());
+        let mut job = Job::begin(&self.thread_name, &self.threads, move |interrupt| {
+            mirror.get()?.poll(&upstream, &inner, interrupt)
+        })
+        .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
+        let mut permit = permit;
+        let mut overdue = None;
+        loop {
+            tokio::select! {
+                ended = &mut job => return match ended {
+                    Ok(Ok(poll)) => Ok(poll),
+                    Ok(Err(error)) => Err(overdue.unwrap_or_else(|| failure(&error))),
+                    Err(fault) => Err(failed("fetch", fault.to_string())),
+                },
+                () = tokio::time::sleep(LOOK_INTERVAL), if overdue.is_none() => {
+                    let now = Instant::now();
+                    watched.look(progress.snapshot(), now);
+                    self.show(watched.progress);
+                    let limits = (self.poll_timeout, self.upstream.stall_timeout * HANGING_AFTER_STALLS);
+                    let Some(late) = watched.late(begun, now, limits) else { continue };
+                    job.interrupt();
+                    // Others must not wait for a thread that may never come back.
+                    permit.take();
+                    self.state.send_modify(|state| {
+                        state.phase = Phase::Overdue;
+                        state.says_unhealthy(late.clone(), SystemTime::now());
+                    });
+                    overdue = Some(late);
+                }
+            }
+        }
+    }
+
+    fn show(&self, progress: FetchSnapshot) {
+        self.state.send_if_modified(|state| {
+            let phase = if state.mirrored { Phase::Polling { progress } } else { Phase::Cloning { progress } };
+            let news = state.phase != phase;
+            state.phase = phase;
+            news
+        });
+    }
+}
+
+/// The last progress of a poll, and since when it is that.
+struct Watched {
+    progress: FetchSnapshot,
+    since: Instant,
+}
+
+impl Watched {
+    fn new(progress: FetchSnapshot, now: Instant) -> Self {
+        Self { progress, since: now }
+    }
+
+    fn look(&mut self, progress: FetchSnapshot, now: Instant) {
+        if progress != self.progress {
+            *self = Self::new(progress, now);
+        }
+    }
+
+    /// Whether the poll is to be given up: it takes longer than the first limit, or stands still for the second.
+    fn late(&self, begun: Instant, now: Instant, (longest, standstill): (Duration, Duration)) -> Option<Failure> {
+        let late = |reason: String| Some(Failure { step: step_of(self.progress.phase), reason, timeout: true });
+        if now - begun >= longest {
+            return late(format!("the poll took longer than {} s", longest.as_secs()));
+        }
+        if now - self.since >= standstill {
+            return late(format!("the poll stood still for {} s", standstill.as_secs()));
+        }
+        None
+    }
+}
+
+/// The step of a failure that a phase of a fetch belongs to.
+fn step_of(phase: &str) -> &'static str {
+    match phase {
+        "connecting" => "connect",
+        "listing" => "list refs",
+        _ => "fetch",
+    }
+}
+
+fn failure(error: &MirrorError) -> Failure {
+    Failure { step: error.step(), reason: error.to_string(), timeout: error.is_timeout() }
+}
+
+fn failed(step: &'static str, reason: String) -> Failure {
+    Failure { step, reason, timeout: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(bytes: u64) -> FetchSnapshot {
+        FetchSnapshot { phase: "receiving", done: 0, total: None, bytes }
+    }
+
+    #[test]
+    fn a_poll_that_moves_is_given_up_only_at_its_deadline() {
+        let begun = Instant::now();
+        let seconds = Duration::from_secs;
+        let limits = (seconds(100), seconds(10));
+        let mut watched = Watched::new(at(0), begun);
+        for second in 1..100 {
+            watched.look(at(second), begun + seconds(second));
+            assert_eq!(watched.late(begun, begun + seconds(second), limits), None);
+        }
+        let late = watched.late(begun, begun + seconds(100), limits).unwrap();
+        assert!(late.timeout && late.reason.contains("100 s"), "{late:?}");
+    }
+
+    #[test]
+    fn a_poll_that_stands_still_is_given_up_early() {
+        let begun = Instant::now();
+        let seconds = Duration::from_secs;
+        let limits = (seconds(100), seconds(10));
+        let mut watched = Watched::new(at(0), begun);
+        watched.look(at(5), begun + seconds(3));
+        watched.look(at(5), begun + seconds(12));
+        assert_eq!(watched.late(begun, begun + seconds(12), limits), None);
+        let late = watched.late(begun, begun + seconds(13), limits).unwrap();
+        assert_eq!((late.step, late.timeout), ("fetch", true));
+        assert!(late.reason.contains("stood still"), "{late:?}");
+    }
+}

@@ -1,0 +1,206 @@
+//! When a repository is polled. Pure: time and chance are arguments.
+
+use std::time::{Duration, Instant};
+
+/// Polls of one repository begin at least this far apart, whoever kicks.
+pub(super) const SHORTEST_GAP: Duration = Duration::from_secs(1);
+
+/// The first pause after a failure, unless the interval is shorter.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(5);
+
+/// No pause after a failure is longer.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(30 * 60);
+
+/// A pause after a failure is at most this many intervals.
+const BACK_OFF_INTERVALS: u32 = 10;
+
+/// Pauses are this much longer or shorter by chance, so that repositories and origins do not poll in step.
+const JITTER: f64 = 0.1;
+
+/// With more repositories than this their first polls are spread.
+const SPREAD_ABOVE: usize = 20;
+
+/// How far the first poll of each further repository is spread.
+const SPREAD_PER_REPOSITORY: Duration = Duration::from_millis(50);
+
+/// How long after the start a repository is first polled. `chance` is in `0.0..1.0`.
+pub(crate) fn first_delay(repositories: usize, interval: Duration, chance: f64) -> Duration {
+    if repositories <= SPREAD_ABOVE {
+        return Duration::ZERO;
+    }
+    let spread = SPREAD_PER_REPOSITORY.saturating_mul(u32::try_from(repositories).unwrap_or(u32::MAX));
+    spread.min(interval).mul_f64(chance)
+}
+
+/// The schedule of one repository.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    interval: Duration,
+    failures: u32,
+    begun: Option<Instant>,
+    kicked: bool,
+    next: Instant,
+}
+
+impl Schedule {
+    /// A schedule whose first poll is due at `first`.
+    pub(super) fn new(interval: Duration, first: Instant) -> Self {
+        Self { interval, failures: 0, begun: None, kicked: false, next: first }
+    }
+
+    /// When the next poll is due.
+    pub(super) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Somebody knows that something moved: poll as soon as the gap allows. A kick during a poll asks for another one,
+    /// because the running one may have looked already.
+    pub(super) fn kick(&mut self, now: Instant) {
+        self.kicked = true;
+        self.next = self.next.min(self.earliest(now));
+    }
+
+    /// A poll begins.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.begun = Some(now);
+        self.kicked = false;
+    }
+
+    /// It succeeded. `chance` is in `0.0..1.0`.
+    pub(super) fn succeeded(&mut self, now: Instant, chance: f64) {
+        self.failures = 0;
+        self.ended(now, self.interval, chance);
+    }
+
+    /// It failed.
+    pub(super) fn failed(&mut self, now: Instant, chance: f64) {
+        self.failures = self.failures.saturating_add(1);
+        self.ended(now, back_off(self.interval, self.failures), chance);
+    }
+
+    fn ended(&mut self, now: Instant, pause: Duration, chance: f64) {
+        let earliest = self.earliest(now);
+        self.next = if self.kicked { earliest } else { earliest.max(now + jittered(pause, chance)) };
+    }
+
+    fn earliest(&self, now: Instant) -> Instant {
+        self.begun.map_or(now, |begun| now.max(begun + SHORTEST_GAP))
+    }
+}
+
+/// The pause after this many failures in a row, one or more.
+fn back_off(interval: Duration, failures: u32) -> Duration {
+    let doublings = (failures - 1).min(20);
+    let longest = (interval * BACK_OFF_INTERVALS).min(LONGEST_BACK_OFF);
+    interval.min(FIRST_BACK_OFF).saturating_mul(1 << doublings).min(longest)
+}
+
+fn jittered(pause: Duration, chance: f64) -> Duration {
+    pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const MIDDLE: f64 = 0.5;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn an_interval_after_each_success_give_or_take_a_tenth() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(2 * MINUTE, start);
+        assert_eq!(schedule.next(), start);
+        schedule.begin(start);
+        for (chance, expected) in [(0.0, 108), (MIDDLE, 120), (0.999_999, 131)] {
+            schedule.succeeded(start, chance);
+            assert_eq!((schedule.next() - start).as_secs(), expected);
+        }
+    }
+
+    #[test]
+    fn failures_back_off_to_a_bound_and_a_success_forgets_them() {
+        let pauses = |interval, count| (1..=count).map(|n| back_off(interval, n).as_secs()).collect::<Vec<_>>();
+        assert_eq!(pauses(2 * MINUTE, 10), [5, 10, 20, 40, 80, 160, 320, 640, 1200, 1200]);
+        assert_eq!(pauses(seconds(1), 6), [1, 2, 4, 8, 10, 10]);
+        assert_eq!(pauses(60 * MINUTE, 11).last(), Some(&1800));
+        assert_eq!(back_off(2 * MINUTE, u32::MAX), 20 * MINUTE);
+
+        let start = Instant::now();
+        let mut schedule = Schedule::new(2 * MINUTE, start);
+        schedule.begin(start);
+        schedule.failed(start, MIDDLE);
+        schedule.failed(start, MIDDLE);
+        assert_eq!(schedule.next() - start, seconds(10));
+        schedule.succeeded(start, MIDDLE);
+        schedule.failed(start, MIDDLE);
+        assert_eq!(schedule.next() - start, seconds(5));
+    }
+
+    #[test]
+    fn a_kick_polls_at_once_but_never_twice_within_the_gap() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(2 * MINUTE, start);
+        schedule.begin(start);
+        schedule.succeeded(start, MIDDLE);
+        schedule.kick(start + Duration::from_millis(200));
+        assert_eq!(schedule.next(), start + SHORTEST_GAP);
+        schedule.kick(start + seconds(30));
+        assert_eq!(schedule.next(), start + SHORTEST_GAP, "the earlier one stands");
+
+        schedule.begin(start + seconds(40));
+        schedule.kick(start + seconds(41));
+        schedule.succeeded(start + seconds(45), MIDDLE);
+        assert_eq!(schedule.next(), start + seconds(45), "kicked while it was polled: poll again");
+        schedule.begin(start + seconds(45));
+        schedule.succeeded(start + seconds(46), MIDDLE);
+        assert_eq!(schedule.next(), start + seconds(166));
+    }
+
+    #[test]
+    fn a_kick_ends_a_back_off() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(2 * MINUTE, start);
+        schedule.begin(start);
+        (0..8).for_each(|_| schedule.failed(start, MIDDLE));
+        assert_eq!(schedule.next() - start, seconds(640));
+        schedule.kick(start + MINUTE);
+        assert_eq!(schedule.next(), start + MINUTE);
+    }
+
+    #[test]
+    fn many_repositories_do_not_begin_in_one_moment() {
+        assert_eq!(first_delay(20, MINUTE, 0.9), Duration::ZERO);
+        assert_eq!(first_delay(100, MINUTE, MIDDLE), Duration::from_millis(2500));
+        assert_eq!(first_delay(1_000_000, MINUTE, MIDDLE), MINUTE / 2, "within one interval");
+    }
+
+    proptest! {
+        #[test]
+        fn polls_never_begin_closer_than_the_gap(
+            interval in 1u64..600, events in proptest::collection::vec((0u8..4, 0u64..5_000, 0.0f64..1.0), 0..60)
+        ) {
+            let mut now = Instant::now();
+            let mut schedule = Schedule::new(seconds(interval), now);
+            let mut last: Option<Instant> = None;
+            for (event, after, chance) in events {
+                now += Duration::from_millis(after);
+                match event {
+                    0 => schedule.kick(now),
+                    _ => {
+                        now = now.max(schedule.next());
+                        prop_assert!(last.is_none_or(|last| now >= last + SHORTEST_GAP));
+                        schedule.begin(now);
+                        last = Some(now);
+                        if event == 1 { schedule.failed(now, chance) } else { schedule.succeeded(now, chance) }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What is known of a repository from outside: a value that is replaced as it changes.
+
+use std::time::SystemTime;
+
+use weir_shared::name::ServiceName;
+
+use crate::mirror::FetchSnapshot;
+
+/// How a repository is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepositoryState {
+    /// What its agent does just now.
+    pub phase: Phase,
+    /// Whether the upstream answers.
+    pub health: Health,
+    /// Whether the mirror holds what the upstream held at some time.
+    pub mirrored: bool,
+    /// Polls that ended since the start, each with everything that followed from it.
+    pub attempts: u64,
+    /// Polls that failed since the last that did not.
+    pub consecutive_failures: u32,
+    /// When the upstream last answered.
+    pub last_success: Option<SystemTime>,
+    /// When it is asked next, as far as is known.
+    pub next_poll: Option<SystemTime>,
+}
+
+/// What a repository's agent does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// It waits for the next poll.
+    Idle,
+    /// It fetches the repository for the first time.
+    Cloning {
+        /// How far it is.
+        progress: FetchSnapshot,
+    },
+    /// It asks what moved, and fetches that.
+    Polling {
+        /// How far it is.
+        progress: FetchSnapshot,
+    },
+    /// A poll's deadline has passed; it was told to stop and has not come back.
+    Overdue,
+    /// It builds a tarball.
+    Building {
+        /// Of this service.
+        service: ServiceName,
+    },
+}
+
+impl Phase {
+    /// The word for `/status`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Phase::Idle => "idle",
+            Phase::Cloning { .. } => "cloning",
+            Phase::Polling { .. } => "polling",
+            Phase::Overdue => "overdue",
+            Phase::Building { .. } => "building",
+        }
+    }
+}
+
+/// Whether a repository's upstream answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It was not asked since the start.
+    Unknown,
+    /// It does.
+    Healthy {
+        /// Since when without a failure.
+        since: SystemTime,
+    },
+    /// It does not.
+    Unhealthy {
+        /// Since when without a success.
+        since: SystemTime,
+        /// The last failure.
+        failure: Failure,
+    },
+}
+
+/// Why a poll failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Where: `connect`, `authenticate`, `list refs`, `fetch`, `write`.
+    pub step: &'static str,
+    /// In plain words, without credentials or the user info of a URL.
+    pub reason: String,
+    /// Whether it took too long, rather than that something answered with an error.
+    pub timeout: bool,
+}
+
+impl RepositoryState {
+    pub(super) fn new() -> Self {
+        Self {
+            phase: Phase::Idle,
+            health: Health::Unknown,
+            mirrored: false,
+            attempts: 0,
+            consecutive_failures: 0,
+            last_success: None,
+            next_poll: None,
+        }
+    }
+
+    /// The upstream answered.
+    pub(super) fn poll_succeeded(&mut self, now: SystemTime) {
+        self.mirrored = true;
+        self.consecutive_failures = 0;
+        self.last_success = Some(now);
+        if !matches!(self.health, Health::Healthy { .. }) {
+            self.health = Health::Healthy { since: now };
+        }
+    }
+
+    /// A poll failed. True when that is news: it worked before, or the reason is another.
+    pub(super) fn poll_failed(&mut self, failure: Failure, now: SystemTime) -> bool {
+        self.consecutive_failures = self.consecutive_failures.saturating_add(1);
+        self.says_unhealthy(failure, now)
+    }
+
+    /// The upstream is found unhealthy, while its poll may still be under way.
+    pub(super) fn says_unhealthy(&mut self, failure: Failure, now: SystemTime) -> bool {
+        let (since, news) = match &self.health {
+            Health::Unhealthy { since, failure: known } => (*since, *known != failure),
+            _ => (now, true),
+        };
+        self.health = Health::Unhealthy { since, failure };
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    fn failure(reason: &str) -> Failure {
+        Failure { step: "connect", reason: reason.to_owned(), timeout: false }
+    }
+
+    #[test]
+    fn since_is_the_first_of_a_row_and_only_a_change_is_news() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut state = RepositoryState::new();
+        assert!(state.poll_failed(failure("refused"), at(1)));
+        assert!(!state.poll_failed(failure("refused"), at(2)));
+        assert!(state.poll_failed(failure("no route"), at(3)));
+        assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("no route") });
+        assert_eq!((state.consecutive_failures, state.mirrored), (3, false));
+
+        state.poll_succeeded(at(4));
+        state.poll_succeeded(at(5));
+        assert_eq!(state.health, Health::Healthy { since: at(4) });
+        assert_eq!((state.consecutive_failures, state.last_success), (0, Some(at(5))));
+    }
+}

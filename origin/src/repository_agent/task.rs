@@ -1,0 +1,251 @@
+//! The owner of a repository: what happens, in one loop.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio_util::task::TaskTracker;
+use weir_shared::name::ServiceName;
+use weir_shared::process::shutdown::Drain;
+
+use super::build::{BuildOptions, ServiceFailure};
+use super::handle::{HEAL_QUEUE, Handle, Heal};
+use super::mirror_slot::MirrorSlot;
+use super::poll::{PollEnd, Poller};
+use super::schedule::{Schedule, first_delay};
+use super::state::{Failure, Health, Phase, RepositoryState};
+use crate::census::Census;
+use crate::config::{LimitsConfig, RepositoryConfig};
+use crate::data_dir::DataDir;
+use crate::metrics::Metrics;
+use crate::mirror::Poll;
+use crate::publisher::Publisher;
+use crate::service::{Condition, Service};
+use crate::tarball::ContentKey;
+
+/// What the agents of one origin share.
+#[derive(Clone)]
+pub(crate) struct Crew {
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) data_dir: DataDir,
+    pub(crate) census: Arc<Census>,
+    pub(crate) metrics: Metrics,
+    pub(crate) build: BuildOptions,
+    /// Upstreams that are asked at a time.
+    pub(crate) fetches: Arc<Semaphore>,
+    /// Tarballs that are built at a time.
+    pub(crate) builds: Arc<Semaphore>,
+    /// Told when something was published: blobs may have become superfluous.
+    pub(crate) published: Arc<Notify>,
+    /// The threads of all jobs.
+    pub(crate) threads: TaskTracker,
+    /// How many repositories there are.
+    pub(crate) repositories: usize,
+}
+
+impl Crew {
+    /// What the agents share, within these limits.
+    pub(crate) fn new(
+        publisher: Arc<Publisher>,
+        data_dir: DataDir,
+        census: Arc<Census>,
+        metrics: Metrics,
+        limits: &LimitsConfig,
+        repositories: usize,
+    ) -> Self {
+        Self {
+            publisher,
+            data_dir,
+            census,
+            metrics,
+            build: BuildOptions { limits: limits.tarball(), threads: limits.build_threads },
+            fetches: Arc::new(Semaphore::new(limits.concurrent_fetches)),
+            builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
+            published: Arc::default(),
+            threads: TaskTracker::new(),
+            repositories,
+        }
+    }
+}
+
+/// Starts the agent of a repository.
+pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew: &Crew, drain: &Drain) -> Handle {
+    let state = Arc::new(watch::Sender::new(RepositoryState::new()));
+    let kicks = Arc::new(Notify::new());
+    let (heals, heal_queue) = mpsc::channel(HEAL_QUEUE);
+    let handle = Handle { state: state.subscribe(), kicks: kicks.clone(), heals };
+    let mirror = Arc::new(MirrorSlot::new(crew.data_dir.mirror(&config.name, &config.url), crew.data_dir.clone()));
+    let poller = Arc::new(Poller {
+        upstream: config.upstream(),
+        poll_timeout: config.poll_timeout,
+        mirror: mirror.clone(),
+        state: state.clone(),
+        fetches: crew.fetches.clone(),
+        threads: crew.threads.clone(),
+        thread_name: format!("poll {}", config.name),
+    });
+    let first = Instant::now() + first_delay(crew.repositories, config.poll_interval, fastrand::f64());
+    let schedule = Schedule::new(config.poll_interval, first);
+    let task = Task {
+        config,
+        services,
+        mirror,
+        poller,
+        state,
+        schedule,
+        unsettled: true,
+        hopeless: HashMap::new(),
+        crew: crew.clone(),
+    };
+    let begun = drain.clone();
+    drain.spawn(async move {
+        // Dropping the loop tells its jobs to stop; what is published is durable already.
+        tokio::select! {
+            () = begun.begun() => {}
+            () = Box::pin(task.run(kicks, heal_queue)) => {}
+        }
+    });
+    handle
+}
+
+type Polling = Pin<Box<dyn Future<Output = PollEnd> + Send>>;
+
+/// The owner of a repository.
+pub(super) struct Task {
+    pub(super) config: RepositoryConfig,
+    pub(super) services: Vec<Arc<Service>>,
+    pub(super) mirror: Arc<MirrorSlot>,
+    poller: Arc<Poller>,
+    pub(super) state: Arc<watch::Sender<RepositoryState>>,
+    schedule: Schedule,
+    /// The services must be looked at even if nothing moved.
+    pub(super) unsettled: bool,
+    /// The content whose build failed for good, and why; it is not tried again.
+    pub(super) hopeless: HashMap<ServiceName, (ContentKey, ServiceFailure)>,
+    pub(super) crew: Crew,
+}
+
+impl Task {
+    async fn run(mut self, kicks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
+        self.restore().await;
+        let mut polling: Option<Polling> = None;
+        loop {
+            let due = tokio::time::Instant::from_std(self.schedule.next());
+            tokio::select! {
+                end = ended(&mut polling) => {
+                    polling = None;
+                    self.polled(end).await;
+                }
+                // A heal reads the mirror only, so it need not wait for a poll that hangs.
+                Some(heal) = heals.recv() => {
+                    self.heal(&heal.blob).await;
+                    let _ = heal.done.send(());
+                }
+                () = kicks.notified() => self.schedule.kick(Instant::now()),
+                () = tokio::time::sleep_until(due), if polling.is_none() => {
+                    self.schedule.begin(Instant::now());
+                    self.state.send_modify(|state| state.next_poll = None);
+                    polling = Some(Box::pin(self.poller.clone().poll()));
+                }
+            }
+            self.show_next_poll(polling.is_some());
+        }
+    }
+
+    /// What the mirror holds since before the start is published without asking the upstream. What fails here is not
+    /// held against a service: the poll that follows will tell.
+    async fn restore(&mut self) {
+        if self.mirror.exists() {
+            let services = self.services.clone();
+            self.pass(&services, true).await;
+            if services.iter().any(|service| service.condition() == Condition::Following) {
+                self.state.send_modify(|state| state.mirrored = true);
+            }
+        }
+    }
+
+    async fn polled(&mut self, end: PollEnd) {
+        let name = self.config.name.clone();
+        let metrics = self.crew.metrics.clone();
+        metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
+        let result = match end.result {
+            Ok(poll) => self.poll_succeeded(poll, SystemTime::now()).await,
+            Err(failure) => self.poll_failed(failure, SystemTime::now()),
+        };
+        metrics.polls.with_label_values(&[name.as_str(), result]).inc();
+        self.state.send_modify(|state| {
+            state.attempts += 1;
+            state.phase = Phase::Idle;
+        });
+    }
+
+    async fn poll_succeeded(&mut self, poll: Poll, now: SystemTime) -> &'static str {
+        let name = self.config.name.clone();
+        let before = self.state.borrow().clone();
+        self.state.send_modify(|state| {
+            state.poll_succeeded(now);
+            state.phase = Phase::Idle;
+        });
+        if matches!(before.health, Health::Unhealthy { .. }) {
+            tracing::info!(repository = %name, failures = before.consecutive_failures, "the upstream answers again");
+        }
+        if !before.mirrored {
+            tracing::info!(repository = %name, "the repository is mirrored");
+            self.remove_other_mirrors();
+        }
+        self.crew.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(1);
+        self.crew.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
+        let changed = matches!(poll, Poll::Changed { .. });
+        if changed || self.unsettled {
+            let services = self.services.clone();
+            self.pass(&services, false).await;
+        }
+        self.schedule.succeeded(Instant::now(), fastrand::f64());
+        if changed { "changed" } else { "unchanged" }
+    }
+
+    fn poll_failed(&mut self, failure: Failure, now: SystemTime) -> &'static str {
+        let (step, reason, timeout) = (failure.step, failure.reason.clone(), failure.timeout);
+        let mut news = false;
+        self.state.send_modify(|state| {
+            // A hang was shown when it was found, and is logged here.
+            news = state.poll_failed(failure, now) || state.phase == Phase::Overdue;
+        });
+        if news {
+            tracing::warn!(repository = %self.config.name, step, reason, "the upstream cannot be polled");
+        }
+        self.crew.metrics.repository_healthy.with_label_values(&[self.config.name.as_str()]).set(0);
+        self.schedule.failed(Instant::now(), fastrand::f64());
+        if timeout { "timeout" } else { "failed" }
+    }
+
+    fn remove_other_mirrors(&self) {
+        let mirror = self.mirror.clone();
+        let removed = super::job::Job::begin("clean up", &self.crew.threads, move |_| mirror.remove_others());
+        drop(removed);
+    }
+
+    fn show_next_poll(&self, polling: bool) {
+        let in_future = self.schedule.next().saturating_duration_since(Instant::now());
+        let next = (!polling).then(|| SystemTime::now() + in_future);
+        self.state.send_if_modified(|state| {
+            let news = state.next_poll.is_some() != next.is_some();
+            state.next_poll = next;
+            news
+        });
+    }
+}
+
+async fn ended(polling: &mut Option<Polling>) -> PollEnd {
+    match polling {
+        Some(polling) => polling.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,112 @@
+//! A service as the running origin knows it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::config::ConfigError;
+
+use crate::config::ServiceConfig;
+use crate::revision::Revision;
+use crate::tarball::Selection;
+
+/// A configured service: what it follows, what it is at, and whether it can follow.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) name: ServiceName,
+    pub(crate) repository: RepositoryName,
+    pub(crate) revision: Revision,
+    pub(crate) selection: Selection,
+    current: watch::Sender<Option<Arc<Descriptor>>>,
+    condition: watch::Sender<Condition>,
+}
+
+/// Whether a service follows its ref.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Not looked at since the start.
+    Pending,
+    /// What is published is what the mirror holds.
+    Following,
+    /// The last good publication stays, if there is one.
+    Unhealthy {
+        /// Since when without a success.
+        since: SystemTime,
+        /// Where: `resolve`, `select`, `build` or `store`.
+        step: &'static str,
+        /// In plain words.
+        reason: String,
+    },
+}
+
+impl Condition {
+    /// The word for `/status`.
+    pub(crate) fn as_str(&self) -> &'static str {
+        match self {
+            Condition::Pending => "pending",
+            Condition::Following => "following",
+            Condition::Unhealthy { .. } => "unhealthy",
+        }
+    }
+}
+
+impl Service {
+    /// A configured service with what was published of it before the process started.
+    pub(crate) fn new(config: &ServiceConfig, current: Option<Descriptor>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            name: config.name.clone(),
+            repository: config.repository.clone(),
+            revision: config.revision.clone(),
+            selection: config.selection()?,
+            current: watch::Sender::new(current.map(Arc::new)),
+            condition: watch::Sender::new(Condition::Pending),
+        })
+    }
+
+    /// What is published.
+    pub(crate) fn current(&self) -> Option<Arc<Descriptor>> {
+        self.current.borrow().clone()
+    }
+
+    /// What is published, as it changes.
+    pub(crate) fn follow(&self) -> watch::Receiver<Option<Arc<Descriptor>>> {
+        self.current.subscribe()
+    }
+
+    /// Shows a descriptor that is durable.
+    pub(crate) fn show(&self, descriptor: Descriptor) {
+        self.current.send_replace(Some(Arc::new(descriptor)));
+    }
+
+    /// Whether it follows its ref.
+    pub(crate) fn condition(&self) -> Condition {
+        self.condition.borrow().clone()
+    }
+
+    /// Whether it follows its ref, as it changes.
+    pub(crate) fn follow_condition(&self) -> watch::Receiver<Condition> {
+        self.condition.subscribe()
+    }
+
+    /// It follows its ref (again).
+    pub(crate) fn followed(&self) {
+        let was = self.condition.send_replace(Condition::Following);
+        if matches!(was, Condition::Unhealthy { .. }) {
+            tracing::info!(service = %self.name, "the service follows its ref again");
+        }
+    }
+
+    /// It cannot follow its ref. Logged when the reason is a new one.
+    pub(crate) fn fell_ill(&self, step: &'static str, reason: String, now: SystemTime) {
+        let since = match self.condition() {
+            Condition::Unhealthy { reason: known, .. } if known == reason => return,
+            Condition::Unhealthy { since, .. } => since,
+            _ => now,
+        };
+        let published = self.current.borrow().is_some();
+        tracing::warn!(service = %self.name, step, reason, published, "the service cannot follow its ref");
+        self.condition.send_replace(Condition::Unhealthy { since, step, reason });
+    }
+}

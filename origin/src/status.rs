@@ -1,0 +1,91 @@
+//! `/status`: what a person wants to see, as JSON.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use weir_shared::name::{NodeName, RepositoryName};
+
+use crate::catalog::Catalog;
+use crate::mirror::FetchSnapshot;
+use crate::repository_agent::{Handle, Health, Phase, RepositoryState};
+use crate::service::{Condition, Service};
+
+/// All repositories and services, with their states.
+pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog) -> Value {
+    json!({
+        "role": "origin",
+        "name": name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "started": time(started),
+        "repositories": catalog.repositories().map(|(name, agent)| repository(name, agent)).collect::<Vec<_>>(),
+        "services": catalog.services().map(|each| service(each)).collect::<Vec<_>>(),
+    })
+}
+
+fn repository(name: &RepositoryName, agent: &Handle) -> Value {
+    let RepositoryState { phase, health, mirrored, attempts, consecutive_failures, last_success, next_poll } =
+        agent.state();
+    let (health, since, failure) = match health {
+        Health::Unknown => ("unknown", None, None),
+        Health::Healthy { since } => ("healthy", Some(since), None),
+        Health::Unhealthy { since, failure } => ("unhealthy", Some(since), Some(failure)),
+    };
+    json!({
+        "name": name,
+        "phase": phase.as_str(),
+        "progress": match &phase {
+            Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
+            Phase::Building { service } => json!({ "service": service }),
+            Phase::Idle | Phase::Overdue => Value::Null,
+        },
+        "health": health,
+        "since": since.map(time),
+        "failure": failure.map(|failure| json!({
+            "step": failure.step, "reason": failure.reason, "timeout": failure.timeout,
+        })),
+        "mirrored": mirrored,
+        "polls": attempts,
+        "consecutive_failures": consecutive_failures,
+        "last_success": last_success.map(time),
+        "next_poll": next_poll.map(time),
+    })
+}
+
+fn progress(at: &FetchSnapshot) -> Value {
+    json!({ "phase": at.phase, "done": at.done, "total": at.total, "bytes": at.bytes })
+}
+
+fn service(service: &Service) -> Value {
+    let condition = service.condition();
+    let current = service.current();
+    json!({
+        "name": service.name,
+        "repository": service.repository,
+        "ref": service.revision.to_string(),
+        "folder": service.selection.folder,
+        "condition": condition.as_str(),
+        "failure": match &condition {
+            Condition::Unhealthy { since, step, reason } => {
+                json!({ "since": time(*since), "step": step, "reason": reason })
+            }
+            Condition::Pending | Condition::Following => Value::Null,
+        },
+        "published": current.map(|descriptor| {
+            let publication = descriptor.publication();
+            json!({
+                "generation": publication.generation,
+                "revision": descriptor.revision(),
+                "digest": publication.digest,
+                "commit": publication.commit,
+                "size": publication.size,
+                "published_at": time(publication.published_at),
+                "omitted": publication.omitted.len(),
+                "representations": descriptor.representations(),
+            })
+        }),
+    })
+}
+
+fn time(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}
