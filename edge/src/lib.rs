@@ -1,1 +1,20 @@
-//! wip
+//! The edge: the cache between agents and origins.
+//!
+//! [`start`] composes it: `agent_api` answers agents from the `service_table` (what each service is now) and the
+//! `blob_cache` (the bytes); what they do not hold they ask of origins through `origin_client`, once per service and
+//! once per blob, whoever asks (`single_flight`).
+
+mod agent_api;
+mod blob_cache;
+mod clock;
+pub mod config;
+mod edge;
+mod metrics;
+mod origin_client;
+mod service_table;
+mod single_flight;
+mod status;
+mod version;
+
+pub use config::Config;
+pub use edge::{Running, start};

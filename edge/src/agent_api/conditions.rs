@@ -1,0 +1,129 @@
+//! What a request's preconditions and range make of it (RFC 9110 sections 13 and 14). Pure.
+
+use std::ops::Range;
+
+use http::{HeaderMap, Method, header};
+use weir_shared::conditional::{if_none_match, if_range};
+use weir_shared::digest::TarballDigest;
+use weir_shared::range::{Requested, requested};
+
+use super::headers::joined;
+use crate::version::Form;
+
+/// What is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Everything.
+    Full,
+    /// These bytes.
+    Part(Range<u64>),
+    /// Nothing: the client holds it, under this tag.
+    NotModified(String),
+    /// Nothing: `If-Match` names something else.
+    PreconditionFailed,
+    /// Nothing: the range begins beyond the end.
+    Unsatisfiable,
+}
+
+/// Decides, in the order of RFC 9110 section 13.2.2. Dates are not looked at: no `Last-Modified` is ever sent.
+pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDigest, form: &Form<'_>) -> Decision {
+    let current = form.tag.text.as_str();
+    if joined(headers, &header::IF_MATCH).is_some_and(|tags| !if_match(&tags, current)) {
+        return Decision::PreconditionFailed;
+    }
+    let not_modified = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| if_none_match(&tags, digest, current));
+    if let Some(tag) = not_modified {
+        return Decision::NotModified(tag);
+    }
+    if method != Method::GET || form.is_decoded() {
+        return Decision::Full;
+    }
+    if joined(headers, &header::IF_RANGE).is_some_and(|tag| !if_range(&tag, current)) {
+        return Decision::Full;
+    }
+    match requested(joined(headers, &header::RANGE).as_deref(), form.length) {
+        Requested::Full => Decision::Full,
+        Requested::Part(part) => Decision::Part(part),
+        Requested::Unsatisfiable => Decision::Unsatisfiable,
+    }
+}
+
+/// Strong comparison: the whole tag, and no weak one. None of our tags holds a comma.
+fn if_match(header: &str, current: &str) -> bool {
+    header.trim() == "*" || header.split(',').any(|tag| tag.trim() == current)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::Version;
+    use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
+    use weir_shared::digest::{BlobDigest, Sha256};
+    use weir_shared::encoding::Encoding;
+
+    fn version() -> Version {
+        Version::new(Descriptor::new(DescriptorFields {
+            publication: Publication {
+                service: "shop".parse().unwrap(),
+                repository: "shop".parse().unwrap(),
+                generation: 5,
+                digest: TarballDigest::of(b"tar"),
+                sha256: Sha256::from_bytes([7; 32]),
+                size: 1000,
+                commit: "c".repeat(40).parse().unwrap(),
+                published_at: std::time::UNIX_EPOCH,
+                format: FORMAT,
+                omitted: Vec::new(),
+            },
+            revision: 1,
+            representations: vec![Representation {
+                encoding: Encoding::Zstd,
+                dictionary: None,
+                digest: BlobDigest::of(b"zstd"),
+                size: 100,
+            }],
+        }))
+    }
+
+    fn decide_for(method: &Method, accept: &str, pairs: &[(header::HeaderName, &str)]) -> Decision {
+        let version = version();
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let value = value
+                .replace("IDENTITY", version.form(None).unwrap().tag.text.as_str())
+                .replace("ZSTD", version.form(Some("zstd")).unwrap().tag.text.as_str());
+            headers.append(name, value.parse().unwrap());
+        }
+        let form = version.form(Some(accept)).unwrap();
+        decide(method, &headers, &version.descriptor().publication().digest, &form)
+    }
+
+    #[test]
+    fn the_order_of_the_rfc() {
+        use header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
+        let identity = version().form(None).unwrap().tag.text.clone();
+        for (pairs, expected) in [
+            (vec![], Decision::Full),
+            (vec![(RANGE, "bytes=1-2")], Decision::Part(1..3)),
+            (vec![(RANGE, "bytes=100-")], Decision::Unsatisfiable),
+            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "ZSTD")], Decision::Part(1..3)),
+            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "IDENTITY")], Decision::Full),
+            (vec![(RANGE, "bytes=1-2"), (IF_NONE_MATCH, "IDENTITY")], Decision::NotModified(identity)),
+            (vec![(IF_NONE_MATCH, "\"other\"")], Decision::Full),
+            (vec![(IF_MATCH, "ZSTD")], Decision::Full),
+            (vec![(IF_MATCH, "\"x\", ZSTD")], Decision::Full),
+            (vec![(IF_MATCH, "*")], Decision::Full),
+            (vec![(IF_MATCH, "W/ZSTD")], Decision::PreconditionFailed),
+            (vec![(IF_MATCH, "IDENTITY"), (IF_NONE_MATCH, "ZSTD")], Decision::PreconditionFailed),
+        ] {
+            assert_eq!(decide_for(&Method::GET, "zstd", &pairs), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn identity_and_head_have_no_ranges() {
+        let range = [(header::RANGE, "bytes=1-2")];
+        assert_eq!(decide_for(&Method::GET, "identity", &range), Decision::Full);
+        assert_eq!(decide_for(&Method::HEAD, "zstd", &range), Decision::Full);
+    }
+}

@@ -1,0 +1,35 @@
+//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor, byte for byte.
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use weir_shared::conditional::if_none_match_tag;
+use weir_shared::name::ServiceName;
+use weir_shared::process::serve::{Body, RequestBody};
+
+use super::error::ApiError;
+use super::headers::{Lifetime, joined};
+use super::{Answer, Inner, demand};
+
+impl Inner {
+    pub(super) async fn descriptor(
+        &self,
+        request: &Request<RequestBody>,
+        service: &ServiceName,
+    ) -> Result<Answer, ApiError> {
+        let found = self.lookup.find(service, demand(request)).await;
+        let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
+        let tag = &found.version.values.descriptor_tag;
+        let held = joined(request.headers(), &header::IF_NONE_MATCH);
+        let not_modified = held.is_some_and(|held| if_none_match_tag(&held, &tag.text));
+        let mut response = Response::new(Body::Empty);
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, tag.value.clone());
+        self.rendered.caching(headers, found.age, &found.status, Lifetime::Current);
+        if not_modified {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        } else {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            *response.body_mut() = Body::Full(found.version.descriptor().bytes().clone());
+        }
+        Ok(Answer { response, status: found.status })
+    }
+}

@@ -1,0 +1,108 @@
+//! The headers of tarballs and descriptors. What HEAD, GET, 206 and 304 share is written in one place.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use weir_shared::cache_status::CacheStatus;
+use weir_shared::encoding::Encoding;
+use weir_shared::name::NodeName;
+
+use crate::service_table::Found;
+use crate::service_table::freshness::Parameters;
+use crate::version::Form;
+
+const WEIR_DIGEST: HeaderName = HeaderName::from_static("weir-digest");
+const WEIR_GENERATION: HeaderName = HeaderName::from_static("weir-generation");
+const WEIR_COMMIT: HeaderName = HeaderName::from_static("weir-commit");
+const UNENCODED_DIGEST: HeaderName = HeaderName::from_static("unencoded-digest");
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// How long the port for HTTP/3 may be remembered, in seconds: a day.
+const ALT_SVC_MAX_AGE: u32 = 86_400;
+
+/// Which cache lifetime an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// What is current now.
+    Current,
+    /// What stands under its digest.
+    Immutable,
+}
+
+/// Header values that are the same for every answer of this edge.
+pub(super) struct Rendered {
+    name: String,
+    pub(super) alt_svc: HeaderValue,
+    current: HeaderValue,
+    immutable: HeaderValue,
+    vary: HeaderValue,
+    hit: HeaderValue,
+}
+
+impl Rendered {
+    pub(super) fn new(name: &NodeName, port: u16, parameters: &Parameters) -> Self {
+        let value = |text: String| HeaderValue::try_from(text).expect("names and numbers are visible ASCII");
+        Self {
+            alt_svc: value(format!("h3=\":{port}\"; ma={ALT_SVC_MAX_AGE}")),
+            current: value(parameters.cache_control()),
+            immutable: HeaderValue::from_static("max-age=31536000, immutable"),
+            vary: HeaderValue::from_static("Accept-Encoding, Available-Dictionary"),
+            hit: value(CacheStatus::Hit { stale_for: 0 }.header(name.as_str())),
+            name: name.to_string(),
+        }
+    }
+
+    /// What a `304` carries of a tarball, but for the tag.
+    pub(super) fn validators(&self, headers: &mut HeaderMap, found: &Found, status: &CacheStatus, life: Lifetime) {
+        let values = &found.version.values;
+        headers.reserve(20);
+        headers.insert(WEIR_DIGEST, values.digest.clone());
+        if life == Lifetime::Current {
+            headers.insert(WEIR_GENERATION, values.generation.clone());
+            headers.insert(WEIR_COMMIT, values.commit.clone());
+        }
+        headers.insert(header::CONTENT_LOCATION, values.content_location.clone());
+        headers.insert(header::VARY, self.vary.clone());
+        self.caching(headers, found.age, status, life);
+    }
+
+    /// What a `200` or `206` carries of a tarball besides; not its length.
+    pub(super) fn representation(&self, headers: &mut HeaderMap, found: &Found, form: &Form<'_>) {
+        headers.insert(header::ETAG, form.tag.value.clone());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+        if form.encoding != Encoding::Identity {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(form.encoding.as_str()));
+        }
+        headers.insert(UNENCODED_DIGEST, found.version.values.unencoded_digest.clone());
+        let ranges = if form.is_decoded() { "none" } else { "bytes" };
+        headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static(ranges));
+    }
+
+    /// What says how this answer came about and how long it holds.
+    pub(super) fn caching(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus, life: Lifetime) {
+        let lifetime = match life {
+            Lifetime::Current => &self.current,
+            Lifetime::Immutable => &self.immutable,
+        };
+        headers.insert(header::CACHE_CONTROL, lifetime.clone());
+        headers.insert(header::AGE, HeaderValue::from(age.as_secs()));
+        let status = match status {
+            CacheStatus::Hit { stale_for: 0 } => self.hit.clone(),
+            other => HeaderValue::try_from(other.header(&self.name)).expect("names and numbers are visible ASCII"),
+        };
+        headers.insert(CACHE_STATUS, status);
+    }
+}
+
+/// A list header's value, whether it came in one line or in several. Lines that are not text are passed over.
+pub(super) fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+    let mut lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let mut all = Cow::Borrowed(lines.next()?);
+    for line in lines {
+        let all = all.to_mut();
+        all.push_str(", ");
+        all.push_str(line);
+    }
+    Some(all)
+}

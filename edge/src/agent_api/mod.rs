@@ -1,0 +1,149 @@
+//! Answers agents: one handler for HTTP/1.1, 2 and 3.
+
+mod conditions;
+mod descriptor;
+mod error;
+mod headers;
+mod tarball;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::{HeaderValue, Method, Request, Response, Version, header};
+use http_body::Body as _;
+use weir_shared::cache_status::CacheStatus;
+use weir_shared::name::NodeName;
+use weir_shared::process::serve::{Body, Handler, Peer, RequestBody};
+use weir_shared::process::shutdown::Drain;
+use weir_shared::route::Route;
+
+use self::error::ApiError;
+use self::headers::Rendered;
+use self::tarball::Which;
+use crate::blob_cache::BlobCache;
+use crate::metrics::ApiMetrics;
+use crate::service_table::{Demand, Lookup};
+
+/// The handler.
+#[derive(Clone)]
+pub(crate) struct AgentApi {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    lookup: Lookup,
+    blobs: BlobCache,
+    metrics: ApiMetrics,
+    rendered: Rendered,
+    drain: Drain,
+}
+
+/// A response, and what the cache did for it.
+struct Answer {
+    response: Response<Body>,
+    status: CacheStatus,
+}
+
+impl AgentApi {
+    /// `port`: where HTTP/3 is served, for `Alt-Svc`.
+    pub(crate) fn new(
+        name: &NodeName,
+        port: u16,
+        lookup: Lookup,
+        blobs: BlobCache,
+        metrics: ApiMetrics,
+        drain: &Drain,
+    ) -> Self {
+        let rendered = Rendered::new(name, port, lookup.parameters());
+        Self { inner: Arc::new(Inner { lookup, blobs, metrics, rendered, drain: drain.clone() }) }
+    }
+}
+
+impl Handler for AgentApi {
+    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+        let api = &*self.inner;
+        let route = Route::parse(request.uri().path());
+        let label = route.as_ref().map_or("unknown", Route::label);
+        let answered = match route {
+            Ok(route) => api.answer(&request, route).await,
+            Err(error) => Err(error.into()),
+        };
+        let (mut response, cache) = match answered {
+            Ok(Answer { response, status }) => {
+                if let CacheStatus::Hit { stale_for: 1.. } = status {
+                    api.metrics.served_stale(stale_seconds(&status));
+                }
+                (response, status.as_str())
+            }
+            Err(error) => (error.into_response(), "error"),
+        };
+        api.metrics.answered(label, request.method(), cache, response.status());
+        api.complete(&request, &mut response);
+        response
+    }
+}
+
+fn stale_seconds(status: &CacheStatus) -> u64 {
+    match status {
+        CacheStatus::Hit { stale_for } => *stale_for,
+        CacheStatus::Forwarded { .. } => 0,
+    }
+}
+
+impl Inner {
+    async fn answer(&self, request: &Request<RequestBody>, route: Route) -> Result<Answer, ApiError> {
+        let which = match route {
+            Route::Service(service) => {
+                only_reading(request)?;
+                return self.descriptor(request, &service).await;
+            }
+            Route::Tarball(service) => Which::Current(service),
+            Route::TarballVersion(service, digest) => Which::Version(service, digest),
+            // These are an origin's.
+            Route::Version(..) | Route::Blob(_) => return Err(ApiError::NoSuchPath),
+        };
+        only_reading(request)?;
+        self.tarball(request, &which).await
+    }
+
+    /// What every response carries, whatever it is.
+    fn complete(&self, request: &Request<RequestBody>, response: &mut Response<Body>) {
+        if request.version() == Version::HTTP_3 {
+            // Over TCP the date is written by hyper.
+            let now = httpdate::fmt_http_date(SystemTime::now());
+            response.headers_mut().insert(header::DATE, HeaderValue::try_from(now).expect("a date is visible ASCII"));
+        } else {
+            let alternative =
+                if self.drain.has_begun() { HeaderValue::from_static("clear") } else { self.rendered.alt_svc.clone() };
+            response.headers_mut().insert(header::ALT_SVC, alternative);
+        }
+        if request.method() == Method::HEAD {
+            // Not every version of HTTP drops the body of an answer to HEAD by itself.
+            let body = std::mem::take(response.body_mut());
+            if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+                response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+            }
+        }
+    }
+}
+
+fn only_reading(request: &Request<RequestBody>) -> Result<(), ApiError> {
+    matches!(*request.method(), Method::GET | Method::HEAD).then_some(()).ok_or(ApiError::MethodNotAllowed)
+}
+
+/// A `GET` that wants the origin asked and the bytes verified again, whatever is held.
+fn is_forced(request: &Request<RequestBody>) -> bool {
+    let headers = request.headers();
+    let no_cache = |value: &HeaderValue| {
+        let directives = value.to_str().unwrap_or_default().split(',');
+        directives.map(str::trim).any(|directive| directive.eq_ignore_ascii_case("no-cache"))
+    };
+    request.method() == Method::GET
+        && !headers.contains_key(header::IF_NONE_MATCH)
+        && !headers.contains_key("available-dictionary")
+        && headers.get_all(header::CACHE_CONTROL).iter().any(no_cache)
+}
+
+fn demand(request: &Request<RequestBody>) -> Demand {
+    if is_forced(request) { Demand::Forced } else { Demand::Normal }
+}

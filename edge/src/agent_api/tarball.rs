@@ -1,0 +1,158 @@
+//! `GET` and `HEAD` of `/v1/services/{service}/tarball` and `/v1/services/{service}/tarballs/{digest}`.
+
+use std::ops::Range;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use weir_shared::cache_status::{CacheStatus, Forward};
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::process::serve::{Body, RequestBody};
+use weir_shared::range::content_range;
+
+use super::conditions::{Decision, decide};
+use super::error::ApiError;
+use super::headers::{Lifetime, joined};
+use super::{Answer, Inner, demand, is_forced};
+use crate::blob_cache::{self, FillError, Obtained, Source, Wanted};
+use crate::service_table::{Demand, Found, LookupError};
+use crate::version::Form;
+
+/// Which tarball of a service.
+pub(super) enum Which {
+    /// The one that is current.
+    Current(ServiceName),
+    /// The one with this digest.
+    Version(ServiceName, TarballDigest),
+}
+
+impl Which {
+    fn service(&self) -> &ServiceName {
+        match self {
+            Which::Current(service) | Which::Version(service, _) => service,
+        }
+    }
+
+    fn lifetime(&self) -> Lifetime {
+        match self {
+            Which::Current(_) => Lifetime::Current,
+            Which::Version(..) => Lifetime::Immutable,
+        }
+    }
+}
+
+impl Inner {
+    pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
+        let mut found = self.find(which, demand(request)).await?;
+        let mut asked_again = false;
+        loop {
+            let (form, decision) = select(request, &found, which)?;
+            let part = match decision {
+                Decision::NotModified(tag) => return Ok(self.not_modified(&found, which, &tag)),
+                Decision::PreconditionFailed => return Err(ApiError::PreconditionFailed),
+                Decision::Unsatisfiable => return Err(ApiError::Unsatisfiable { length: form.length }),
+                Decision::Full => None,
+                Decision::Part(part) => Some(part),
+            };
+            if request.method() == Method::HEAD {
+                let status = found.status;
+                return Ok(self.whole(&found, which, &form, status, Body::Empty));
+            }
+            let wanted = Wanted { digest: form.stored.digest, size: form.stored.size, origin: found.origin };
+            match self.blobs.get(wanted, is_forced(request)).await {
+                Ok(obtained) => return self.sent(&found, which, &form, part, &obtained),
+                // The representations of a version come and go: the descriptor that is held may be out of date.
+                Err(FillError::NotFound) if !asked_again => asked_again = true,
+                Err(error) => return Err(ApiError::Blob(which.service().clone(), error)),
+            }
+            found = self.find(which, Demand::Again).await?;
+        }
+    }
+
+    async fn find(&self, which: &Which, demand: Demand) -> Result<Found, ApiError> {
+        let found = match which {
+            Which::Current(service) => match self.lookup.at_once(service) {
+                Some(found) if demand == Demand::Normal => Ok(found),
+                _ => self.lookup.find(service, demand).await,
+            },
+            Which::Version(service, digest) => self.lookup.find_version(service, digest, demand).await,
+        };
+        found.map_err(|error| match (which, error) {
+            (Which::Version(service, digest), LookupError::Absent) => ApiError::NoSuchVersion(service.clone(), *digest),
+            (_, error) => ApiError::Lookup(which.service().clone(), error),
+        })
+    }
+
+    fn not_modified(&self, found: &Found, which: &Which, tag: &str) -> Answer {
+        let mut response = Response::new(Body::Empty);
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        let headers = response.headers_mut();
+        self.rendered.validators(headers, found, &found.status, which.lifetime());
+        headers.insert(header::ETAG, HeaderValue::from_str(tag).expect("it came in a header"));
+        Answer { response, status: found.status }
+    }
+
+    fn whole(&self, found: &Found, which: &Which, form: &Form<'_>, status: CacheStatus, body: Body) -> Answer {
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        self.rendered.validators(headers, found, &status, which.lifetime());
+        self.rendered.representation(headers, found, form);
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(form.length));
+        Answer { response, status }
+    }
+
+    fn sent(
+        &self,
+        found: &Found,
+        which: &Which,
+        form: &Form<'_>,
+        part: Option<Range<u64>>,
+        obtained: &Obtained,
+    ) -> Result<Answer, ApiError> {
+        let status = with_blob(found.status, obtained.source);
+        let sent = self.metrics.sent_bytes.clone();
+        let blob = &obtained.blob;
+        if form.is_decoded() {
+            let body = blob_cache::decoded(blob, form.length, sent)
+                .map_err(|error| ApiError::Blob(which.service().clone(), error.into()))?;
+            return Ok(self.whole(found, which, form, status, Body::stream(body)));
+        }
+        let range = part.clone().unwrap_or(0..form.length);
+        let body = Body::stream(blob_cache::stored(blob, range, sent));
+        let mut answer = self.whole(found, which, form, status, body);
+        if let Some(part) = part {
+            *answer.response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let headers = answer.response.headers_mut();
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+            let range = HeaderValue::try_from(content_range(&part, form.length)).expect("digits");
+            headers.insert(header::CONTENT_RANGE, range);
+        }
+        Ok(answer)
+    }
+}
+
+/// The form that the request gets, and how much of it.
+fn select<'a>(
+    request: &Request<RequestBody>,
+    found: &'a Found,
+    which: &Which,
+) -> Result<(Form<'a>, Decision), ApiError> {
+    let accept = joined(request.headers(), &header::ACCEPT_ENCODING);
+    let form = found.version.form(accept.as_deref());
+    let form = form.ok_or_else(|| ApiError::NotAcceptable(which.service().clone()))?;
+    let digest = &found.version.descriptor().publication().digest;
+    let decision = decide(request.method(), request.headers(), digest, &form);
+    Ok((form, decision))
+}
+
+/// What the cache did for a body: what the table did when a client waited for that, else what the blob's cache did.
+fn with_blob(table: CacheStatus, source: Source) -> CacheStatus {
+    match (table, source) {
+        (table, Source::Disk) => table,
+        (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: blob_stored, .. }) => {
+            CacheStatus::Forwarded { why, status, stored: stored || blob_stored, collapsed }
+        }
+        (CacheStatus::Hit { .. }, Source::Origin { stored, collapsed }) => {
+            CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored, collapsed }
+        }
+    }
+}

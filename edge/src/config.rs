@@ -1,0 +1,361 @@
+//! `edge.toml`: every key, its default, and what is refused.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use http::Uri;
+use serde::{Deserialize, Deserializer};
+use weir_shared::name::NodeName;
+use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
+use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
+
+use crate::service_table::freshness::Parameters;
+
+/// The configuration of an edge.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The node's name: in `Cache-Status`, in logs.
+    pub name: NodeName,
+    /// Where agents connect. TCP carries HTTP/1.1 and 2, UDP of the same number HTTP/3. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// `/livez`, `/readyz`, `/metrics`, `/status` in plain HTTP; none when absent.
+    #[serde(default)]
+    pub admin_listen: Option<SocketAddr>,
+    /// How long a drain may take before what is left is cut.
+    #[serde(default = "default_drain_deadline", with = "duration")]
+    pub drain_deadline: Duration,
+    /// The edge's own certificate.
+    pub tls: TlsConfig,
+    /// Who may read.
+    #[serde(default)]
+    pub auth: AuthConfig,
+    /// Where and how much is kept.
+    pub cache: CacheConfig,
+    /// The origins, which partition the services among them. At least one.
+    #[serde(rename = "origin", default)]
+    pub origins: Vec<OriginConfig>,
+    /// How old an answer may be.
+    #[serde(default)]
+    pub freshness: FreshnessConfig,
+}
+
+/// `[tls]`: what agents see.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// PEM file of the certificate, with its chain.
+    pub certificate: PathBuf,
+    /// PEM file of its key.
+    pub key: PathBuf,
+}
+
+/// `[auth]`: who may read.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthConfig {
+    /// How a reader proves itself.
+    #[serde(default)]
+    pub mode: AuthMode,
+    /// Lets an edge in open mode listen beyond loopback.
+    #[serde(default)]
+    pub allow_anonymous: bool,
+}
+
+/// How a reader proves itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// Not at all: whoever connects may read.
+    #[default]
+    Open,
+}
+
+/// `[cache]`: where and how much is kept.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// The directory of blobs and of the service table. One edge alone uses it.
+    pub dir: PathBuf,
+    /// The bytes of blobs that are kept.
+    #[serde(default = "default_disk")]
+    pub disk: ByteSize,
+    /// The services whose descriptors are held in memory; further ones are read from disk when they are asked for.
+    #[serde(default = "default_services")]
+    pub services: u64,
+    /// The blobs that are fetched from origins at a time; further ones wait.
+    #[serde(default = "default_fills")]
+    pub fills: usize,
+}
+
+/// `[[origin]]`: a node that publishes.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OriginConfig {
+    /// `https://host:port`.
+    pub url: String,
+    /// PEM file of the authority that signed the origin's certificate.
+    pub ca: PathBuf,
+    /// PEM file of the certificate that the edge shows.
+    pub client_certificate: PathBuf,
+    /// PEM file of its key.
+    pub client_key: PathBuf,
+}
+
+/// `[freshness]`: how old an answer may be.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FreshnessConfig {
+    /// How long after the origin's last word an answer is served unasked.
+    #[serde(with = "duration")]
+    pub fresh: Duration,
+    /// How long after that it is served while the origin is asked in the background.
+    #[serde(with = "duration")]
+    pub stale_while_revalidate: Duration,
+    /// How long a request waits for the origin after that, before it gets what is held.
+    #[serde(with = "duration")]
+    pub wait: Duration,
+    /// How long past its freshness an answer is served while the origin cannot be asked; without end when absent.
+    #[serde(deserialize_with = "optional_duration")]
+    pub stale_if_error: Option<Duration>,
+}
+
+fn default_drain_deadline() -> Duration {
+    DEFAULT_DRAIN_DEADLINE
+}
+
+fn default_disk() -> ByteSize {
+    ByteSize::gib(10)
+}
+
+fn default_services() -> u64 {
+    100_000
+}
+
+fn default_fills() -> usize {
+    64
+}
+
+fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration::deserialize(deserializer).map(Some)
+}
+
+impl Default for FreshnessConfig {
+    fn default() -> Self {
+        Self {
+            fresh: Duration::from_secs(15),
+            stale_while_revalidate: Duration::from_secs(60),
+            wait: Duration::from_secs(2),
+            stale_if_error: None,
+        }
+    }
+}
+
+impl FreshnessConfig {
+    pub(crate) fn parameters(&self) -> Parameters {
+        Parameters {
+            fresh: self.fresh,
+            stale_while_revalidate: self.stale_while_revalidate,
+            wait: self.wait,
+            stale_if_error: self.stale_if_error,
+        }
+    }
+}
+
+impl CacheConfig {
+    /// A cache in `dir` with the default bounds.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), disk: default_disk(), services: default_services(), fills: default_fills() }
+    }
+}
+
+impl OriginConfig {
+    /// An origin at `https://host:port`, with the PEM files of its authority and of the edge's own identity.
+    pub fn new(
+        url: impl Into<String>,
+        ca: impl Into<PathBuf>,
+        client_certificate: impl Into<PathBuf>,
+        client_key: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            url: url.into(),
+            ca: ca.into(),
+            client_certificate: client_certificate.into(),
+            client_key: client_key.into(),
+        }
+    }
+
+    /// The `host:port` of the url, once it has been checked.
+    pub(crate) fn authority(&self) -> Result<http::uri::Authority, ConfigError> {
+        let wrong = |what: &str| ConfigError::invalid(format!("origin url = \"{}\" {what}", redacted(&self.url)));
+        let uri: Uri = self.url.parse().map_err(|_| wrong("is not a URL such as `https://origin.example:7400`"))?;
+        if uri.scheme_str() != Some("https") {
+            return Err(wrong("must begin with `https://`: origins are called with mutual TLS only"));
+        }
+        let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("must hold no user name or password: the client certificate is the credential"));
+        }
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wrong("must end with the host and port: there is no path below which origins answer"));
+        }
+        Ok(authority.clone())
+    }
+}
+
+/// A URL as it may appear in an error: without what stands before an `@`.
+fn redacted(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+impl Config {
+    /// A configuration with the defaults of everything that has one.
+    pub fn new(
+        name: NodeName,
+        listen: SocketAddr,
+        tls: TlsConfig,
+        cache: CacheConfig,
+        origins: Vec<OriginConfig>,
+    ) -> Self {
+        Self {
+            name,
+            listen,
+            admin_listen: None,
+            drain_deadline: default_drain_deadline(),
+            tls,
+            auth: AuthConfig::default(),
+            cache,
+            origins,
+            freshness: FreshnessConfig::default(),
+        }
+    }
+
+    /// Reads a file, makes its paths absolute or relative to its own folder, and checks that the whole makes sense.
+    ///
+    /// # Errors
+    /// The file cannot be read, a key is unknown, or the values contradict each other; the message names the key.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let mut config: Self = read(path)?;
+        let base = base_dir(path);
+        let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
+        for origin in &mut config.origins {
+            paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);
+        }
+        for path in paths {
+            resolve(base, path);
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what no single key says.
+    ///
+    /// # Errors
+    /// The values make no sense together; the message names the key and what it should be.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |message: &str| Err(ConfigError::invalid(message));
+        if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
+            return Err(ConfigError::invalid(format!(
+                "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: listen on \
+                 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
+                self.listen
+            )));
+        }
+        if self.origins.is_empty() {
+            return invalid("there is no [[origin]]: an edge needs at least one");
+        }
+        let mut seen = std::collections::HashSet::new();
+        for origin in &self.origins {
+            if !seen.insert(origin.authority()?) {
+                return Err(ConfigError::invalid(format!("origin url = \"{}\" is there twice", origin.url)));
+            }
+        }
+        if self.cache.disk.as_u64() == 0 {
+            return invalid("disk in [cache] must be more than nothing, for example \"10GiB\"");
+        }
+        if self.cache.services == 0 || self.cache.fills == 0 {
+            return invalid("services and fills in [cache] must be at least 1");
+        }
+        let freshness = &self.freshness;
+        if freshness.wait.is_zero() {
+            return invalid("wait in [freshness] must be more than nothing, for example \"2s\"");
+        }
+        if freshness.stale_if_error.is_some_and(|maximum| maximum < freshness.stale_while_revalidate) {
+            return invalid("stale_if_error in [freshness] must not be less than stale_while_revalidate");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = r#"
+        name = "edge-1"
+        listen = "127.0.0.1:7443"
+        [tls]
+        certificate = "edge.pem"
+        key = "edge.key"
+        [cache]
+        dir = "edge-cache"
+        [[origin]]
+        url = "https://127.0.0.1:7400"
+        ca = "ca.pem"
+        client_certificate = "edge-client.pem"
+        client_key = "edge-client.key"
+    "#;
+
+    fn load(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = Config::load(&path).map_err(|error| error.to_string())?;
+        assert!(config.cache.dir.starts_with(dir.path()) && config.origins[0].ca.starts_with(dir.path()));
+        Ok(config)
+    }
+
+    #[test]
+    fn the_defaults() {
+        let config = load(MINIMAL).unwrap();
+        assert_eq!(config.cache.disk, ByteSize::gib(10));
+        assert_eq!(config.freshness.fresh, Duration::from_secs(15));
+        assert_eq!(config.freshness.stale_if_error, None);
+        assert_eq!(config.auth.mode, AuthMode::Open);
+        assert_eq!(config.drain_deadline, Duration::from_secs(30));
+        let config = load(&format!("{MINIMAL}\n[freshness]\nfresh = '1s'\nstale_if_error = '1h'")).unwrap();
+        assert_eq!(config.freshness.fresh, Duration::from_secs(1));
+        assert_eq!(config.freshness.wait, Duration::from_secs(2));
+        assert_eq!(config.freshness.stale_if_error, Some(Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_the_key_s_name() {
+        for (from, to, expected) in [
+            ("listen = \"127.0.0.1:7443\"", "listen = \"0.0.0.0:7443\"", "allow_anonymous = true"),
+            ("listen = \"127.0.0.1:7443\"", "listen = \"127.0.0.1:7443\"\ndisc = 1", "disc"),
+            ("https://127.0.0.1:7400", "http://127.0.0.1:7400", "https://"),
+            ("https://127.0.0.1:7400", "https://127.0.0.1:7400/below", "no path"),
+            ("https://127.0.0.1:7400", "https://me:secret@127.0.0.1:7400", "no user name"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"0B\"", "disk"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"many\"", "disk"),
+            ("[tls]", "[auth]\nmode = \"tokens\"\n[tls]", "tokens"),
+            ("[tls]", "[freshness]\nstale_if_error = \"1s\"\n[tls]", "stale_if_error"),
+            ("[tls]", "[freshness]\nwait = \"0s\"\n[tls]", "wait"),
+        ] {
+            let error = load(&MINIMAL.replace(from, to)).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        }
+        let anonymous = MINIMAL.replace("127.0.0.1:7443", "0.0.0.0:7443") + "\n[auth]\nallow_anonymous = true";
+        assert!(load(&anonymous).is_ok());
+        let none = MINIMAL.split("[[origin]]").next().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("edge.toml"), none).unwrap();
+        assert!(Config::load(&dir.path().join("edge.toml")).unwrap_err().to_string().contains("[[origin]]"));
+    }
+}

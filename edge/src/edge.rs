@@ -1,0 +1,219 @@
+//! Composition: makes the parts from the configuration, joins them, and takes them apart again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use prometheus::Registry;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use weir_shared::process::admin::Admin;
+use weir_shared::process::serve::{self, HttpMetrics, QuicOptions};
+use weir_shared::process::shutdown::Drain;
+use weir_shared::process::tls::{self, ClientAuth};
+
+use crate::agent_api::AgentApi;
+use crate::blob_cache::{BlobCache, Directory};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::origin_client::{Origin, Origins, probe};
+use crate::service_table::{Lookup, Store, Table};
+use crate::status::Status;
+
+/// How often last words are written to disk.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How often a free port is looked for when any will do: TCP and UDP must have the same.
+const PORT_ATTEMPTS: u32 = 16;
+
+/// How long a stopped edge waits for threads that still hold its directory.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An edge that runs. Dropping it does not stop it; [`Running::drain`] and [`Running::cut`] do.
+pub struct Running {
+    address: SocketAddr,
+    admin_address: Option<SocketAddr>,
+    registry: Registry,
+    drain: Drain,
+    table: Arc<Table>,
+    directory_in_use: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Running {
+    /// Where agents connect: TCP and UDP.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where `/metrics` and its neighbours are, when configured.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
+    }
+
+    /// All metrics of this edge, as `/metrics` shows them.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Takes no new work, finishes what is in flight, writes what is not on disk yet. True when nothing had to be cut
+    /// at the deadline. The cache's directory is free when this returns.
+    pub async fn drain(self, deadline: Duration) -> bool {
+        let clean = self.drain.finish(deadline).await;
+        let table = self.table.clone();
+        let flushed = tokio::task::spawn_blocking(move || table.flush()).await;
+        if !matches!(flushed, Ok(Ok(()))) {
+            tracing::warn!("the last words of origins could not be written; answers will look older after a restart");
+        }
+        self.released().await;
+        clean
+    }
+
+    /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
+    pub async fn cut(self) {
+        self.drain.cut().await;
+        self.released().await;
+    }
+
+    /// Waits until no thread that was in the middle of something uses the cache's directory.
+    async fn released(self) {
+        let table = Arc::downgrade(&self.table);
+        drop(self.table);
+        let gone = async {
+            while table.strong_count() > 0 || (self.directory_in_use)() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(RELEASE_TIMEOUT, gone).await.is_err() {
+            tracing::warn!("the cache's directory is still in use by a thread of this process");
+        }
+    }
+}
+
+/// Starts an edge. Returns once its listeners are bound and its table is loaded; origins are not waited for.
+///
+/// # Errors
+/// The configuration makes no sense, a file cannot be used, the cache's directory is another process's, or an address
+/// cannot be bound.
+pub async fn start(config: Config) -> anyhow::Result<Running> {
+    config.validate()?;
+    let drain = Drain::new();
+    let registry = Registry::new();
+    let metrics = Metrics::register(&registry)?;
+    let http_metrics = HttpMetrics::register(&registry)?;
+    let clock = Clock::begin();
+    let parameters = config.freshness.parameters();
+    let tls = tls::server_config(&config.tls.certificate, &config.tls.key, ClientAuth::None)?;
+
+    let origins = config.origins.iter().map(|origin| Origin::new(origin, metrics.origin.clone()));
+    let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
+    let (table, blobs, directory_in_use) = {
+        let (config, origins, metrics, drain) = (config.clone(), origins.clone(), metrics.clone(), drain.clone());
+        tokio::task::spawn_blocking(move || load(&config, &origins, clock, &metrics, &drain)).await??
+    };
+    let lookup = Lookup::new(table.clone(), origins.clone(), parameters.clone(), clock, metrics.table.clone(), &drain);
+    metrics.cache.observe_use(&registry, blobs.gauge_setter())?;
+
+    let admin_address = match config.admin_listen {
+        None => None,
+        Some(listen) => {
+            let status = Arc::new(Status {
+                name: config.name.to_string(),
+                table: table.clone(),
+                blobs: blobs.clone(),
+                origins: origins.clone(),
+                parameters,
+                clock,
+            });
+            let ready = status.clone();
+            let admin = Admin {
+                registry: registry.clone(),
+                ready: Arc::new(move || ready.readiness()),
+                status: Arc::new(move || status.document()),
+                drain: drain.clone(),
+            };
+            Some(admin.start(listen, &http_metrics).await?)
+        }
+    };
+    let api = |port| AgentApi::new(&config.name, port, lookup.clone(), blobs.clone(), metrics.api.clone(), &drain);
+    let address = match listen(config.listen, &tls, api, &http_metrics, &drain).await {
+        Ok(address) => address,
+        Err(error) => {
+            drain.cut().await;
+            return Err(error);
+        }
+    };
+    probe::start(&origins, &drain);
+    flush_now_and_then(&table, &drain);
+    Ok(Running { address, admin_address, registry, drain, table, directory_in_use: Box::new(directory_in_use) })
+}
+
+/// Opens what is on disk. Blocks.
+fn load(
+    config: &Config,
+    origins: &Arc<Origins>,
+    clock: Clock,
+    metrics: &Metrics,
+    drain: &Drain,
+) -> anyhow::Result<(Arc<Table>, BlobCache, impl Fn() -> bool + use<>)> {
+    let dir = &config.cache.dir;
+    let cannot = || format!("cannot use [cache] dir {}", dir.display());
+    let directory = Directory::open(dir).with_context(cannot)?;
+    let in_use = directory.in_use();
+    let store = Store::open(&dir.join("table.redb")).with_context(cannot)?;
+    let parameters = config.freshness.parameters();
+    let services = config.cache.services;
+    let table =
+        Table::load(store, services, origins.clone(), parameters, clock, metrics.table.clone()).with_context(cannot)?;
+    let (limit, fills) = (config.cache.disk.as_u64(), config.cache.fills);
+    let blobs = BlobCache::open(directory, limit, fills, origins.clone(), clock, metrics.clone(), drain)
+        .with_context(cannot)?;
+    Ok((Arc::new(table), blobs, in_use))
+}
+
+/// Binds TCP, then UDP with the same port, and serves on both.
+async fn listen(
+    listen: SocketAddr,
+    tls: &ServerConfig,
+    api: impl Fn(u16) -> AgentApi,
+    metrics: &HttpMetrics,
+    drain: &Drain,
+) -> anyhow::Result<SocketAddr> {
+    let mut attempt = 1;
+    loop {
+        let listener =
+            TcpListener::bind(listen).await.with_context(|| format!("cannot listen on listen = \"{listen}\" (TCP)"))?;
+        let address = listener.local_addr()?;
+        let api = api(address.port());
+        let agents = metrics.listener("agents");
+        match serve::quic(address, tls.clone(), &QuicOptions::default(), api.clone(), agents.clone(), drain) {
+            Ok(_) => {
+                serve::tcp(listener, Some(tls.clone()), api, agents, drain);
+                return Ok(address);
+            }
+            // Somebody else has that port of UDP.
+            Err(_) if listen.port() == 0 && attempt < PORT_ATTEMPTS => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn flush_now_and_then(table: &Arc<Table>, drain: &Drain) {
+    let (table, drain) = (table.clone(), drain.clone());
+    drain.clone().spawn(async move {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(FLUSH_INTERVAL) => {}
+                // What is left is written at the end of the drain.
+                () = drain.begun() => return,
+            }
+            let table = table.clone();
+            match tokio::task::spawn_blocking(move || table.flush()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the last words of origins could not be written"),
+                Err(error) => tracing::error!(%error, "writing the last words of origins failed"),
+            }
+        }
+    });
+}

@@ -1,0 +1,309 @@
+//! What an edge counts. Each component is given its own families; nothing is global.
+
+use std::time::Duration;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+/// What the agents' side counts.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiMetrics {
+    requests: IntCounterVec,
+    pub(crate) sent_bytes: IntCounter,
+    served_staleness: Histogram,
+}
+
+/// What the service table counts.
+#[derive(Debug, Clone)]
+pub(crate) struct TableMetrics {
+    pub(crate) regressions: IntCounter,
+    pub(crate) collapsed_asks: IntCounter,
+    stale_served: IntCounterVec,
+    pub(crate) entries: IntGauge,
+}
+
+/// What the requests to origins count.
+#[derive(Debug, Clone)]
+pub(crate) struct OriginMetrics {
+    requests: IntCounterVec,
+    received_bytes: IntCounter,
+    up: IntGaugeVec,
+}
+
+/// What the blob cache counts.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheMetrics {
+    fills: IntCounterVec,
+    fill_duration: Histogram,
+    pub(crate) fill_waiters: IntGauge,
+    pub(crate) collapsed_fills: IntCounter,
+    verify_failures: IntCounterVec,
+    evictions: IntCounterVec,
+    evicted_bytes: IntCounterVec,
+    /// Filled in when somebody looks.
+    pub(crate) bytes: IntGauge,
+    pub(crate) limit_bytes: IntGauge,
+    pub(crate) entries: IntGauge,
+    pub(crate) oldest_idle_seconds: IntGauge,
+}
+
+/// All families of an edge.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    pub(crate) api: ApiMetrics,
+    pub(crate) table: TableMetrics,
+    pub(crate) origin: OriginMetrics,
+    pub(crate) cache: CacheMetrics,
+}
+
+/// Where a verification failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VerifiedAt {
+    /// The bytes of a file that the edge itself had written.
+    Disk,
+    /// The bytes that an origin sent.
+    Origin,
+}
+
+/// Why a blob was dropped from the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// Room was needed.
+    Size,
+    /// Its bytes were no longer what its name says.
+    Corrupt,
+}
+
+/// Why an answer was served although it was stale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StaleWhy {
+    /// The origin is being asked in the background.
+    Revalidating,
+    /// The origin was waited for in vain.
+    OriginSlow,
+    /// The origin could not be asked.
+    OriginFailed,
+    /// The origin offered an older version than was seen before.
+    Regressed,
+}
+
+impl StaleWhy {
+    /// The value of a metric's label, and of a log's field.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            StaleWhy::Revalidating => "revalidating",
+            StaleWhy::OriginSlow => "origin_slow",
+            StaleWhy::OriginFailed => "origin_failed",
+            StaleWhy::Regressed => "regressed",
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let family = Families { registry };
+        Ok(Self {
+            api: ApiMetrics {
+                requests: family.counters(
+                    "weir_edge_requests_total",
+                    "Requests of agents, by what was asked for, what the cache did and the status of the answer.",
+                    &["route", "method", "cache", "status"],
+                )?,
+                sent_bytes: family.counter("weir_edge_sent_bytes_total", "Bytes of tarballs handed to agents.")?,
+                served_staleness: family.histogram(
+                    "weir_edge_served_staleness_seconds",
+                    "For how long the stale answers that were served had been stale.",
+                    &[1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 604_800.0],
+                )?,
+            },
+            table: TableMetrics {
+                regressions: family.counter(
+                    "weir_edge_generation_regressions_total",
+                    "Descriptors that were refused because a newer one had been seen. Should be 0.",
+                )?,
+                collapsed_asks: family.counter(
+                    "weir_edge_asks_collapsed_total",
+                    "Requests that waited for a question to an origin that was under way already.",
+                )?,
+                stale_served: family.counters(
+                    "weir_edge_stale_served_total",
+                    "Answers that were served although they were stale, by the reason.",
+                    &["why"],
+                )?,
+                entries: family
+                    .gauge("weir_edge_table_entries", "Services in the table, in memory; tombstones included.")?,
+            },
+            origin: OriginMetrics {
+                requests: family.counters(
+                    "weir_edge_origin_requests_total",
+                    "Requests to origins, by what was asked for and the status of the answer.",
+                    &["kind", "status"],
+                )?,
+                received_bytes: family
+                    .counter("weir_edge_origin_received_bytes_total", "Bytes of bodies that origins sent.")?,
+                up: family.gauges("weir_edge_origin_up", "Whether an origin's last answer came.", &["origin"])?,
+            },
+            cache: CacheMetrics::register(&family)?,
+        })
+    }
+}
+
+impl CacheMetrics {
+    fn register(family: &Families<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            fills: family.counters(
+                "weir_edge_fills_total",
+                "Blobs fetched from origins, by the result.",
+                &["result"],
+            )?,
+            fill_duration: family.histogram(
+                "weir_edge_fill_duration_seconds",
+                "From the beginning of a fill until its blob was verified and stored.",
+                &[0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0],
+            )?,
+            fill_waiters: family.gauge("weir_edge_fill_waiters", "Requests that wait for a blob now.")?,
+            collapsed_fills: family.counter(
+                "weir_edge_fills_collapsed_total",
+                "Requests that waited for a fill that was under way already.",
+            )?,
+            verify_failures: family.counters(
+                "weir_edge_verify_failures_total",
+                "Blobs whose bytes were not what their name says, by where they came from. Should be 0.",
+                &["where"],
+            )?,
+            evictions: family.counters("weir_edge_evictions_total", "Blobs dropped from the cache.", &["reason"])?,
+            evicted_bytes: family.counters(
+                "weir_edge_evicted_bytes_total",
+                "Bytes of blobs dropped from the cache.",
+                &["reason"],
+            )?,
+            bytes: IntGauge::new(
+                "weir_edge_cache_bytes",
+                "Bytes of blobs in the cache, those being fetched included.",
+            )?,
+            limit_bytes: IntGauge::new("weir_edge_cache_limit_bytes", "Bytes of blobs that the cache holds at most.")?,
+            entries: IntGauge::new("weir_edge_cache_entries", "Blobs in the cache.")?,
+            oldest_idle_seconds: IntGauge::new(
+                "weir_edge_cache_oldest_idle_seconds",
+                "How long the blob that is the next to be evicted has not been used: the longer, the roomier the cache.",
+            )?,
+        })
+    }
+
+    pub(crate) fn filled(&self, result: &'static str, took: Duration) {
+        self.fills.with_label_values(&[result]).inc();
+        self.fill_duration.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn verify_failed(&self, at: VerifiedAt) {
+        let place = match at {
+            VerifiedAt::Disk => "disk",
+            VerifiedAt::Origin => "origin",
+        };
+        self.verify_failures.with_label_values(&[place]).inc();
+    }
+
+    pub(crate) fn dropped(&self, why: Dropped, bytes: u64) {
+        let reason = match why {
+            Dropped::Size => "size",
+            Dropped::Corrupt => "corrupt",
+        };
+        self.evictions.with_label_values(&[reason]).inc();
+        self.evicted_bytes.with_label_values(&[reason]).inc_by(bytes);
+    }
+
+    /// Registers the gauges that describe the cache's use; `refresh` sets them when somebody looks.
+    pub(crate) fn observe_use(
+        &self,
+        registry: &Registry,
+        refresh: impl Fn() + Send + Sync + 'static,
+    ) -> prometheus::Result<()> {
+        let gauges =
+            [&self.bytes, &self.limit_bytes, &self.entries, &self.oldest_idle_seconds].map(Clone::clone).to_vec();
+        registry.register(Box::new(Observed { gauges, refresh: Box::new(refresh) }))
+    }
+}
+
+impl ApiMetrics {
+    pub(crate) fn answered(&self, route: &str, method: &http::Method, cache: &str, status: http::StatusCode) {
+        let method = match *method {
+            http::Method::GET => "GET",
+            http::Method::HEAD => "HEAD",
+            _ => "other",
+        };
+        self.requests.with_label_values(&[route, method, cache, status.as_str()]).inc();
+    }
+
+    pub(crate) fn served_stale(&self, seconds: u64) {
+        self.served_staleness.observe(seconds as f64);
+    }
+}
+
+impl TableMetrics {
+    pub(crate) fn stale_served(&self, why: StaleWhy) {
+        self.stale_served.with_label_values(&[why.as_str()]).inc();
+    }
+}
+
+impl OriginMetrics {
+    pub(crate) fn answered(&self, kind: &str, status: &str) {
+        self.requests.with_label_values(&[kind, status]).inc();
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.inc_by(bytes as u64);
+    }
+
+    pub(crate) fn up(&self, origin: &str, up: bool) {
+        self.up.with_label_values(&[origin]).set(i64::from(up));
+    }
+}
+
+/// Gauges whose values are looked up when they are collected.
+struct Observed {
+    gauges: Vec<IntGauge>,
+    refresh: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Collector for Observed {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges.iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        (self.refresh)();
+        self.gauges.iter().flat_map(Collector::collect).collect()
+    }
+}
+
+struct Families<'a> {
+    registry: &'a Registry,
+}
+
+impl Families<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, family: C) -> prometheus::Result<C> {
+        self.registry.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
+    }
+}

@@ -1,0 +1,244 @@
+//! The requests to one origin: HTTP/2, mutual TLS, every wait with a deadline.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use serde::Deserialize;
+use weir_shared::descriptor::MAX_DESCRIPTOR_BYTES;
+use weir_shared::digest::BlobDigest;
+use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
+use weir_shared::process::tls;
+use weir_shared::route::Route;
+
+use super::error::OriginError;
+use crate::config::OriginConfig;
+use crate::metrics::OriginMetrics;
+
+/// How long an origin may take to the head of its answer, the connection included.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an origin may be silent in the middle of a body.
+pub(crate) const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest problem document that is read, in bytes.
+const MAX_PROBLEM_BYTES: usize = 16 << 10;
+
+/// The longest explanation of an origin's that is passed on, in characters.
+const MAX_DETAIL_CHARS: usize = 500;
+
+/// One origin.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    authority: Authority,
+    client: Http2Client,
+    metrics: OriginMetrics,
+    state: AtomicU8,
+    reached: AtomicBool,
+    last_error: Mutex<Option<String>>,
+}
+
+/// The states of an origin, as numbers of [`Origin::state`].
+const UNKNOWN: u8 = 0;
+const UP: u8 = 1;
+const DOWN: u8 = 2;
+
+/// How a blob is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BlobRequest {
+    /// The first byte that is wanted.
+    pub(crate) offset: u64,
+    /// Caches on the way are to be passed by: what came before was wrong.
+    pub(crate) no_cache: bool,
+}
+
+/// What is read of an origin's problem.
+#[derive(Default, Deserialize)]
+struct ProblemDocument {
+    #[serde(default)]
+    detail: String,
+}
+
+impl Origin {
+    pub(crate) fn new(config: &OriginConfig, metrics: OriginMetrics) -> anyhow::Result<Self> {
+        let authority = config.authority()?;
+        let identity = (config.client_certificate.as_path(), config.client_key.as_path());
+        let tls = tls::client_config(&config.ca, Some(identity))
+            .with_context(|| format!("origin {authority} cannot be called"))?;
+        metrics.up(authority.as_str(), false);
+        Ok(Self {
+            authority,
+            client: http2_client(tls),
+            metrics,
+            state: AtomicU8::new(UNKNOWN),
+            reached: AtomicBool::new(false),
+            last_error: Mutex::default(),
+        })
+    }
+
+    /// Its `host:port`.
+    pub(crate) fn name(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    /// Whether its last answer came.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == UP
+    }
+
+    /// Whether it has ever answered.
+    pub(crate) fn was_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
+    }
+
+    /// What went wrong last, while it is down.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().ok()?.clone()
+    }
+
+    pub(crate) fn bad_answer(&self, reason: &str) -> OriginError {
+        let error = OriginError::BadAnswer { origin: self.name().to_owned(), reason: reason.to_owned() };
+        tracing::warn!(origin = self.name(), %error, "an origin's answer makes no sense");
+        error
+    }
+
+    /// Asks for a descriptor; `None` when it is the one with the entity tag `held`.
+    pub(super) async fn descriptor(&self, route: &Route, held: Option<&str>) -> Result<Option<Bytes>, OriginError> {
+        let mut headers = HeaderMap::new();
+        if let Some(tag) = held {
+            headers.insert(header::IF_NONE_MATCH, HeaderValue::from_str(tag).expect("a tag of numbers"));
+        }
+        let response = self.get(route.label(), &route.to_string(), headers).await?;
+        match response.status() {
+            StatusCode::NOT_MODIFIED if held.is_some() => Ok(None),
+            StatusCode::OK => {
+                let bytes = read_body(response.into_body(), MAX_DESCRIPTOR_BYTES, BODY_IDLE_TIMEOUT)
+                    .await
+                    .map_err(|error| self.unreachable(error.to_string()))?;
+                self.metrics.received(bytes.len());
+                Ok(Some(bytes))
+            }
+            status => Err(self.bad_answer(&format!("status {status} in answer to a request for a descriptor"))),
+        }
+    }
+
+    /// Begins to fetch a blob. The answer's status is 200, or 206 when an offset was asked for.
+    pub(super) async fn blob(
+        &self,
+        digest: &BlobDigest,
+        request: BlobRequest,
+    ) -> Result<Response<Incoming>, OriginError> {
+        let mut headers = HeaderMap::new();
+        if request.offset > 0 {
+            let range = format!("bytes={}-", request.offset);
+            headers.insert(header::RANGE, HeaderValue::from_str(&range).expect("digits"));
+        }
+        if request.no_cache {
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        }
+        let response = self.get("blob", &Route::Blob(*digest).to_string(), headers).await?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            StatusCode::PARTIAL_CONTENT if request.offset > 0 => Ok(response),
+            status => Err(self.bad_answer(&format!("status {status} in answer to a request for a blob"))),
+        }
+    }
+
+    /// Whether it answers at all, whatever it says.
+    pub(super) async fn probe(&self) {
+        // The outcome is recorded where every request's is.
+        let _ = self.send("probe", "/v1/services", HeaderMap::new()).await;
+    }
+
+    /// One request; what is no success becomes an error.
+    async fn get(&self, kind: &'static str, path: &str, headers: HeaderMap) -> Result<Response<Incoming>, OriginError> {
+        let was_up = self.is_up();
+        let response = match self.send(kind, path, headers.clone()).await {
+            // A connection that was kept may have been dead for a while: a new one gets one chance at once.
+            Err(OriginError::Unreachable { .. }) if was_up => self.send(kind, path, headers).await?,
+            sent => sent?,
+        };
+        match response.status() {
+            StatusCode::NOT_FOUND => Err(OriginError::NotFound),
+            StatusCode::MISDIRECTED_REQUEST => Err(OriginError::Misdirected(self.name().to_owned())),
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                Err(self.refused(response).await)
+            }
+            _ => Ok(response),
+        }
+    }
+
+    async fn send(
+        &self,
+        kind: &'static str,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<Response<Incoming>, OriginError> {
+        let mut request = Request::get(format!("https://{}{path}", self.authority))
+            .body(Empty::new())
+            .expect("an authority that was checked and a path of the protocol");
+        *request.headers_mut() = headers;
+        let answered = match tokio::time::timeout(HEAD_TIMEOUT, self.client.request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.unreachable(innermost(&error))),
+            Err(_) => Err(OriginError::TimedOut { origin: self.name().to_owned(), after: HEAD_TIMEOUT }),
+        };
+        match &answered {
+            Ok(response) => {
+                self.metrics.answered(kind, response.status().as_str());
+                self.now(UP, None);
+            }
+            Err(error) => {
+                self.metrics.answered(kind, error.label());
+                self.now(DOWN, Some(error.to_string()));
+            }
+        }
+        answered
+    }
+
+    fn now(&self, state: u8, error: Option<String>) {
+        self.reached.fetch_or(state == UP, Ordering::Relaxed);
+        let before = self.state.swap(state, Ordering::Relaxed);
+        if before != state {
+            self.metrics.up(self.name(), state == UP);
+            match &error {
+                Some(error) => tracing::warn!(origin = self.name(), %error, "an origin cannot be reached"),
+                None if before == DOWN => tracing::info!(origin = self.name(), "an origin is back"),
+                None => {}
+            }
+        }
+        if let Ok(mut last) = self.last_error.lock() {
+            *last = error;
+        }
+    }
+
+    fn unreachable(&self, reason: String) -> OriginError {
+        OriginError::Unreachable { origin: self.name().to_owned(), reason }
+    }
+
+    async fn refused(&self, response: Response<Incoming>) -> OriginError {
+        let status = response.status();
+        let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+        let body = read_body(response.into_body(), MAX_PROBLEM_BYTES, BODY_IDLE_TIMEOUT).await.unwrap_or_default();
+        let document: ProblemDocument = serde_json::from_slice(&body).unwrap_or_default();
+        let said: String = document.detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
+        let detail = if said.is_empty() { format!("The origin answered {status} without a reason.") } else { said };
+        OriginError::Refused { status: status.as_u16(), detail, retry_after }
+    }
+}
+
+/// The deepest cause of an error: `connection refused` rather than `client error (Connect)`.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

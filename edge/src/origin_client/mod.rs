@@ -1,0 +1,159 @@
+//! Asks origins for descriptors and blobs.
+//!
+//! Several origins partition the services among them. Whose a service is, is known once one of them has answered for
+//! it; until then each is asked in turn. One origin never answers for another's services, so there is no fail-over.
+
+mod connection;
+mod error;
+pub(crate) mod probe;
+
+use bytes::Bytes;
+use weir_shared::descriptor::{Descriptor, DescriptorError};
+use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::name::ServiceName;
+use weir_shared::route::Route;
+
+pub(crate) use connection::{BODY_IDLE_TIMEOUT, BlobRequest, Origin};
+pub(crate) use error::OriginError;
+
+/// The origins of the configuration.
+#[derive(Debug)]
+pub(crate) struct Origins {
+    origins: Vec<Origin>,
+}
+
+/// Which of the origins: its place in the configuration.
+pub(crate) type OriginId = usize;
+
+/// What the origins know of a service, or of one version of it.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// The descriptor that this origin publishes.
+    Descriptor(OriginId, Box<Descriptor>),
+    /// What the caller holds is what its origin publishes.
+    Unchanged,
+    /// There is no such thing: its own origin says so, or all of them do.
+    Absent,
+}
+
+impl Origins {
+    pub(crate) fn new(origins: Vec<Origin>) -> Self {
+        Self { origins }
+    }
+
+    pub(crate) fn all(&self) -> &[Origin] {
+        &self.origins
+    }
+
+    /// The name of an origin: its `host:port`.
+    pub(crate) fn name(&self, id: OriginId) -> &str {
+        self.origins[id].name()
+    }
+
+    /// The origin with this name.
+    pub(crate) fn find(&self, name: &str) -> Option<OriginId> {
+        self.origins.iter().position(|origin| origin.name() == name)
+    }
+
+    /// Whether one of them has ever answered.
+    pub(crate) fn any_reached(&self) -> bool {
+        self.origins.iter().any(Origin::was_reached)
+    }
+
+    /// Asks for the descriptor of a service. `owner`: whose it is, when that is known; `held`: the entity tag of what
+    /// the caller holds of it.
+    ///
+    /// # Errors
+    /// Why nothing can be concluded: of its own origin, or of the first that could not answer.
+    pub(crate) async fn descriptor(
+        &self,
+        service: &ServiceName,
+        owner: Option<OriginId>,
+        held: Option<&str>,
+    ) -> Result<Word, OriginError> {
+        self.ask(&Route::Service(service.clone()), service, owner, held).await
+    }
+
+    /// Asks for the descriptor of a retained version.
+    ///
+    /// # Errors
+    /// As [`Origins::descriptor`].
+    pub(crate) async fn version(
+        &self,
+        service: &ServiceName,
+        digest: &TarballDigest,
+        owner: Option<OriginId>,
+    ) -> Result<Word, OriginError> {
+        let word = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
+        match &word {
+            Word::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
+                Err(self.origins[*id].bad_answer("it answered with another version than the one asked for"))
+            }
+            _ => Ok(word),
+        }
+    }
+
+    /// Begins to fetch a blob: from its service's origin, or from the first that has it.
+    ///
+    /// # Errors
+    /// [`OriginError::NotFound`] when its origin, or all of them, do not have it; why it cannot be had otherwise.
+    pub(crate) async fn blob(
+        &self,
+        digest: &BlobDigest,
+        owner: Option<OriginId>,
+        request: BlobRequest,
+    ) -> Result<http::Response<hyper::body::Incoming>, OriginError> {
+        let mut failure = None;
+        for id in self.order(owner) {
+            match self.origins[id].blob(digest, request).await {
+                Ok(response) => return Ok(response),
+                // Its own origin's word is the last; of the others, one that cannot answer leaves it open.
+                Err(OriginError::NotFound) if owner == Some(id) => return Err(OriginError::NotFound),
+                Err(error) if owner == Some(id) && !matches!(error, OriginError::Misdirected(_)) => return Err(error),
+                Err(OriginError::NotFound) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.unwrap_or(OriginError::NotFound))
+    }
+
+    async fn ask(
+        &self,
+        route: &Route,
+        service: &ServiceName,
+        owner: Option<OriginId>,
+        held: Option<&str>,
+    ) -> Result<Word, OriginError> {
+        let mut failure = None;
+        let mut owner_says_absent = false;
+        for id in self.order(owner) {
+            let is_owner = owner == Some(id);
+            match self.origins[id].descriptor(route, held.filter(|_| is_owner)).await {
+                Ok(Some(bytes)) => return Ok(Word::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
+                Ok(None) => return Ok(Word::Unchanged),
+                Err(OriginError::NotFound) => owner_says_absent |= is_owner,
+                Err(error @ OriginError::Misdirected(_)) => failure = failure.or(Some(error)),
+                Err(error) if is_owner => return Err(error),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match failure {
+            Some(error) if !owner_says_absent => Err(error),
+            _ => Ok(Word::Absent),
+        }
+    }
+
+    /// The owner first; the others after it, in case the service has moved to one of them.
+    fn order(&self, owner: Option<OriginId>) -> impl Iterator<Item = OriginId> + use<> {
+        owner.into_iter().chain((0..self.origins.len()).filter(move |id| owner != Some(*id)))
+    }
+
+    fn read(&self, id: OriginId, service: &ServiceName, bytes: Bytes) -> Result<Descriptor, OriginError> {
+        let descriptor = Descriptor::parse(bytes)
+            .map_err(|error: DescriptorError| self.origins[id].bad_answer(&error.to_string()))?;
+        if descriptor.publication().service != *service {
+            return Err(self.origins[id].bad_answer("it answered with another service than the one asked for"));
+        }
+        Ok(descriptor)
+    }
+}

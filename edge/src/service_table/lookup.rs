@@ -1,0 +1,397 @@
+//! Finds the version of a service that a request gets, asking its origin when the rule of freshness says so.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::sync::Cache;
+use weir_shared::cache_status::{CacheStatus, Forward};
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::process::shutdown::Drain;
+
+use super::entry::Entry;
+use super::freshness::{Parameters, Verdict};
+use super::store::StoreError;
+use super::table::{Regressed, Table};
+use crate::clock::Clock;
+use crate::metrics::{StaleWhy, TableMetrics};
+use crate::origin_client::{OriginError, OriginId, Origins, Word};
+use crate::single_flight::{Abandoned, Full, Seat, SingleFlight};
+use crate::version::Version;
+
+/// How long a request waits for the first word ever about a service.
+const FIRST_WORD_WAIT: Duration = Duration::from_secs(15);
+
+/// How long after a question that failed, or was answered with "no such service", the answer is taken as given.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often clients can force a question about one service.
+const FORCED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Questions under way at a time.
+const MAX_ASKS: usize = 1024;
+
+/// Services whose last failure is remembered.
+const MAX_FAILURES: u64 = 10_000;
+
+/// The memory that descriptors of past versions may take, in bytes.
+const MAX_PAST_VERSION_BYTES: u64 = 64 << 20;
+
+/// What the request demands of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// As fresh as the rule says.
+    Normal,
+    /// The client wants the origin asked; at most once a second.
+    Forced,
+    /// What the table says has proved wrong: the origin must be asked.
+    Again,
+}
+
+/// A version of a service, and how it was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// The version.
+    pub(crate) version: Arc<Version>,
+    /// Whose it is.
+    pub(crate) origin: Option<OriginId>,
+    /// The time since the origin's last word.
+    pub(crate) age: Duration,
+    /// What the table did.
+    pub(crate) status: CacheStatus,
+}
+
+/// Why there is nothing to serve.
+#[derive(Debug, Clone)]
+pub(crate) enum LookupError {
+    /// There is no such service, or no such version of it.
+    Absent,
+    /// What is held is too old to be served without the origin, and the origin cannot be asked.
+    Expired(String),
+    /// Nothing is held, and the origin cannot be asked.
+    Origin(OriginError),
+    /// Nothing is held, and the origin took too long.
+    TooSlow,
+    /// Nothing is held, and what the origin offers is older than what was seen before.
+    Regressed,
+    /// Too many questions are under way.
+    Full,
+    /// The edge itself failed: its disk, or a bug.
+    Internal,
+}
+
+/// An answer of the single flight: what is held now, with the status of the origin's answer.
+#[derive(Debug, Clone)]
+struct Answer {
+    entry: Arc<Entry>,
+    status: u16,
+}
+
+type Asked = Result<Answer, LookupError>;
+
+/// Finds versions.
+#[derive(Clone)]
+pub(crate) struct Lookup {
+    table: Arc<Table>,
+    origins: Arc<Origins>,
+    asks: SingleFlight<ServiceName, Asked>,
+    failures: Cache<ServiceName, LookupError>,
+    past: Cache<(ServiceName, TarballDigest), Arc<PastVersion>>,
+    past_asks: SingleFlight<(ServiceName, TarballDigest), Result<Arc<PastVersion>, LookupError>>,
+    parameters: Arc<Parameters>,
+    clock: Clock,
+    metrics: TableMetrics,
+}
+
+/// A version that is not the current one, with its origin.
+#[derive(Debug)]
+struct PastVersion {
+    version: Arc<Version>,
+    origin: OriginId,
+    since: crate::clock::Moment,
+}
+
+impl Lookup {
+    pub(crate) fn new(
+        table: Arc<Table>,
+        origins: Arc<Origins>,
+        parameters: Parameters,
+        clock: Clock,
+        metrics: TableMetrics,
+        drain: &Drain,
+    ) -> Self {
+        let weigh = |_: &_, past: &Arc<PastVersion>| {
+            // What is read of a descriptor takes about as much again as its bytes.
+            u32::try_from(1024 + 2 * past.version.descriptor().bytes().len()).unwrap_or(u32::MAX)
+        };
+        Self {
+            table,
+            origins,
+            asks: SingleFlight::new(MAX_ASKS, drain),
+            failures: Cache::builder().max_capacity(MAX_FAILURES).time_to_live(FAILURE_PAUSE).build(),
+            past: Cache::builder().max_capacity(MAX_PAST_VERSION_BYTES).weigher(weigh).build(),
+            past_asks: SingleFlight::new(MAX_ASKS, drain),
+            parameters: Arc::new(parameters),
+            clock,
+            metrics,
+        }
+    }
+
+    pub(crate) fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// The current version of a service, when it can be said at once: without I/O, without a task, without waiting.
+    pub(crate) fn at_once(&self, service: &ServiceName) -> Option<Found> {
+        let entry = self.table.hot(service)?;
+        let age = entry.age(self.clock.now());
+        if self.parameters.judge(age) != Verdict::Fresh {
+            return None;
+        }
+        let version = entry.version.clone()?;
+        Some(Found { version, origin: entry.origin, age, status: CacheStatus::Hit { stale_for: 0 } })
+    }
+
+    /// The current version of a service.
+    ///
+    /// # Errors
+    /// There is nothing to serve.
+    pub(crate) async fn find(&self, service: &ServiceName, demand: Demand) -> Result<Found, LookupError> {
+        let Some(entry) = self.held(service).await? else { return self.first_word(service).await };
+        let now = self.clock.now();
+        let age = entry.age(now);
+        let verdict = self.parameters.judge(age);
+        let forced = demand == Demand::Forced && entry.since_asked(now) >= FORCED_INTERVAL;
+        let why = match verdict {
+            _ if demand == Demand::Again => Forward::Stale,
+            _ if forced => Forward::Request,
+            Verdict::Fresh => return found(&entry, age, CacheStatus::Hit { stale_for: 0 }),
+            Verdict::StaleWhileRevalidate => {
+                if !self.failures.contains_key(service) {
+                    // Nobody waits for it; when too many are under way, a later request begins it.
+                    let _ = self.join(service);
+                }
+                return self.stale(&entry, StaleWhy::Revalidating);
+            }
+            Verdict::Ask | Verdict::Expired => Forward::Stale,
+        };
+        match self.ask(service, self.parameters.wait).await {
+            Ok((answer, collapsed)) => self.answered(&answer, why, collapsed),
+            Err(LookupError::Absent) => Err(LookupError::Absent),
+            Err(error) if verdict == Verdict::Expired => Err(LookupError::Expired(error.reason())),
+            Err(error) => self.stale(&entry, error.stale_why()),
+        }
+    }
+
+    /// One version of a service: the current one, or one that its origin retains.
+    ///
+    /// # Errors
+    /// There is nothing to serve.
+    pub(crate) async fn find_version(
+        &self,
+        service: &ServiceName,
+        digest: &TarballDigest,
+        demand: Demand,
+    ) -> Result<Found, LookupError> {
+        let entry = self.held(service).await?;
+        let now = self.clock.now();
+        let hit = CacheStatus::Hit { stale_for: 0 };
+        if let Some(entry) = &entry {
+            let Some(current) = &entry.version else { return Err(LookupError::Absent) };
+            if current.descriptor().publication().digest == *digest && demand != Demand::Again {
+                return found(entry, entry.age(now), hit);
+            }
+        }
+        let key = (service.clone(), *digest);
+        if demand != Demand::Again
+            && let Some(past) = self.past.get(&key)
+        {
+            return Ok(past.found(now.since(past.since), hit));
+        }
+        let owner = entry.and_then(|entry| entry.origin);
+        let seat = self.past_asks.join(&key, || self.clone().ask_for_past(key.clone(), owner))?;
+        let collapsed = seat.collapsed;
+        let past = within(FIRST_WORD_WAIT, seat).await?;
+        let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
+        Ok(past.found(Duration::ZERO, status))
+    }
+
+    /// What is known of a service, from memory or from disk.
+    async fn held(&self, service: &ServiceName) -> Result<Option<Arc<Entry>>, LookupError> {
+        if let Some(entry) = self.table.hot(service) {
+            return Ok(Some(entry));
+        }
+        if let Some(LookupError::Absent) = self.failures.get(service) {
+            return Ok(None);
+        }
+        let (table, service) = (self.table.clone(), service.clone());
+        Ok(blocking(move || table.read(&service)).await??)
+    }
+
+    async fn first_word(&self, service: &ServiceName) -> Result<Found, LookupError> {
+        let (answer, collapsed) = self.ask(service, FIRST_WORD_WAIT).await?;
+        self.answered(&answer, Forward::Miss, collapsed)
+    }
+
+    fn answered(&self, answer: &Answer, why: Forward, collapsed: bool) -> Result<Found, LookupError> {
+        let stored = answer.status == 200;
+        let status = CacheStatus::Forwarded { why, status: Some(answer.status), stored, collapsed };
+        found(&answer.entry, answer.entry.age(self.clock.now()), status)
+    }
+
+    fn stale(&self, entry: &Entry, why: StaleWhy) -> Result<Found, LookupError> {
+        let age = entry.age(self.clock.now());
+        // It may be fresh by its age and yet not what was asked for, when a forced question failed.
+        let stale_for = self.parameters.stale_for(age).max(1);
+        let found = found(entry, age, CacheStatus::Hit { stale_for })?;
+        self.metrics.stale_served(why);
+        Ok(found)
+    }
+
+    /// Asks the origin, or joins those who do, and waits: at most `wait` from the question's beginning.
+    async fn ask(&self, service: &ServiceName, wait: Duration) -> Result<(Answer, bool), LookupError> {
+        if let Some(failure) = self.failures.get(service) {
+            return Err(failure);
+        }
+        let seat = self.join(service)?;
+        let collapsed = seat.collapsed;
+        if collapsed {
+            self.metrics.collapsed_asks.inc();
+        }
+        Ok((within(wait, seat).await?, collapsed))
+    }
+
+    fn join(&self, service: &ServiceName) -> Result<Seat<Asked>, Full> {
+        self.asks.join(service, || self.clone().ask_origin(service.clone()))
+    }
+
+    async fn ask_origin(self, service: ServiceName) -> Asked {
+        let asked = self.put_the_question(&service).await;
+        match &asked {
+            Ok(_) => self.failures.invalidate(&service),
+            Err(error) => {
+                tracing::debug!(%service, error = %error.reason(), "the origin could not be asked");
+                self.failures.insert(service, error.clone());
+            }
+        }
+        asked
+    }
+
+    async fn put_the_question(&self, service: &ServiceName) -> Asked {
+        let held = self.table.hot(service);
+        let at = self.clock.now();
+        if let Some(held) = &held {
+            held.asked(at);
+        }
+        let owner = held.as_ref().and_then(|held| held.origin);
+        let version = held.as_ref().and_then(|held| held.version.as_ref());
+        let tag = version.map(|version| version.values.descriptor_tag.text.as_str());
+        match (self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?, held) {
+            (Word::Unchanged, Some(held)) => {
+                held.confirmed(at);
+                // A newer one may have come meanwhile.
+                Ok(Answer { entry: self.table.hot(service).unwrap_or(held), status: 304 })
+            }
+            (Word::Descriptor(origin, descriptor), _) => {
+                let table = self.table.clone();
+                match blocking(move || table.take(origin, *descriptor, at)).await?? {
+                    Ok(entry) => Ok(Answer { entry, status: 200 }),
+                    Err(Regressed) => Err(LookupError::Regressed),
+                }
+            }
+            (Word::Absent | Word::Unchanged, _) => {
+                let (table, service) = (self.table.clone(), service.clone());
+                blocking(move || table.bury(&service, at)).await??;
+                Err(LookupError::Absent)
+            }
+        }
+    }
+
+    async fn ask_for_past(
+        self,
+        key: (ServiceName, TarballDigest),
+        owner: Option<OriginId>,
+    ) -> Result<Arc<PastVersion>, LookupError> {
+        let since = self.clock.now();
+        match self.origins.version(&key.0, &key.1, owner).await.map_err(LookupError::Origin)? {
+            Word::Descriptor(origin, descriptor) => {
+                let past = Arc::new(PastVersion { version: Arc::new(Version::new(*descriptor)), origin, since });
+                self.past.insert(key, past.clone());
+                Ok(past)
+            }
+            Word::Absent | Word::Unchanged => Err(LookupError::Absent),
+        }
+    }
+}
+
+impl PastVersion {
+    fn found(&self, age: Duration, status: CacheStatus) -> Found {
+        Found { version: self.version.clone(), origin: Some(self.origin), age, status }
+    }
+}
+
+fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, LookupError> {
+    let version = entry.version.clone().ok_or(LookupError::Absent)?;
+    Ok(Found { version, origin: entry.origin, age, status })
+}
+
+async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {
+    let left = wait.saturating_sub(seat.under_way());
+    tokio::time::timeout(left, seat.result()).await.map_err(|_| LookupError::TooSlow)??
+}
+
+fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = Result<T, LookupError>> {
+    let task = tokio::task::spawn_blocking(work);
+    async { task.await.map_err(|error| internal(&error)) }
+}
+
+impl LookupError {
+    /// The reason in plain words, fit for a client.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            LookupError::Absent => "there is no such service".to_owned(),
+            LookupError::Expired(reason) => reason.clone(),
+            LookupError::Origin(error) => error.to_string(),
+            LookupError::TooSlow => "the origin did not answer in time".to_owned(),
+            LookupError::Regressed => {
+                "the origin offers an older version than was seen before, which is refused".to_owned()
+            }
+            LookupError::Full => "too many questions to origins are under way".to_owned(),
+            LookupError::Internal => "the edge's service table cannot be used".to_owned(),
+        }
+    }
+
+    fn stale_why(&self) -> StaleWhy {
+        match self {
+            LookupError::TooSlow => StaleWhy::OriginSlow,
+            LookupError::Regressed => StaleWhy::Regressed,
+            _ => StaleWhy::OriginFailed,
+        }
+    }
+}
+
+impl From<Full> for LookupError {
+    fn from(_: Full) -> Self {
+        LookupError::Full
+    }
+}
+
+impl From<Abandoned> for LookupError {
+    fn from(error: Abandoned) -> Self {
+        internal(&error)
+    }
+}
+
+impl From<StoreError> for LookupError {
+    fn from(error: StoreError) -> Self {
+        internal(&error)
+    }
+}
+
+fn internal(error: &dyn std::error::Error) -> LookupError {
+    tracing::error!(%error, "a question about a service failed within the edge");
+    LookupError::Internal
+}
