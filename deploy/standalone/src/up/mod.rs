@@ -1,0 +1,84 @@
+//! `weir up`: a repository, served from this process.
+
+mod compose;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use weir_shared::process::config::duration;
+use weir_shared::process::{shutdown, telemetry};
+
+use crate::repository;
+use compose::Roles;
+use report::Report;
+
+/// How long what is in flight may take after Ctrl-C.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArguments {
+    /// The repository: a URL or a folder. Without it: the checkout around the current folder.
+    #[arg(long, value_name = "URL")]
+    repo: Option<String>,
+    /// The branch, tag or full commit id to follow. Without it: the repository's default branch.
+    #[arg(long = "ref", value_name = "REF")]
+    reference: Option<String>,
+    /// The folder to publish. Without it: all of the repository.
+    #[arg(long, value_name = "PATH")]
+    folder: Option<String>,
+    /// Where certificates, the mirror, the caches and the agent's releases go.
+    #[arg(long, value_name = "DIR", default_value = "./weir-data")]
+    root: PathBuf,
+    /// Exits after the agent's first switch: 0, or 1 with the reason why there was none.
+    #[arg(long)]
+    once: bool,
+    /// A command for the agent to run after each switch, by `sh -c`, in the new release.
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+    /// How often the origin asks the repository. Without it: 2s for one on this machine, 30s for one elsewhere.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    poll_interval: Option<Duration>,
+    /// The user name for the repository, with --password-file.
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    username: Option<String>,
+    /// The file that holds the password or token for the repository.
+    #[arg(long, value_name = "FILE", requires = "username")]
+    password_file: Option<PathBuf>,
+    /// A PEM file with the repository's private certificate authority.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+/// Runs until Ctrl-C, or with `--once` until the first switch.
+///
+/// # Errors
+/// Something cannot start; with `--once` also why there was no switch.
+pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
+    // What a person wants to know stands on standard output; the log speaks up only when something is wrong.
+    telemetry::init_logs("error")?;
+    tokio::runtime::Runtime::new()?.block_on(serve(arguments))
+}
+
+async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
+    let here = std::env::current_dir().context("there is no current folder")?;
+    let repository = repository::choose(arguments.repo.as_deref(), &here)?;
+    let once = arguments.once;
+    let roles = Roles::start(&arguments, &repository).await?;
+    let report = Report::new(&repository, &roles, &arguments.root);
+    report.introduction();
+    let end = tokio::select! {
+        interrupted = shutdown::requested() => interrupted.map_err(Into::into).and_then(|()| {
+            if once { Err(anyhow::anyhow!("interrupted before the first switch")) } else { Ok(()) }
+        }),
+        end = report.follow(once) => end,
+    };
+    if !once {
+        println!("\nweir: finishing what is in flight …");
+    }
+    drop(report);
+    roles.drain(DRAIN_DEADLINE).await;
+    end
+}

@@ -1,0 +1,5 @@
+//! The binary `weir`, as a new user runs it; and the example configurations, as the binaries read them.
+
+mod certificates;
+mod examples;
+mod up;

@@ -1,0 +1,122 @@
+//! `weir up`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::Context;
+use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::free_address;
+
+fn weir(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("up").current_dir(dir).stdin(Stdio::null());
+    command
+}
+
+fn upstream(dir: &Path) -> anyhow::Result<GitRepository> {
+    let upstream = GitRepository::create(dir, "shop")?;
+    upstream.write("deploy/prod/version", "1")?;
+    upstream.write("README.md", "shop")?;
+    upstream.commit_and_push("one")?;
+    Ok(upstream)
+}
+
+#[test]
+fn once_ends_with_a_release() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let upstream = upstream(dir.path())?;
+    let run = weir(dir.path())
+        .args(["--repo", upstream.bare().to_str().unwrap(), "--folder", "deploy/prod", "--once"])
+        .output()?;
+    let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{out}\n{error}");
+    assert!(out.contains("switched"), "{out}");
+    assert_eq!(fs::read_to_string(dir.path().join("weir-data/agent/shop/current/version"))?, "1");
+    assert!(!dir.path().join("weir-data/agent/shop/current/README.md").exists());
+    Ok(())
+}
+
+#[test]
+fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let upstream = upstream(dir.path())?;
+    let closed = format!("https://{}/shop.git", free_address()?);
+    for (arguments, reason) in [
+        (vec!["--repo", &*closed], "connect"),
+        (vec!["--repo", upstream.bare().to_str().unwrap(), "--ref", "no-such-branch"], "no-such-branch"),
+        (vec!["--repo", upstream.bare().to_str().unwrap(), "--folder", "no/such/folder"], "no/such/folder"),
+        (vec!["--repo", "no/such/place"], "no/such/place"),
+        (vec![], "--repo"),
+    ] {
+        let root = tempfile::tempdir_in(dir.path())?;
+        let run = weir(root.path()).args(&arguments).arg("--once").output()?;
+        let error = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains(reason), "{arguments:?}: {error}");
+    }
+    Ok(())
+}
+
+struct Up {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Up {
+    /// Reads standard output up to a line with this text.
+    fn until(&mut self, text: &str) -> anyhow::Result<String> {
+        let mut seen = Vec::new();
+        for line in &mut self.lines {
+            let line = line?;
+            if line.contains(text) {
+                return Ok(line);
+            }
+            seen.push(line);
+        }
+        anyhow::bail!("no line with `{text}` in:\n{}", seen.join("\n"))
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn it_serves_the_checkout_it_stands_in_until_ctrl_c() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let upstream = upstream(dir.path())?;
+    let mut child = weir(&upstream.work().join("deploy")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
+    let mut up = Up { child, lines };
+
+    // The curl that is printed works as printed.
+    let curl = up.until("curl ")?;
+    up.until("published")?;
+    let switched = up.until("switched")?;
+    assert!(switched.contains("shop"), "{switched}");
+    let root = upstream.work().join("deploy/weir-data");
+    assert_eq!(fs::read_to_string(root.join("agent/shop.work/current/deploy/prod/version"))?, "1");
+    if Command::new("curl").arg("--version").output().is_ok_and(|curl| curl.status.success()) {
+        let run = Command::new("sh").args(["-ec", curl.trim()]).current_dir(upstream.work().join("deploy")).output()?;
+        let printed = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && printed.contains("deploy/prod/version"), "{curl}: {printed}");
+    }
+
+    // What is committed is followed; what the root holds is not in the way.
+    fs::write(upstream.work().join("deploy/prod/version"), "2")?;
+    upstream.git(["commit", "--quiet", "--all", "--message", "two"])?;
+    up.until("published")?;
+    up.until("switched")?;
+    assert_eq!(fs::read_to_string(root.join("agent/shop.work/current/deploy/prod/version"))?, "2");
+    assert_eq!(upstream.git(["status", "--porcelain"])?, "");
+
+    let interrupted = Command::new("kill").args(["-INT", &up.child.id().to_string()]).status()?;
+    assert!(interrupted.success());
+    assert!(up.child.wait()?.success());
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! All roles in this process: one origin, some edges, some agents, over real TLS and QUIC on loopback.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use futures_util::future;
+use tempfile::TempDir;
+use weir_shared::name::ServiceName;
+use weir_shared::process::certificates;
+
+/// What to start.
+pub struct Plan {
+    /// The origin's repositories.
+    pub repositories: Vec<weir_origin::config::RepositoryConfig>,
+    /// The origin's services. Every agent follows them all.
+    pub services: Vec<weir_origin::config::ServiceConfig>,
+    /// How many edges. Agents are spread over them.
+    pub edges: usize,
+    /// How many agents.
+    pub agents: usize,
+    /// How often agents ask.
+    pub poll_interval: Duration,
+    /// How long an edge's table is fresh.
+    pub fresh: Duration,
+}
+
+/// The running roles. All their files go when it is dropped.
+pub struct Cluster {
+    /// The origin.
+    pub origin: weir_origin::Running,
+    /// The edges.
+    pub edges: Vec<weir_edge::Running>,
+    /// The agents.
+    pub agents: Vec<weir_agent::Running>,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// Starts everything; returns when all listen, before anything is published.
+    ///
+    /// # Errors
+    /// A role does not start.
+    pub async fn start(plan: Plan) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        certificates::write(dir.path(), &[])?;
+        let file = |name: &str| dir.path().join(name);
+
+        let tls = weir_origin::config::TlsConfig {
+            certificate: file("origin.pem"),
+            key: file("origin.key"),
+            client_ca: file("ca.pem"),
+        };
+        let mut origin = weir_origin::config::Config::new("origin-1".parse()?, file("origin-data"), tls);
+        origin.listen = ([127, 0, 0, 1], 0).into();
+        origin.admin_listen = Some(([127, 0, 0, 1], 0).into());
+        origin.repositories = plan.repositories;
+        origin.services.clone_from(&plan.services);
+        let origin = weir_origin::start(origin).await.context("the origin does not start")?;
+
+        let mut edges = Vec::new();
+        for number in 1..=plan.edges {
+            let upstream = weir_edge::config::OriginConfig::new(
+                format!("https://{}", origin.address()),
+                file("ca.pem"),
+                file("edge-client.pem"),
+                file("edge-client.key"),
+            );
+            let mut config = weir_edge::config::Config::new(
+                format!("edge-{number}").parse()?,
+                ([127, 0, 0, 1], 0).into(),
+                weir_edge::config::TlsConfig { certificate: file("edge.pem"), key: file("edge.key") },
+                weir_edge::config::CacheConfig::new(file(&format!("edge-cache-{number}"))),
+                vec![upstream],
+            );
+            config.admin_listen = Some(([127, 0, 0, 1], 0).into());
+            config.freshness.fresh = plan.fresh;
+            edges.push(weir_edge::start(config).await.context("an edge does not start")?);
+        }
+
+        let mut agents = Vec::new();
+        for number in 0..plan.agents {
+            let edge = edges.get(number % plan.edges).context("agents need an edge")?.address();
+            let root = agent_root(dir.path(), number);
+            let mut config =
+                weir_agent::config::Config::new(vec![format!("https://{edge}").parse()?], file("ca.pem"), root);
+            config.name = format!("cluster-{number}").parse()?;
+            config.admin_listen = Some(([127, 0, 0, 1], 0).into());
+            config.poll_interval = plan.poll_interval;
+            config.services =
+                plan.services.iter().map(|s| weir_agent::config::ServiceConfig::new(s.name.clone())).collect();
+            agents.push(weir_agent::start(config).await.context("an agent does not start")?);
+        }
+        Ok(Self { origin, edges, agents, dir })
+    }
+
+    /// An agent's current release of a service: a symlink to a complete release, once there is one.
+    pub fn current(&self, agent: usize, service: &ServiceName) -> PathBuf {
+        agent_root(self.dir.path(), agent).join(service.as_str()).join("current")
+    }
+
+    /// Drains all roles, agents first. True when nothing had to be cut.
+    pub async fn drain(self, deadline: Duration) -> bool {
+        let agents = future::join_all(self.agents.into_iter().map(|agent| agent.drain(deadline))).await;
+        let edges = future::join_all(self.edges.into_iter().map(|edge| edge.drain(deadline))).await;
+        let origin = self.origin.drain(deadline).await;
+        origin && agents.into_iter().chain(edges).all(|clean| clean)
+    }
+}
+
+fn agent_root(dir: &Path, number: usize) -> PathBuf {
+    dir.join(format!("agent-data-{number}"))
+}

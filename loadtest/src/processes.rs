@@ -1,0 +1,156 @@
+//! The roles as real processes: their binaries, a configuration file each, signals, and what they logged.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use http::StatusCode;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scrape;
+
+/// How long anything may take before a wait gives up. Generous: it is met only when something is broken.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A binary of this build, found beside the running test's own.
+///
+/// # Errors
+/// It has not been built.
+pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let candidates = own.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    candidates.into_iter().find(|path| path.is_file()).with_context(|| {
+        format!(
+            "the binary {name} has not been built: run `cargo test --workspace`, or `cargo build --workspace` first"
+        )
+    })
+}
+
+/// An address of loopback whose port is free for TCP and for UDP just now.
+///
+/// # Errors
+/// None is.
+pub fn free_address() -> anyhow::Result<SocketAddr> {
+    for _ in 0..100 {
+        let tcp = TcpListener::bind("127.0.0.1:0")?;
+        let address = tcp.local_addr()?;
+        if UdpSocket::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port of loopback is free for both TCP and UDP")
+}
+
+/// One role as a process. Killed when dropped.
+#[derive(Debug)]
+pub struct Node {
+    binary: PathBuf,
+    config: PathBuf,
+    admin: SocketAddr,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// A process of the role `weir-<role>` that is not started yet. The configuration is written to
+    /// `<dir>/<role>.toml`, what the process logs to `<dir>/<role>.log`.
+    ///
+    /// # Errors
+    /// The binary is missing or the file cannot be written.
+    pub fn new(dir: &Path, role: &str, admin: SocketAddr, config: &str) -> anyhow::Result<Self> {
+        let file = dir.join(format!("{role}.toml"));
+        fs::write(&file, config)?;
+        let binary = binary(&format!("weir-{}", role.split('_').next().unwrap_or(role)))?;
+        Ok(Self { binary, config: file, admin, log: dir.join(format!("{role}.log")), child: None })
+    }
+
+    /// Starts the process and returns when its admin listener answers.
+    ///
+    /// # Errors
+    /// It ends, or does not answer; the error holds its log.
+    pub async fn start(&mut self) -> anyhow::Result<()> {
+        ensure!(self.child.is_none(), "{} runs already", self.binary.display());
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(&self.binary);
+        command.arg("--config").arg(&self.config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // The environment of whoever runs the tests is not this node's.
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        self.child = Some(command.spawn().with_context(|| format!("cannot start {}", self.binary.display()))?);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Ok((StatusCode::OK, _)) = scrape::get(self.admin, "/livez").await {
+                return Ok(());
+            }
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+                self.child = None;
+                bail!("{} ended with {status}:\n{}", self.binary.display(), self.log());
+            }
+            ensure!(Instant::now() < deadline, "{} does not answer:\n{}", self.binary.display(), self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// `kill -9`.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        let mut child = self.child.take().context("the process runs")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for the drain to end. The exit must be clean.
+    ///
+    /// # Errors
+    /// It does not run, does not end, or ends with another status than 0.
+    pub async fn terminate(&mut self) -> anyhow::Result<()> {
+        let mut child = self.child.take().context("the process runs")?;
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::TERM)?;
+        let status = tokio::task::spawn_blocking(move || child.wait()).await??;
+        ensure!(status.success(), "it ended with {status} (signal {:?}):\n{}", status.signal(), self.log());
+        Ok(())
+    }
+
+    /// The address of the admin listener.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// All that the process has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until something outside this process has come true; there is no event to await across processes but its trace.
+///
+/// # Errors
+/// It does not come true within [`PATIENCE`].
+pub async fn until<F, Fut>(what: &str, mut condition: F) -> anyhow::Result<()>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        ensure!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Many first requests of one large tarball are one request to the origin.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+use tokio::task::JoinSet;
+use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::scrape::Metrics;
+use weir_shared::digest::BlobDigest;
+
+use crate::site::{Client, Plan, Site, header};
+
+const CLIENTS: usize = 50;
+const MEGABYTES: usize = 64;
+
+/// Bytes that no compressor makes smaller, the same in every run.
+fn noise(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(b"noise").finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_first_requests_of_64_mb_are_one_and_killing_the_first_client_disturbs_nobody() -> anyhow::Result<()> {
+    let fill = |upstream: &GitRepository| {
+        upstream.write("deploy/prod/noise", noise(MEGABYTES << 20))?;
+        upstream.commit_and_push("noise").map(drop)
+    };
+    let mut site = Site::new(fill, Plan { fresh: "10m", ..Plan::default() }).await?;
+    site.origin.start().await?;
+    site.edge.start().await?;
+    // The table knows the service, the cache does not hold its blob.
+    let mut descriptor = site.client()?.send("GET", "/v1/services/shop-prod", &[]).await?;
+    while descriptor.status() != StatusCode::OK {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        descriptor = site.client()?.send("GET", "/v1/services/shop-prod", &[]).await?;
+    }
+    let descriptor: serde_json::Value = serde_json::from_slice(&descriptor.into_body().collect().await?.to_bytes())?;
+    let blob = descriptor["representations"][0]["digest"].as_str().unwrap().to_owned();
+    let size = descriptor["representations"][0]["size"].as_f64().unwrap();
+
+    let get = |client: Client| async move {
+        client.send("GET", "/v1/services/shop-prod/tarball", &[("accept-encoding", "zstd")]).await
+    };
+    // The first client has begun the fill when the edge counts it; then it dies.
+    let first = tokio::spawn(get(site.client()?));
+    site.until_counter(&site.edge, "weir_edge_origin_requests_total", &["kind=\"blob\""], 0.0)
+        .await
+        .or_else(|_| anyhow::bail!("the fill was not seen to begin"))?;
+    first.abort();
+
+    let blob = Arc::new(blob);
+    let mut clients = JoinSet::new();
+    for _ in 1..CLIENTS {
+        let (client, blob) = (site.client()?, blob.clone());
+        clients.spawn(async move {
+            let response = get(client).await?;
+            anyhow::ensure!(response.status() == StatusCode::OK, "{}", response.status());
+            anyhow::ensure!(header(&response, "content-encoding") == "zstd");
+            let mut hasher = blake3::Hasher::new();
+            let mut body = response.into_body();
+            while let Some(frame) = body.frame().await {
+                if let Ok(data) = frame?.into_data() {
+                    hasher.update(&data);
+                }
+            }
+            anyhow::ensure!(BlobDigest::from(hasher.finalize()).to_string() == *blob, "wrong bytes");
+            Ok(())
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client??;
+    }
+    let metrics = Metrics::read(site.origin.admin()).await?;
+    assert_eq!(metrics.sum("weir_origin_blob_requests_total", &[]), 1.0, "the origin served it more than once");
+    assert_eq!(metrics.sum("weir_origin_blob_sent_bytes_total", &[]), size);
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Weir as a whole: a real Git server, real TLS and QUIC, the real binaries, real signals.
+
+mod fills;
+mod fleet;
+mod following;
+mod kills;
+mod outages;
+mod polls;
+mod rot;
+mod site;
+mod three_processes;

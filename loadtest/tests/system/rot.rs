@@ -1,0 +1,126 @@
+//! A flipped bit on the origin's disk, on the edge's disk and on the wire: seen, counted, healed, never delivered.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::relay::Relay;
+use weir_loadtest::scrape::Metrics;
+use weir_loadtest::tree;
+
+use crate::site::{Addresses, Plan, Site};
+
+/// More than passes through a damaged wire before a bit is flipped.
+fn write_version(upstream: &GitRepository, version: &str) -> anyhow::Result<()> {
+    let mut noise = vec![0; 1 << 20];
+    blake3::Hasher::new().update(version.as_bytes()).finalize_xof().fill(&mut noise);
+    upstream.write("deploy/prod/noise", noise)?;
+    upstream.write("deploy/prod/version", version)?;
+    upstream.commit_and_push(version).map(drop)
+}
+
+/// All blobs of a store, in its own layout: two hex digits, then the digest.
+fn blobs(store: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for shard in fs::read_dir(store).into_iter().flatten().flatten() {
+        if shard.file_name().len() == 2 {
+            found.extend(fs::read_dir(shard.path()).into_iter().flatten().flatten().map(|entry| entry.path()));
+        }
+    }
+    found
+}
+
+fn flip_a_bit(path: &Path) -> anyhow::Result<()> {
+    let mut bytes = fs::read(path)?;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    Ok(fs::write(path, bytes)?)
+}
+
+async fn assert_delivered(site: &Site, version: &str) -> anyhow::Result<()> {
+    site.until_released("shop-prod", "version", version).await?;
+    let expected = site.path(&format!("expected-{version}"));
+    site.upstream.archive("main", "deploy/prod", &expected)?;
+    assert_eq!(tree::read(&site.current("shop-prod"))?, tree::read(&expected)?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bit_flipped_on_the_origins_disk_is_healed_from_git() -> anyhow::Result<()> {
+    let mut site = Site::new(|upstream| write_version(upstream, "1"), Plan::default()).await?;
+    site.origin.start().await?;
+    let store = site.path("origin-data/blobs");
+    site.until_status(&site.origin, "the service is published", |status| status.to_string().contains("b3-")).await?;
+    for blob in blobs(&store) {
+        flip_a_bit(&blob)?;
+    }
+    site.edge.start().await?;
+    site.agent.start().await?;
+    assert_delivered(&site, "1").await?;
+    let metrics = Metrics::read(site.origin.admin()).await?;
+    assert!(metrics.sum("weir_origin_blob_corruptions_total", &[]) >= 1.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bit_flipped_on_the_edges_disk_is_healed_from_the_origin() -> anyhow::Result<()> {
+    let mut site = Site::new(|upstream| write_version(upstream, "1"), Plan::default()).await?;
+    site.start().await?;
+    assert_delivered(&site, "1").await?;
+    // The blob was verified when it came; then the disk rots beneath it, and a second agent comes.
+    for blob in blobs(&site.path("edge-cache/blobs")) {
+        flip_a_bit(&blob)?;
+    }
+    site.agent.terminate().await?;
+    fs::remove_dir_all(site.path("agent-data"))?;
+    site.agent.start().await?;
+    assert_delivered(&site, "1").await?;
+    let agent = Metrics::read(site.agent.admin()).await?;
+    assert!(agent.sum("weir_agent_verify_failures_total", &[]) >= 1.0, "the agent saw nothing wrong");
+    let edge = Metrics::read(site.edge.admin()).await?;
+    assert!(edge.sum("weir_edge_verify_failures_total", &["where=\"disk\""]) >= 1.0, "the edge saw nothing wrong");
+
+    // The same after a restart of the edge: it looks before it serves, and no agent sees it.
+    for blob in blobs(&site.path("edge-cache/blobs")) {
+        flip_a_bit(&blob)?;
+    }
+    site.edge.terminate().await?;
+    site.edge.start().await?;
+    site.agent.terminate().await?;
+    fs::remove_dir_all(site.path("agent-data"))?;
+    site.agent.start().await?;
+    assert_delivered(&site, "1").await?;
+    let edge = Metrics::read(site.edge.admin()).await?;
+    assert!(edge.sum("weir_edge_verify_failures_total", &["where=\"disk\""]) >= 1.0, "the edge saw nothing wrong");
+    let agent = Metrics::read(site.agent.admin()).await?;
+    assert_eq!(agent.sum("weir_agent_verify_failures_total", &[]), 0.0, "an agent was given a rotten blob");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bit_flipped_on_the_wire_arrives_nowhere() -> anyhow::Result<()> {
+    let addresses = Addresses::free()?;
+    let before_origin = Relay::start(addresses.origin).await?;
+    let before_edge = Relay::start(addresses.edge).await?;
+    let plan =
+        Plan { origin_at: Some(before_origin.address()), edge_at: Some(before_edge.address()), ..Plan::default() };
+    let mut site = Site::at(&addresses, |upstream| write_version(upstream, "1"), plan).await?;
+    site.start().await?;
+    assert_delivered(&site, "1").await?;
+
+    for (number, relay, node) in [(2, &before_origin, "edge"), (3, &before_edge, "agent")] {
+        relay.damage(true);
+        write_version(&site.upstream, &number.to_string())?;
+        // The reader of the damaged stream sees it and counts it, again and again.
+        let (node, counter) = match node {
+            "edge" => (&site.edge, "weir_edge_fills_total"),
+            _ => (&site.agent, "weir_agent_polls_total"),
+        };
+        site.until_counter(node, counter, &["result=\"error\""], 0.0).await?;
+        assert!(relay.flipped() > 0);
+        assert_eq!(fs::read_to_string(site.current("shop-prod").join("version"))?, (number - 1).to_string());
+        relay.damage(false);
+        assert_delivered(&site, &number.to_string()).await?;
+    }
+    Ok(())
+}
