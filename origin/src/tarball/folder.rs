@@ -125,5 +125,17 @@ pub(super) fn blob_size(repo: &Repository, id: ObjectId) -> Result<u64, TarballE
 
 /// Decodes a blob into `buffer`, which holds it and nothing else afterwards.
 pub(super) fn read_blob(repo: &Repository, id: ObjectId, buffer: &mut Vec<u8>) -> Result<(), TarballError> {
-    repo.objects.find_blob(&id, buffer).map(|_| ()).map_err(|e| TarballError::object(id, e))
+    let blob = repo.objects.find_blob(&id, buffer).map_err(|e| TarballError::object(id, e))?;
+    let (start, length) = (blob.data.as_ptr() as usize, blob.data.len());
+    // The buffer may hold more than the object (an empty one leaves it as it was), so it is cut to what is the object's.
+    let offset = start.wrapping_sub(buffer.as_ptr() as usize);
+    match offset.checked_add(length) {
+        _ if length == 0 => buffer.clear(),
+        Some(end) if end <= buffer.len() => {
+            buffer.truncate(end);
+            buffer.drain(..offset);
+        }
+        _ => return Err(TarballError::object(id, "it was decoded to somewhere else")),
+    }
+    Ok(())
 }

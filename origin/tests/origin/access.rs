@@ -1,0 +1,97 @@
+//! Who gets in, and what the paths answer.
+
+use http::Method;
+use weir_shared::digest::{BlobDigest, TarballDigest};
+
+use crate::node::{Home, SERVICE, blob_of, blob_path, request};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn a_certificate_that_is_no_edge_s_opens_nothing() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    for role in ["agent", "operator"] {
+        let client = home.client(role);
+        for path in [&format!("/v1/services/{SERVICE}"), &blob_path(&blob_of(&descriptor)), "/", "/v1/services/no"] {
+            let answer = request(&client, &node.running, Method::GET, path, &[]).await;
+            assert_eq!(answer.status, 401, "{role} {path}");
+            assert_eq!(answer.problem().0, "unauthorized");
+        }
+    }
+    let stranger = Home::new();
+    let foreign = stranger.client("edge-client");
+    let uri = format!("https://{}/v1/services/{SERVICE}", node.running.address());
+    assert!(foreign.get(uri.parse().unwrap()).await.is_err(), "an authority that nobody named");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_there() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let digest = TarballDigest::of(b"no tarball");
+    for (path, status, kind) in [
+        ("/v1/services/nobody".to_owned(), 404, "no-such-service"),
+        (format!("/v1/services/nobody/versions/{digest}"), 404, "no-such-service"),
+        (format!("/v1/services/{SERVICE}/versions/{digest}"), 404, "no-such-version"),
+        (blob_path(&BlobDigest::of(b"no blob")), 404, "no-such-blob"),
+        (format!("/v1/services/{SERVICE}/tarball"), 404, "no-such-path"),
+        ("/v1/events".to_owned(), 404, "no-such-path"),
+        ("/v1/blobs/x".to_owned(), 400, "malformed-request"),
+    ] {
+        let answer = node.get(&path).await;
+        assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (status, kind), "{path}");
+    }
+    for path in [format!("/v1/services/{SERVICE}"), blob_path(&blob_of(&descriptor))] {
+        let answer = node.request(Method::DELETE, &path, &[]).await;
+        assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_blob_is_immutable_and_served_in_parts() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let path = blob_path(&blob_of(&descriptor));
+    let whole = node.get(&path).await;
+    let (etag, size) = (whole.header("etag").to_owned(), whole.body.len());
+    assert_eq!(etag, format!("\"{}\"", blob_of(&descriptor)));
+    assert_eq!(whole.header("accept-ranges"), "bytes");
+    assert_eq!(whole.header("content-type"), "application/octet-stream");
+    assert!(whole.header("cache-control").contains("immutable"));
+    assert_eq!(whole.header("content-length"), size.to_string());
+
+    let part = node.request(Method::GET, &path, &[("range", "bytes=10-19"), ("if-range", &etag)]).await;
+    assert_eq!((part.status.as_u16(), &part.body), (206, &whole.body.slice(10..20)));
+    assert_eq!(part.header("content-range"), format!("bytes 10-19/{size}"));
+    let other = node.request(Method::GET, &path, &[("range", "bytes=10-19"), ("if-range", "\"other\"")]).await;
+    assert_eq!((other.status.as_u16(), &other.body), (200, &whole.body));
+    let beyond = node.request(Method::GET, &path, &[("range", "bytes=99999999-")]).await;
+    assert_eq!((beyond.status.as_u16(), beyond.header("content-range")), (416, format!("bytes */{size}").as_str()));
+
+    let head = node.request(Method::HEAD, &path, &[]).await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+    assert_eq!((head.header("content-length"), head.header("etag")), (size.to_string().as_str(), etag.as_str()));
+    let known = node.request(Method::GET, &path, &[("if-none-match", &etag)]).await;
+    assert_eq!((known.status.as_u16(), known.body.len()), (304, 0));
+
+    assert_eq!(node.metric("weir_origin_blob_requests_total{status=\"200\"}").await, 2.0);
+    assert_eq!(node.metric("weir_origin_blob_requests_total{status=\"206\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_blob_sent_bytes_total").await, (2 * size + 10) as f64);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn readiness_and_status_say_what_is() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    node.repository(|state| state.attempts > 0).await;
+    assert_eq!(node.admin("/readyz").await.0, 200);
+    let status = node.status().await;
+    assert_eq!(status["repositories"][0]["health"], "healthy");
+    assert_eq!(status["repositories"][0]["phase"], "idle");
+    assert_eq!(status["services"][0]["published"]["digest"], descriptor.publication().digest.to_string());
+    assert_eq!(status["services"][0]["published"]["omitted"], 0);
+    node.stop().await;
+}

@@ -1,0 +1,109 @@
+//! Configuration files.
+
+use std::time::Duration;
+
+use weir_origin::config::Config;
+use weir_origin::revision::Revision;
+
+const EXAMPLE: &str = r#"
+name = "origin-1"
+listen = "127.0.0.1:7400"
+operator_listen = "127.0.0.1:7401"
+admin_listen = "127.0.0.1:7490"
+data_dir = "origin-data"
+[tls]
+certificate = "origin.pem"
+key = "origin.key"
+client_ca = "ca.pem"
+[[repository]]
+name = "shop"
+url = "https://git.example/acme/shop.git"
+poll_interval = "2m"
+ca = "git-ca.pem"
+username = "ci"
+password_file = "git-password"
+[[service]]
+name = "shop-prod"
+repository = "shop"
+ref = "main"
+folder = "deploy/prod"
+include = ["**/*.yaml"]
+"#;
+
+fn load(text: &str) -> Result<Config, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("origin.toml");
+    std::fs::write(&path, text).unwrap();
+    let loaded = Config::load(&path).map_err(|error| error.to_string());
+    if let Ok(config) = &loaded {
+        assert_eq!(config.data_dir, dir.path().join("origin-data"));
+        assert_eq!(config.tls.client_ca, dir.path().join("ca.pem"));
+    }
+    loaded
+}
+
+/// The example with one line replaced, or one added.
+fn refused(line: &str, by: &str) -> String {
+    assert!(EXAMPLE.contains(line));
+    load(&EXAMPLE.replacen(line, by, 1)).expect_err("it must be refused")
+}
+
+#[test]
+fn the_contract_s_example_is_read() {
+    let config = load(EXAMPLE).unwrap();
+    let (repository, service) = (&config.repositories[0], &config.services[0]);
+    assert_eq!(repository.poll_interval, Duration::from_secs(120));
+    assert!(repository.password_file.as_ref().unwrap().is_absolute());
+    assert_eq!(service.revision, Revision::Named("main".to_owned()));
+    assert_eq!(service.folder.as_str(), "deploy/prod");
+    assert_eq!(config.limits.concurrent_builds, 2);
+    assert_eq!(config.limits.concurrent_fetches, 8);
+
+    let without = load(&EXAMPLE.replace("ref = \"main\"\n", "")).unwrap();
+    assert_eq!(without.services[0].revision, Revision::DefaultBranch);
+    let limits = "[limits]\nmax_file = \"10 MiB\"\nbuild_threads = 1\n[tls]";
+    let limited = load(&EXAMPLE.replace("[tls]", limits)).unwrap();
+    assert_eq!((limited.limits.max_file.as_u64(), limited.limits.build_threads), (10 << 20, 1));
+}
+
+#[test]
+fn an_error_names_the_object_and_says_what_to_do() {
+    let repository = "[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[service]]";
+    for (error, words) in [
+        (refused("[[service]]", repository), ["two repositories", "shop"]),
+        (
+            refused("[[service]]", "[[service]]\nname = \"shop-prod\"\nrepository = \"shop\"\n[[service]]"),
+            ["two services", "shop-prod"],
+        ),
+        (refused("repository = \"shop\"", "repository = \"shap\""), ["shop-prod", "shap"]),
+        (refused("username = \"ci\"\n", ""), ["shop", "username"]),
+        (refused("password_file = \"git-password\"\n", ""), ["shop", "password_file"]),
+        (refused("poll_interval = \"2m\"", "poll_interval = \"100ms\""), ["shop", "poll_interval"]),
+        (refused("include = [\"**/*.yaml\"]", "include = [\"!x\"]"), ["shop-prod", "!x"]),
+        (refused("folder = \"deploy/prod\"", "folder = \"../etc\""), ["../etc", "folder"]),
+        (refused("name = \"shop-prod\"", "name = \"Shop\""), ["Shop", "service"]),
+        (refused("poll_interval", "pol_interval"), ["pol_interval", "unknown field"]),
+        (refused("ref = \"main\"", "ref = \"a..b\""), ["a..b", "branch"]),
+        (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "at least 1"]),
+    ] {
+        assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn a_url_with_user_info_is_refused_without_repeating_it() {
+    for url in
+        ["https://ci:s3cret@git.example/a.git", "https://s3cret@git.example/a.git", "ssh://git:s3cret@git.example/a"]
+    {
+        let error = refused("https://git.example/acme/shop.git", url);
+        assert!(error.contains("`username`") && error.contains("`password_file`"), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+    load(&EXAMPLE.replace("https://git.example/acme/shop.git", "ssh://git@git.example/a.git")).unwrap();
+}
+
+#[test]
+fn a_path_as_url_is_relative_to_the_file() {
+    let config = load(&EXAMPLE.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
+    assert!(std::path::Path::new(&config.repositories[0].url).is_absolute());
+}

@@ -1,0 +1,14 @@
+//! The origin against real Git, real TLS, real disks and real sockets.
+
+mod access;
+mod configuration;
+mod git_fixture;
+mod healing;
+mod node;
+mod publishing;
+mod recovery;
+mod tar_reading;
+mod tarball_bytes;
+mod tarball_contents;
+mod unpublished;
+mod upstream;

@@ -1,0 +1,256 @@
+//! An origin to test, and an edge's client for it.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::Empty;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use weir_origin::Running;
+use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
+use weir_origin::repository_agent::RepositoryState;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::encoding::Encoding;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
+use weir_shared::process::{certificates, tls};
+
+use crate::upstream::Upstream;
+
+/// Longer than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) const SERVICE: &str = "shop-prod";
+pub(crate) const REPOSITORY: &str = "shop";
+
+/// Where an origin lives: certificates and data. Outlives the origins that are started in it.
+pub(crate) struct Home {
+    dir: TempDir,
+}
+
+/// A running origin.
+pub(crate) struct Node {
+    pub(crate) running: Running,
+    client: Http2Client,
+}
+
+/// What a request was answered with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        Self { dir }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.file("data")
+    }
+
+    /// The file of a blob.
+    pub(crate) fn blob(&self, digest: &BlobDigest) -> PathBuf {
+        let hex = digest.hex();
+        self.data_dir().join("blobs").join(&hex[..2]).join(hex)
+    }
+
+    /// The folder `deploy` of the branch `main`, polled only when kicked.
+    pub(crate) fn config(&self, url: &str) -> Config {
+        let tls = TlsConfig {
+            certificate: self.file("origin.pem"),
+            key: self.file("origin.key"),
+            client_ca: self.file("ca.pem"),
+        };
+        let mut config = Config::new("origin-1".parse().unwrap(), self.data_dir(), tls);
+        config.admin_listen = Some(([127, 0, 0, 1], 0).into());
+        let mut repository = RepositoryConfig::new(repository(), url);
+        repository.poll_interval = Duration::from_secs(3600);
+        config.repositories = vec![repository];
+        let mut service = ServiceConfig::new(service(), config.repositories[0].name.clone());
+        service.revision = "main".parse().unwrap();
+        service.folder = "deploy".parse().unwrap();
+        config.services = vec![service];
+        config
+    }
+
+    pub(crate) async fn start(&self, config: Config) -> Node {
+        let running = weir_origin::start(config).await.unwrap();
+        Node { running, client: self.client("edge-client") }
+    }
+
+    /// An origin of an upstream, once it has published.
+    pub(crate) async fn start_published(&self, upstream: &Upstream) -> (Node, Arc<Descriptor>) {
+        let node = self.start(self.config(&upstream.url())).await;
+        let descriptor = node.published(|_| true).await;
+        (node, descriptor)
+    }
+
+    /// A client with one of the certificates.
+    pub(crate) fn client(&self, certificate: &str) -> Http2Client {
+        let (pem, key) = (self.file(&format!("{certificate}.pem")), self.file(&format!("{certificate}.key")));
+        http2_client(tls::client_config(&self.file("ca.pem"), Some((&pem, &key))).unwrap())
+    }
+}
+
+impl Node {
+    /// The service's descriptor, once there is one of that kind.
+    pub(crate) async fn published(&self, is: impl Fn(&Descriptor) -> bool) -> Arc<Descriptor> {
+        let mut current = self.running.service(&service()).unwrap();
+        let found = in_time(current.wait_for(|current| current.as_ref().is_some_and(|d| is(d)))).await;
+        found.unwrap().clone().unwrap()
+    }
+
+    /// The repository's state, once it is of that kind.
+    pub(crate) async fn repository(&self, is: impl FnMut(&RepositoryState) -> bool) -> RepositoryState {
+        let mut state = self.running.repository(&repository()).unwrap();
+        in_time(state.wait_for(is)).await.unwrap().clone()
+    }
+
+    /// Has the upstream polled, and waits until everything that follows from it was done.
+    pub(crate) async fn poll(&self) -> RepositoryState {
+        // The first poll begins by itself and may have looked before whatever was pushed.
+        let before = self.repository(|state| state.attempts > 0).await.attempts;
+        assert!(self.running.kick(&repository()));
+        self.repository(|state| state.attempts > before).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.request(Method::GET, path, &[]).await
+    }
+
+    pub(crate) async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+        request(&self.client, &self.running, method, path, headers).await
+    }
+
+    pub(crate) async fn descriptor(&self) -> Descriptor {
+        let answer = self.get(&format!("/v1/services/{SERVICE}")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        Descriptor::parse(answer.body).unwrap()
+    }
+
+    /// Fetches the tarball of a descriptor, verified as an agent would.
+    pub(crate) async fn tarball(&self, descriptor: &Descriptor) -> Vec<u8> {
+        let stored = descriptor.representation(Encoding::Zstd).unwrap();
+        let answer = self.get(&blob_path(&stored.digest)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(BlobDigest::of(&answer.body), stored.digest);
+        assert_eq!(answer.body.len() as u64, stored.size);
+        let tar = zstd::decode_all(answer.body.as_ref()).unwrap();
+        assert_eq!(TarballDigest::of(&tar), descriptor.publication().digest);
+        assert_eq!(tar.len() as u64, descriptor.publication().size);
+        tar
+    }
+
+    /// A page of the admin listener: status and body.
+    pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.running.admin_address().unwrap()).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        in_time(stream.read_to_string(&mut answer)).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// The value of a metric, 0 when it is not there yet. `series` is a name with its labels.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let (_, page) = self.admin("/metrics").await;
+        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    pub(crate) async fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.admin("/status").await.1).unwrap()
+    }
+
+    pub(crate) async fn stop(self) {
+        assert!(self.running.drain(PATIENCE).await);
+    }
+}
+
+pub(crate) async fn request(
+    client: &Http2Client,
+    running: &Running,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Answer {
+    let mut request = Request::builder().method(method).uri(format!("https://{}{path}", running.address()));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = in_time(client.request(request.body(Empty::new()).unwrap())).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = read_body(body, 256 << 20, PATIENCE).await.unwrap();
+    Answer { status: head.status, headers: head.headers, body }
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The problem's kind and detail.
+    pub(crate) fn problem(&self) -> (String, String) {
+        assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        let text = |key: &str| problem[key].as_str().unwrap().to_owned();
+        (text("type").strip_prefix("urn:weir:problem:").unwrap().to_owned(), text("detail"))
+    }
+}
+
+pub(crate) fn service() -> ServiceName {
+    SERVICE.parse().unwrap()
+}
+
+pub(crate) fn repository() -> RepositoryName {
+    REPOSITORY.parse().unwrap()
+}
+
+pub(crate) fn blob_path(digest: &BlobDigest) -> String {
+    format!("/v1/blobs/{digest}")
+}
+
+/// The blob that holds a descriptor's tarball.
+pub(crate) fn blob_of(descriptor: &Descriptor) -> BlobDigest {
+    descriptor.representation(Encoding::Zstd).unwrap().digest
+}
+
+/// The names of a tar's entries, as its headers have them.
+pub(crate) fn names(mut tar: &[u8]) -> Vec<String> {
+    let mut names = Vec::new();
+    while tar.len() >= 512 && tar[0] != 0 {
+        let text = |field: &[u8]| String::from_utf8(field.split(|b| *b == 0).next().unwrap().to_vec()).unwrap();
+        names.push(text(&tar[..100]));
+        let size = usize::from_str_radix(&text(&tar[124..136]), 8).unwrap();
+        tar = &tar[512 + size.div_ceil(512) * 512..];
+    }
+    names
+}
+
+/// Flips one bit in the middle of a file.
+pub(crate) fn flip_a_bit(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    std::fs::write(file, bytes).unwrap();
+}
+
+async fn in_time<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("something hangs")
+}

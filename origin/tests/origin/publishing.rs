@@ -1,0 +1,140 @@
+//! From a push to a descriptor and its blob.
+
+use http::Method;
+
+use crate::node::{Home, SERVICE, blob_of, names, service};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn a_folder_of_a_branch_is_published_and_verifies() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let publication = descriptor.publication();
+    assert_eq!(publication.commit.as_str(), upstream.git(&["rev-parse", "main"]));
+    assert_eq!(publication.service, service());
+
+    let served = node.descriptor().await;
+    assert_eq!(served.bytes(), descriptor.bytes());
+    let tar = node.tarball(&served).await;
+    assert_eq!(names(&tar), ["app.yaml"], "relative to the folder, and nothing beside it");
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_publications_total").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_descriptor_that_is_known_is_not_sent_again() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let path = format!("/v1/services/{SERVICE}");
+    let first = node.get(&path).await;
+    assert_eq!(first.header("etag"), descriptor.etag());
+    assert_eq!(first.header("content-type"), "application/json");
+    assert_eq!(first.header("cache-control"), "no-cache");
+
+    let again = node.request(Method::GET, &path, &[("if-none-match", &descriptor.etag())]).await;
+    assert_eq!((again.status.as_u16(), again.body.len()), (304, 0));
+    assert_eq!(again.header("etag"), descriptor.etag());
+    let head = node.request(Method::HEAD, &path, &[("if-none-match", "\"1.1\"")]).await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+    assert_eq!(head.header("content-length"), descriptor.bytes().len().to_string());
+    assert_eq!(node.metric("weir_origin_descriptor_requests_total{status=\"304\"}").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_push_is_a_new_generation_and_the_old_version_stays_to_be_had() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
+    node.poll().await;
+    let new = node.descriptor().await;
+    assert_eq!(new.publication().commit.as_str(), commit);
+    assert!(new.publication().generation > old.publication().generation);
+    assert_ne!(new.publication().digest, old.publication().digest);
+    assert_eq!(names(&node.tarball(&new).await), ["app.yaml", "db.yaml"]);
+
+    let retained = node.get(&format!("/v1/services/{SERVICE}/versions/{}", old.publication().digest)).await;
+    assert_eq!((retained.status.as_u16(), &retained.body), (200, old.bytes()));
+    node.tarball(&old).await;
+
+    // Back to what it was: the content is known, and is current again.
+    upstream.git(&["revert", "--no-edit", "HEAD"]);
+    upstream.git(&["push", "--quiet", "origin", "HEAD"]);
+    node.poll().await;
+    let back = node.descriptor().await;
+    assert_eq!(back.publication().digest, old.publication().digest);
+    assert!(back.publication().generation > new.publication().generation);
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 2.0);
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"memo\"}").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_push_outside_the_folder_builds_nothing_and_changes_no_digest() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    let commit = upstream.push("docs/more.md", b"more words\n");
+    node.poll().await;
+    let new = node.descriptor().await;
+    assert_eq!(new.publication().commit.as_str(), commit);
+    assert!(new.publication().generation > old.publication().generation);
+    assert_eq!(new.publication().digest, old.publication().digest);
+    assert_eq!(blob_of(&new), blob_of(&old));
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"memo\"}").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_moved_and_nothing_is_published() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    node.poll().await;
+    node.poll().await;
+    assert_eq!(node.descriptor().await.version(), descriptor.version());
+    let unchanged = node.metric("weir_origin_polls_total{repository=\"shop\",result=\"unchanged\"}").await;
+    assert!(unchanged >= 2.0, "{unchanged}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_branch_that_is_deleted_leaves_its_last_good_publication() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"]);
+    let (node, old) = home.start_published(&upstream).await;
+    upstream.git(&["push", "--quiet", "origin", "other:refs/heads/keep", ":refs/heads/other"].as_slice());
+    upstream.git(&["--git-dir", upstream.bare().to_str().unwrap(), "update-ref", "-d", "refs/heads/main"]);
+    node.poll().await;
+    assert_eq!(node.descriptor().await.version(), old.version());
+    node.tarball(&old).await;
+    let status = node.status().await;
+    let service = &status["services"][0];
+    assert_eq!(service["condition"], "unhealthy");
+    assert_eq!(service["failure"]["step"], "resolve");
+    assert!(service["failure"]["reason"].as_str().unwrap().contains("main"), "{service}");
+    assert_eq!(service["published"]["generation"], old.publication().generation);
+    assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
+    assert_eq!(node.metric("weir_origin_repository_healthy{repository=\"shop\"}").await, 1.0);
+
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(node.status().await["services"][0]["condition"], "following");
+    assert_eq!(node.metric("weir_origin_services_unhealthy").await, 0.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_gone_leaves_its_last_good_publication() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    upstream.git(&["rm", "--quiet", "-r", "deploy"]);
+    upstream.push("docs/gone.md", b"the folder is gone\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.version(), old.version());
+    let status = node.status().await;
+    let reason = status["services"][0]["failure"]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("deploy"), "{reason}");
+    node.stop().await;
+}

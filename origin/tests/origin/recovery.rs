@@ -1,0 +1,137 @@
+//! Restarts, losses and outages.
+
+use std::fs;
+
+use crate::node::{Home, SERVICE, blob_of, service};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn a_restart_without_the_upstream_serves_the_same() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    node.stop().await;
+    upstream.take_away();
+
+    let node = home.start(home.config(&upstream.url())).await;
+    assert_eq!(node.descriptor().await.bytes(), descriptor.bytes(), "from the first moment");
+    node.tarball(&descriptor).await;
+    node.repository(|state| state.consecutive_failures > 0).await;
+    assert_eq!(node.descriptor().await.bytes(), descriptor.bytes());
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 0.0);
+    assert_eq!(node.metric("weir_origin_repository_healthy{repository=\"shop\"}").await, 0.0);
+
+    upstream.give_back();
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 5\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_service_is_built_from_the_mirror_while_the_upstream_is_down() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, _) = home.start_published(&upstream).await;
+    node.stop().await;
+    upstream.take_away();
+    let mut config = home.config(&upstream.url());
+    config.services[0].folder = "docs".parse().unwrap();
+    let node = home.start(config).await;
+    let descriptor = node.published(|d| d.publication().size > 0 && d.revision() == 1).await;
+    let descriptor = node.published(|d| d.publication().digest != descriptor.publication().digest).await;
+    assert_eq!(crate::node::names(&node.tarball(&descriptor).await), ["readme.md"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn generations_grow_across_the_loss_of_everything_and_the_digest_is_the_same() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, before) = home.start_published(&upstream).await;
+    node.stop().await;
+    fs::remove_dir_all(home.data_dir()).unwrap();
+    let (node, after) = home.start_published(&upstream).await;
+    assert_eq!(after.publication().digest, before.publication().digest);
+    assert_eq!(blob_of(&after), blob_of(&before));
+    assert!(after.publication().generation > before.publication().generation);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_floor_lifts_generations() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    config.generation_floor = 9_000_000_000_000;
+    let node = home.start(config).await;
+    assert_eq!(node.published(|_| true).await.publication().generation, 9_000_000_000_000);
+    node.stop().await;
+    // Without the floor they still only grow.
+    let node = home.start(home.config(&upstream.url())).await;
+    upstream.push("deploy/app.yaml", b"replicas: 7\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.publication().generation, 9_000_000_000_001);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_configured_any_more_is_not_served_and_its_generation_is_kept() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    config.generation_floor = 9_000_000_000_000;
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    node.stop().await;
+
+    let mut without = home.config(&upstream.url());
+    without.services.clear();
+    let node = home.start(without).await;
+    assert_eq!(node.get(&format!("/v1/services/{SERVICE}")).await.status, 404);
+    assert!(node.running.service(&service()).is_none());
+    node.stop().await;
+
+    let (node, again) = home.start_published(&upstream).await;
+    assert_eq!(again.publication().generation, 9_000_000_000_001);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn another_url_is_another_mirror_and_is_cloned_anew() {
+    let (home, first, second) = (Home::new(), Upstream::small(), Upstream::small());
+    let (node, old) = home.start_published(&first).await;
+    node.stop().await;
+    second.push("deploy/app.yaml", b"of another place\n");
+    let node = home.start(home.config(&second.url())).await;
+    assert_eq!(node.descriptor().await.bytes(), old.bytes(), "the last good one, until the new place answered");
+    node.published(|d| d.publication().commit.as_str() == second.git(&["rev-parse", "main"])).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_killed_process_left_half_written_is_removed() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    node.running.cut().await;
+    let leftover = home.data_dir().join("blobs/tmp/half-a-blob");
+    fs::write(&leftover, b"half").unwrap();
+    let orphan = home.data_dir().join("blobs/ff").join("f".repeat(64));
+    fs::create_dir_all(orphan.parent().unwrap()).unwrap();
+    fs::write(&orphan, b"nobody names it").unwrap();
+
+    let node = home.start(home.config(&upstream.url())).await;
+    assert!(!leftover.exists());
+    assert_eq!(node.descriptor().await.bytes(), descriptor.bytes());
+    node.tarball(&descriptor).await;
+    while orphan.exists() {
+        tokio::task::yield_now().await;
+    }
+    node.tarball(&descriptor).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_process_is_kept_out() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, _) = home.start_published(&upstream).await;
+    let Err(error) = weir_origin::start(home.config(&upstream.url())).await else { panic!("it must not start") };
+    let error = error.to_string();
+    assert!(error.contains("in use") && error.contains("data"), "{error}");
+    node.stop().await;
+}

@@ -1,0 +1,68 @@
+//! What is answered while nothing was ever published.
+
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use weir_origin::repository_agent::Health;
+
+use crate::node::{Home, SERVICE};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn while_the_first_clone_runs_it_is_503_and_when_it_hangs_504() {
+    let home = Home::new();
+    // An upstream that takes connections and says nothing.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut config = home.config(&format!("http://{}/shop.git", silent.local_addr().unwrap()));
+    config.repositories[0].stall_timeout = Duration::from_secs(2);
+    let node = home.start(config).await;
+    let (_held, _) = silent.accept().await.unwrap();
+    let path = format!("/v1/services/{SERVICE}");
+    let answer = node.get(&path).await;
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(!answer.header("retry-after").is_empty());
+    let (kind, detail) = answer.problem();
+    assert!(kind == "not-published-yet" && detail.contains("cloned for the first time"), "{detail}");
+    assert_eq!(node.admin("/readyz").await.0, 503);
+
+    node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
+    let answer = node.get(&path).await;
+    let (kind, detail) = answer.problem();
+    assert_eq!((answer.status.as_u16(), kind.as_str()), (504, "upstream-timeout"), "{detail}");
+    assert_eq!(node.admin("/readyz").await.0, 200, "it does what it can");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    upstream.take_away();
+    let node = home.start(home.config(&upstream.url())).await;
+    node.repository(|state| state.attempts > 0).await;
+    let path = format!("/v1/services/{SERVICE}");
+    let answer = node.get(&path).await;
+    let (kind, detail) = answer.problem();
+    assert_eq!((answer.status.as_u16(), kind.as_str()), (502, "upstream-failure"), "{detail}");
+    assert!(detail.contains("step: "), "{detail}");
+    assert!(!answer.header("retry-after").is_empty());
+
+    upstream.give_back();
+    node.running.kick(&crate::node::repository());
+    node.published(|_| true).await;
+    assert_eq!(node.get(&path).await.status, 200);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_ref_that_never_was_is_502_and_says_which() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    config.services[0].revision = "release/9".parse().unwrap();
+    let node = home.start(config).await;
+    node.repository(|state| state.attempts > 0).await;
+    let answer = node.get(&format!("/v1/services/{SERVICE}")).await;
+    let (_, detail) = answer.problem();
+    assert_eq!(answer.status, 502, "{detail}");
+    assert!(detail.contains("release/9") && detail.contains("resolve"), "{detail}");
+    node.stop().await;
+}

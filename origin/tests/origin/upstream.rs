@@ -1,0 +1,73 @@
+//! An upstream: a bare repository, and a work tree that pushes to it, by the git program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::git_fixture::git_command;
+
+/// A bare repository and a work tree. Everything goes when it is dropped.
+pub(crate) struct Upstream {
+    dir: tempfile::TempDir,
+}
+
+impl Upstream {
+    /// An empty repository whose default branch is `main`.
+    pub(crate) fn empty() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        git(dir.path(), &["init", "--quiet", "--bare", "--initial-branch=main", "bare.git"]);
+        git(dir.path(), &["init", "--quiet", "--initial-branch=main", "work"]);
+        git(&dir.path().join("work"), &["remote", "add", "origin", "../bare.git"]);
+        Self { dir }
+    }
+
+    /// A repository with two folders, `deploy` and `docs`.
+    pub(crate) fn small() -> Self {
+        let upstream = Self::empty();
+        upstream.push("deploy/app.yaml", b"replicas: 1\n");
+        upstream.push("docs/readme.md", b"words\n");
+        upstream
+    }
+
+    pub(crate) fn bare(&self) -> PathBuf {
+        self.dir.path().join("bare.git")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("file://{}", self.bare().display())
+    }
+
+    /// Writes a file, commits and pushes it; the commit's id.
+    pub(crate) fn push(&self, file: &str, contents: &[u8]) -> String {
+        let path = self.work().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message", file]);
+        self.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
+        self.git(&["rev-parse", "HEAD"])
+    }
+
+    /// Runs git in the work tree.
+    pub(crate) fn git(&self, args: &[&str]) -> String {
+        git(&self.work(), args)
+    }
+
+    /// Takes the upstream away, as an outage does; [`Upstream::give_back`] ends it.
+    pub(crate) fn take_away(&self) {
+        fs::rename(self.bare(), self.dir.path().join("away")).unwrap();
+    }
+
+    pub(crate) fn give_back(&self) {
+        fs::rename(self.dir.path().join("away"), self.bare()).unwrap();
+    }
+
+    fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+}
+
+fn git(dir: &Path, args: &[&str]) -> String {
+    let output = git_command(dir).args(args).output().unwrap();
+    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
