@@ -14,12 +14,17 @@ use super::decision::{self, Content, Decision, Statement};
 use super::retention;
 use crate::tarball::ContentKey;
 
+/// Service and digest.
+type VersionKey = (&'static str, &'static [u8; 32]);
+/// Unix milliseconds and a descriptor's bytes.
+type VersionValue = (u64, &'static [u8]);
+
 /// Service → the bytes of its descriptor.
 const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("current_v1");
 /// Service → the last generation ever published. Stays when the service goes.
 const GENERATION: TableDefinition<'_, &str, u64> = TableDefinition::new("generation_v1");
 /// Service, digest → when it was superseded (Unix milliseconds), and its last descriptor's bytes.
-const HISTORY: TableDefinition<'_, (&str, &[u8; 32]), (u64, &[u8])> = TableDefinition::new("history_v1");
+const HISTORY: TableDefinition<'_, VersionKey, VersionValue> = TableDefinition::new("history_v1");
 /// Content key → what a build found, as JSON.
 const CONTENT: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinition::new("content_v1");
 
@@ -250,7 +255,7 @@ impl State {
     }
 }
 
-type History<'t> = Table<'t, (&'static str, &'static [u8; 32]), (u64, &'static [u8])>;
+type History<'t> = Table<'t, VersionKey, VersionValue>;
 
 fn supersede(history: &mut History<'_>, superseded: &Descriptor, now: SystemTime) -> Result<(), StateError> {
     let publication = superseded.publication();

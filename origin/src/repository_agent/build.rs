@@ -35,26 +35,26 @@ pub(super) struct ServiceFailure {
 
 impl ServiceFailure {
     /// A failure that may be gone the next time.
-    pub(super) fn passing(step: &'static str, reason: impl ToString) -> Self {
-        Self { step, reason: reason.to_string(), lasting: false }
+    pub(super) fn passing(step: &'static str, reason: String) -> Self {
+        Self { step, reason, lasting: false }
     }
 }
 
 impl From<MirrorError> for ServiceFailure {
     fn from(error: MirrorError) -> Self {
-        Self::passing("resolve", error)
+        Self::passing("resolve", error.to_string())
     }
 }
 
 impl From<StateError> for ServiceFailure {
     fn from(error: StateError) -> Self {
-        Self::passing("store", error)
+        Self::passing("store", error.to_string())
     }
 }
 
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
-        Self::passing("store", error)
+        Self::passing("store", error.to_string())
     }
 }
 
@@ -78,16 +78,15 @@ pub(super) enum Found {
     },
 }
 
+/// What a look at a service found, for each that was looked at.
+pub(super) type Survey = Vec<(Arc<Service>, Result<Found, ServiceFailure>)>;
+
 /// Looks at services: where their refs are, and whether the content there is published or was built before.
-pub(super) fn survey(
-    mirror: &Mirror,
-    publisher: &Publisher,
-    services: &[Arc<Service>],
-) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, MirrorError> {
+pub(super) fn survey(mirror: &Mirror, publisher: &Publisher, services: &[Arc<Service>]) -> Result<Survey, MirrorError> {
     let repository = mirror.repository()?.to_thread_local();
     let look = |service: &Service| -> Result<Found, ServiceFailure> {
         let commit = revision::resolve(&repository, &service.revision)
-            .map_err(|error| ServiceFailure::passing("resolve", error))?;
+            .map_err(|error| ServiceFailure::passing("resolve", error.to_string()))?;
         let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure("select", &error))?;
         if publisher.settle_known(service, &commit, &key, SystemTime::now())? {
@@ -153,7 +152,8 @@ impl Workshop {
         commit: &CommitId,
         interrupt: &AtomicBool,
     ) -> Result<(Content, TemporaryBlob<'_>), ServiceFailure> {
-        let mut blob = self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error))?;
+        let mut blob =
+            self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
         let BuildOptions { limits, threads } = &self.options;
         let built = tarball::build(repository, commit, &service.selection, limits, *threads, &mut blob, interrupt)
             .map_err(|error| tarball_failure("build", &error))?;

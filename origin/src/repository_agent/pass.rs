@@ -8,8 +8,8 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::OwnedSemaphorePermit;
 use weir_shared::commit_id::CommitId;
 
-use super::build::{Found, ServiceFailure, Workshop, survey};
-use super::job::Job;
+use super::build::{Found, ServiceFailure, Survey, Workshop, survey};
+use super::job::{Job, JobFault};
 use super::state::Phase;
 use super::task::Task;
 use crate::service::Service;
@@ -52,10 +52,7 @@ impl Task {
         self.crew.published.notify_one();
     }
 
-    async fn survey(
-        &self,
-        services: &[Arc<Service>],
-    ) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {
+    async fn survey(&self, services: &[Arc<Service>]) -> Result<Survey, ServiceFailure> {
         let (mirror, publisher, services) = (self.mirror.clone(), self.crew.publisher.clone(), services.to_vec());
         let job = Job::begin("survey", &self.crew.threads, move |_| {
             survey(&*mirror.get()?, &publisher, &services).map_err(ServiceFailure::from)
@@ -107,7 +104,7 @@ impl Task {
         let mut job =
             job.map_err(|error| ServiceFailure::passing(step, format!("no thread can be started: {error}")))?;
         let deadline = self.config.build_timeout;
-        let fault = |fault| ServiceFailure::passing(step, fault);
+        let fault = |fault: JobFault| ServiceFailure::passing(step, fault.to_string());
         if let Ok(ended) = tokio::time::timeout(deadline, &mut job).await {
             return ended.map_err(fault)?;
         }

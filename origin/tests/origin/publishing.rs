@@ -103,7 +103,6 @@ async fn a_branch_that_is_deleted_leaves_its_last_good_publication() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"]);
     let (node, old) = home.start_published(&upstream).await;
-    upstream.git(&["push", "--quiet", "origin", "other:refs/heads/keep", ":refs/heads/other"].as_slice());
     upstream.git(&["--git-dir", upstream.bare().to_str().unwrap(), "update-ref", "-d", "refs/heads/main"]);
     node.poll().await;
     assert_eq!(node.descriptor().await.version(), old.version());
