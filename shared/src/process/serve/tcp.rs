@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Request;
+use http::{HeaderValue, Method, Request, Response, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use super::metrics::ListenerMetrics;
-use super::{Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
+use super::{Body, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
 use crate::process::identity::Identity;
 use crate::process::shutdown::Drain;
 
@@ -124,7 +125,7 @@ impl<H: Handler> Server<H> {
                 let (version, method) = (request.version(), request.method().clone());
                 let response = handler.handle(request.map(RequestBody::Incoming), peer).await;
                 metrics.answered(version, &method, response.status(), begun.elapsed());
-                Ok::<_, Infallible>(response)
+                Ok::<_, Infallible>(if method == Method::HEAD { without_body(response) } else { response })
             }
         });
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -139,4 +140,13 @@ impl<H: Handler> Server<H> {
             tracing::debug!(%error, address = %peer.address, "a connection ended with an error");
         }
     }
+}
+
+/// An answer to HEAD. hyper drops the body over HTTP/1.1 alone; over HTTP/2 a client takes it for a broken stream.
+fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    if let Some(length @ 1..) = body.size_hint().exact() {
+        head.headers.entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+    }
+    Response::from_parts(head, Body::Empty)
 }
