@@ -137,8 +137,11 @@ pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, 
 /// What the first of these full ref names that exists points at, unpeeled.
 fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<gix::ObjectId>, gix::Error> {
     for name in candidates {
-        if let Some(mut reference) = repo.try_find_reference(name.as_str())? {
-            return Ok(Some(reference.follow_to_object()?.detach()));
+        // The only symbolic ref of a mirror is a default branch that the upstream names and does not have.
+        if let Some(reference) = repo.try_find_reference(name.as_str())?
+            && let Some(id) = reference.try_id()
+        {
+            return Ok(Some(id.detach()));
         }
     }
     Ok(None)

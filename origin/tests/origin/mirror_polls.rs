@@ -1,0 +1,342 @@
+//! A mirror that follows an upstream: what moves, what goes, what stays.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use weir_origin::mirror::{FetchProgress, Mirror, MirrorError, Poll, Upstream};
+use weir_origin::revision::{Revision, RevisionError, resolve};
+use weir_origin::tarball::Selection;
+use weir_shared::commit_id::CommitId;
+
+use crate::git_fixture::{Git, git_command};
+use crate::tar_reading::build_tar;
+
+/// An upstream on this disk and a mirror of it.
+pub(crate) struct Pair {
+    dir: tempfile::TempDir,
+    pub(crate) git: Git,
+    pub(crate) mirror: Mirror,
+    pub(crate) upstream: Upstream,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let git = Git::init(&dir.path().join("up stream"));
+        let mirror = Mirror::open(&dir.path().join("mirrors/shop")).unwrap();
+        let upstream = Upstream::new(format!("file://{}", git.dir.display()));
+        Self { dir, git, mirror, upstream }
+    }
+
+    pub(crate) fn mirror_dir(&self) -> PathBuf {
+        self.dir.path().join("mirrors/shop")
+    }
+
+    pub(crate) fn try_poll(&self) -> Result<Poll, MirrorError> {
+        self.mirror.poll(&self.upstream, &FetchProgress::default(), &AtomicBool::new(false))
+    }
+
+    #[track_caller]
+    pub(crate) fn poll(&self) -> Poll {
+        self.try_poll().unwrap()
+    }
+
+    /// Polls, and checks that the mirror has just the upstream's branches and tags.
+    #[track_caller]
+    pub(crate) fn follow(&self) {
+        let poll = self.poll();
+        assert!(matches!(poll, Poll::Changed { .. }), "{poll:?}");
+        self.assert_equal();
+        assert!(matches!(self.poll(), Poll::Unchanged { .. }));
+    }
+
+    #[track_caller]
+    fn assert_equal(&self) {
+        let format = "--format=%(objectname) %(refname)";
+        let of = |git: &Git| git.line(["for-each-ref", format, "refs/heads", "refs/tags"]);
+        assert_eq!(of(&Git { dir: self.mirror_dir() }), of(&self.git));
+    }
+
+    pub(crate) fn resolve(&self, revision: &str) -> Result<CommitId, RevisionError> {
+        let repo = self.mirror.repository().unwrap().to_thread_local();
+        resolve(&repo, &revision.parse::<Revision>().unwrap())
+    }
+
+    /// Everything in the mirror, with when it was written.
+    fn files(&self) -> Vec<(PathBuf, SystemTime)> {
+        fn visit(dir: &Path, into: &mut Vec<(PathBuf, SystemTime)>) {
+            for entry in fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                into.push((entry.path(), entry.metadata().unwrap().modified().unwrap()));
+                if entry.file_type().unwrap().is_dir() {
+                    visit(&entry.path(), into);
+                }
+            }
+        }
+        let mut files = Vec::new();
+        visit(&self.mirror_dir(), &mut files);
+        files.sort();
+        files
+    }
+}
+
+#[test]
+fn the_first_poll_clones_and_an_unchanged_one_writes_nothing() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.git.run(["tag", "-a", "-m", "annotated", "v1"]);
+    assert_eq!(pair.poll(), Poll::Changed { refs: 3 }, "a branch, a tag and HEAD");
+    assert_eq!(pair.resolve("HEAD").unwrap(), first);
+    assert_eq!(pair.resolve("main").unwrap(), first);
+    assert_eq!(pair.resolve("v1").unwrap(), first, "an annotated tag leads to its commit");
+    let before = pair.files();
+    assert_eq!(pair.poll(), Poll::Unchanged { refs: 3 });
+    assert_eq!(pair.files(), before);
+    let config = fs::read_to_string(pair.mirror_dir().join("config")).unwrap();
+    assert!(!config.contains("remote") && !config.contains("up stream"), "{config}");
+    assert!(before.iter().all(|(path, _)| !path.ends_with("FETCH_HEAD") && !path.ends_with("logs")));
+    assert!(before.iter().all(|(path, _)| path.extension().is_none_or(|ending| ending != "keep")));
+}
+
+#[test]
+fn pushes_forced_pushes_and_moved_tags_are_followed() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.git.run(["tag", "moving"]);
+    pair.follow();
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second");
+    pair.git.run(["tag", "-f", "moving"]);
+    pair.follow();
+    assert_eq!(pair.resolve("moving").unwrap(), second);
+    pair.git.run(["reset", "-q", "--hard", first.as_str()]);
+    pair.git.write("a", "3");
+    let third = pair.git.commit("third");
+    pair.follow();
+    assert_eq!(pair.resolve("main").unwrap(), third);
+    assert_eq!(pair.resolve(second.as_str()).unwrap(), second, "a pinned commit stays");
+}
+
+#[test]
+fn branches_come_and_go_and_names_turn_into_folders_and_back() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.follow();
+    for step in [
+        &["branch", "del/1"][..],
+        &["branch", "del/2/deep"],
+        &["branch", "-D", "del/1", "del/2/deep"],
+        &["branch", "del"],
+        &["branch", "-M", "del", "del/1"],
+        &["branch", "-M", "del/1", "del"],
+        &["tag", "t/1"],
+        &["tag", "-d", "t/1"],
+        &["tag", "t"],
+        &["branch", "-D", "del"],
+    ] {
+        pair.git.run(step);
+        pair.follow();
+    }
+    assert_eq!(pair.resolve("del"), Err(RevisionError::RefMissing("del".to_owned())));
+    pair.git.run(["commit", "-q", "--allow-empty", "-m", "newer"]);
+    // A fetch and a change between folder and branch in one poll.
+    pair.git.run(["branch", "x/1"]);
+    pair.follow();
+    pair.git.run(["branch", "-D", "x/1"]);
+    pair.git.run(["commit", "-q", "--allow-empty", "-m", "newest"]);
+    pair.git.run(["branch", "x"]);
+    pair.follow();
+    pair.git.run(["branch", "-D", "x"]);
+    pair.git.run(["commit", "-q", "--allow-empty", "-m", "newest of all"]);
+    pair.git.run(["branch", "x/y/z"]);
+    pair.follow();
+    assert_ne!(pair.resolve("x/y/z").unwrap(), first);
+}
+
+#[test]
+fn short_names_mean_branches_first_and_full_names_what_they_say() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.git.run(["tag", "both"]);
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second");
+    pair.git.run(["branch", "both"]);
+    let blob = pair.git.blob(b"tagged");
+    pair.git.run(["tag", "of-a-blob", &blob]);
+    pair.follow();
+    assert_eq!(pair.resolve("both").unwrap(), second);
+    assert_eq!(pair.resolve("refs/tags/both").unwrap(), first);
+    assert_eq!(pair.resolve("refs/heads/both").unwrap(), second);
+    assert_eq!(pair.resolve("of-a-blob"), Err(RevisionError::NotACommit("of-a-blob".to_owned())));
+    let absent = "1".repeat(40);
+    assert_eq!(pair.resolve(&absent), Err(RevisionError::CommitMissing(absent.parse().unwrap())));
+    assert!(matches!(pair.resolve(&blob), Err(RevisionError::NotACommit(_))));
+    for wrong in ["", "a..b", "-x", "a b", "a~1", "refs/heads/", "x.lock", "a:b"] {
+        assert!(wrong.parse::<Revision>().is_err() || wrong == "-x", "{wrong}");
+    }
+}
+
+#[test]
+fn the_default_branch_is_followed_when_it_changes_and_when_there_is_none() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.git.run(["branch", "other"]);
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second");
+    pair.follow();
+    assert_eq!(pair.resolve("HEAD").unwrap(), second);
+    pair.git.run(["symbolic-ref", "HEAD", "refs/heads/other"]);
+    assert!(matches!(pair.poll(), Poll::Changed { .. }));
+    assert_eq!(pair.resolve("HEAD").unwrap(), first);
+    pair.git.run(["symbolic-ref", "HEAD", "refs/heads/unborn"]);
+    assert!(matches!(pair.poll(), Poll::Changed { .. }));
+    assert_eq!(pair.resolve("HEAD"), Err(RevisionError::NoDefaultBranch));
+    assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    pair.git.run(["branch", "third", "main"]);
+    pair.follow();
+    assert_eq!(pair.resolve("HEAD"), Err(RevisionError::NoDefaultBranch));
+    pair.git.run(["symbolic-ref", "HEAD", "refs/heads/main"]);
+    assert!(matches!(pair.poll(), Poll::Changed { .. }));
+    assert_eq!(pair.resolve("HEAD").unwrap(), second);
+    // A detached HEAD is at a commit that may be on no branch.
+    pair.git.run(["checkout", "-q", "--detach"]);
+    pair.git.write("a", "3");
+    let detached = pair.git.commit("detached");
+    assert!(matches!(pair.poll(), Poll::Changed { .. }));
+    assert_eq!(pair.resolve("HEAD").unwrap(), detached);
+}
+
+#[test]
+fn an_empty_upstream_is_said_to_be_empty_and_deletes_nothing() {
+    let pair = Pair::new();
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::EmptyRepository), "{error}");
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.follow();
+    fs::remove_dir_all(&pair.git.dir).unwrap();
+    let error = pair.try_poll().unwrap_err();
+    assert_eq!(error.to_string(), "listing the upstream's refs failed: there is no Git repository at this path");
+    assert_eq!(error.step(), "list refs");
+    Git::init(&pair.git.dir);
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::NothingAdvertised { mirrored: 2 }), "{error}");
+    assert_eq!(pair.resolve("main").unwrap(), first);
+}
+
+#[test]
+fn hundreds_of_packs_do_not_run_out_of_slots() {
+    let pair = Pair::new();
+    pair.git.write("a", "0");
+    pair.git.commit("first");
+    pair.poll();
+    let held = pair.mirror.repository().unwrap();
+    for cycle in 1..=50 {
+        pair.git.write("a", cycle.to_string());
+        let commit = pair.git.commit("another");
+        assert!(matches!(pair.poll(), Poll::Changed { .. }));
+        assert_eq!(pair.resolve("main").unwrap(), commit);
+    }
+    let packs = fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap();
+    let packs = packs.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "pack")).count();
+    assert_eq!(packs, 51, "the test means to have many packs");
+    // Copies of one pack under other names stand for a year of pushes.
+    let dir = pair.mirror_dir().join("objects/pack");
+    let one = fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|e| e == "pack"));
+    let one = one.unwrap();
+    for copy in 0..600 {
+        let name = dir.join(format!("pack-{copy:040x}.pack"));
+        fs::copy(&one, &name).unwrap();
+        fs::copy(one.with_extension("idx"), name.with_extension("idx")).unwrap();
+    }
+    pair.git.write("a", "last");
+    let last = pair.git.commit("last");
+    pair.follow();
+    assert_eq!(pair.resolve("main").unwrap(), last);
+    build_tar(&pair.mirror_dir(), &last, &Selection::default(), 2).map(|_| ()).unwrap_or_else(|e| panic!("{e}"));
+    drop(held);
+}
+
+#[test]
+fn what_a_killed_fetch_left_is_cleared_and_does_not_disturb() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    pair.git.commit("first");
+    pair.poll();
+    let dir = pair.mirror_dir();
+    fs::create_dir_all(dir.join("refs/heads")).unwrap();
+    for name in
+        ["objects/pack/.tmpAbc", "objects/pack/pack-0.keep", "packed-refs.lock", "refs/heads/main.lock", "HEAD.lock"]
+    {
+        fs::write(dir.join(name), "torn").unwrap();
+    }
+    fs::create_dir_all(dir.join("refs/heads/next")).unwrap();
+    fs::create_dir_all(dir.with_file_name(".shop.new")).unwrap();
+    let reopened = Mirror::open(&dir).unwrap();
+    pair.git.run(["branch", "next"]);
+    pair.git.write("a", "2");
+    pair.git.commit("second");
+    let poll = reopened.poll(&pair.upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
+    assert!(matches!(poll, Poll::Changed { .. }));
+    pair.assert_equal();
+    assert!(!dir.join("objects/pack/pack-0.keep").exists());
+}
+
+#[test]
+fn a_creation_that_was_killed_is_done_again() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join(".m.new/objects")).unwrap();
+    fs::write(dir.path().join(".m.new/HEAD"), "half").unwrap();
+    Mirror::open(&dir.path().join("m")).unwrap();
+    assert!(!dir.path().join(".m.new").exists());
+    fs::write(dir.path().join("file"), "").unwrap();
+    let error = Mirror::open(&dir.path().join("file")).unwrap_err();
+    assert_eq!(error.step(), "write");
+    assert!(!error.to_string().contains(dir.path().to_str().unwrap()), "no path: {error}");
+}
+
+#[test]
+fn a_request_to_stop_ends_a_poll() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    pair.git.commit("first");
+    let stop = AtomicBool::new(true);
+    let error = pair.mirror.poll(&pair.upstream, &FetchProgress::default(), &stop).unwrap_err();
+    assert!(matches!(error, MirrorError::Interrupted), "{error}");
+    pair.follow();
+}
+
+#[test]
+fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
+    let pair = Pair::new();
+    for round in ["1", "2", "3"] {
+        pair.git.write("a", round);
+        pair.git.commit(round);
+    }
+    let dir = pair.git.dir.parent().unwrap();
+    let url = format!("file://{}", pair.git.dir.display());
+    assert!(git_command(dir).args(["clone", "-q", "--depth=1", &url, "shallow"]).status().unwrap().success());
+    let shallow = Git { dir: dir.join("shallow") };
+    let tip: CommitId = shallow.line(["rev-parse", "HEAD"]).parse().unwrap();
+    let mirror = Mirror::open(&dir.join("mirror-of-shallow")).unwrap();
+    let upstream = Upstream::new(shallow.dir.to_str().unwrap());
+    let poll = || mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
+    assert!(matches!(poll(), Poll::Changed { .. }));
+    assert!(matches!(poll(), Poll::Unchanged { .. }));
+    shallow.write("b", "on top");
+    let next = shallow.commit("on top");
+    assert!(matches!(poll(), Poll::Changed { .. }));
+    for commit in [tip, next] {
+        build_tar(&dir.join("mirror-of-shallow"), &commit, &Selection::default(), 1).unwrap();
+    }
+}
