@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use gix::protocol::transport::client as transport;
+
 use super::credentials::CredentialsError;
 use super::upstream::without_user_info;
 
@@ -96,6 +98,11 @@ impl MirrorError {
     pub(super) fn exchange(step: &'static str, stall_timeout: Duration, error: &gix::Error) -> Self {
         if let Some(cause) = error.downcast_any_ref::<CredentialsError>() {
             return Self::Authenticate(cause.to_string());
+        }
+        if let Some(transport::Error::AuthenticationRefused(_)) = error.downcast_any_ref() {
+            return Self::Authenticate(
+                "it asks for a password, which is not sent over http://: use https://".to_owned(),
+            );
         }
         let http = error.downcast_any_ref::<reqwest::Error>();
         if let Some(cause) = http

@@ -1,0 +1,217 @@
+//! A Git server on loopback: `git http-backend` behind HTTP or TLS, with basic authentication, redirects and silence.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::git_fixture::git_command;
+
+/// What the server does besides serving.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Manner {
+    /// `user:password` in base64.
+    pub(crate) basic_auth: Option<String>,
+    /// Where the first request of each poll is sent on to: what comes before the path of the repository.
+    pub(crate) redirect: Option<String>,
+    /// After so many bytes of the answer to a fetch the server falls silent.
+    pub(crate) silent_after: Option<usize>,
+    /// Answers with this status and nothing else.
+    pub(crate) status: Option<u16>,
+}
+
+/// A running server; it ends with the process.
+pub(crate) struct SmartHttp {
+    pub(crate) address: SocketAddr,
+    scheme: &'static str,
+    manner: Arc<Mutex<Manner>>,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl SmartHttp {
+    /// Serves the repositories below a directory; with certificates (`origin.pem`, `origin.key`) over TLS.
+    pub(crate) fn start(root: &Path, certificates: Option<&Path>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            scheme: if certificates.is_some() { "https" } else { "http" },
+            manner: Arc::default(),
+            requests: Arc::default(),
+        };
+        let tls = certificates.map(tls_config);
+        let (root, manner, requests) = (root.to_owned(), server.manner.clone(), server.requests.clone());
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let (root, tls) = (root.clone(), tls.clone());
+                let (manner, requests) = (manner.lock().unwrap().clone(), requests.clone());
+                std::thread::spawn(move || {
+                    let socket = socket.unwrap();
+                    // A client that goes away, or does not trust us, is what some tests are about.
+                    let _ = match tls {
+                        Some(config) => answer(
+                            StreamOwned::new(ServerConnection::new(config).unwrap(), socket),
+                            &root,
+                            &manner,
+                            &requests,
+                        ),
+                        None => answer(socket, &root, &manner, &requests),
+                    };
+                });
+            }
+        });
+        server
+    }
+
+    pub(crate) fn url(&self, repository: &str) -> String {
+        format!("{}://{}/{repository}", self.scheme, self.address)
+    }
+
+    pub(crate) fn behave(&self, manner: Manner) {
+        *self.manner.lock().unwrap() = manner;
+    }
+
+    /// The heads of the requests since the last time.
+    pub(crate) fn take_requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.requests.lock().unwrap())
+    }
+}
+
+fn tls_config(dir: &Path) -> Arc<ServerConfig> {
+    let certificates = CertificateDer::pem_file_iter(dir.join("origin.pem")).unwrap().map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(dir.join("origin.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_no_client_auth().with_single_cert(certificates, key).unwrap())
+}
+
+/// Answers one request and closes the connection.
+fn answer(
+    stream: impl Read + Write,
+    root: &Path,
+    manner: &Manner,
+    requests: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head)? == 0 {
+            return Ok(());
+        }
+    }
+    requests.lock().unwrap().push(head.clone());
+    let header = |name: &str| {
+        let lines = head.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).next()
+    };
+    let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body)?;
+    let mut words = head.split(' ');
+    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let stream = stream.get_mut();
+    if let Some(status) = manner.status {
+        return write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    }
+    if let Some(to) = &manner.redirect
+        && method == "GET"
+    {
+        return write!(
+            stream,
+            "HTTP/1.1 302 Found\r\nLocation: {to}{target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+    }
+    if let Some(expected) = &manner.basic_auth
+        && header("authorization") != Some(format!("Basic {expected}"))
+    {
+        let challenge = "WWW-Authenticate: Basic realm=\"git\"";
+        return write!(
+            stream,
+            "HTTP/1.1 401 Unauthorized\r\n{challenge}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+    }
+    let version = header("git-protocol").unwrap_or_default();
+    let (status, headers, body) =
+        http_backend(root, (method, path, query), &version, &header("content-type").unwrap_or_default(), &body);
+    write!(stream, "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
+    match manner.silent_after {
+        // The list of refs is short; only the pack is meant.
+        Some(bytes) if method == "POST" && body.len() > bytes => {
+            stream.write_all(&body[..bytes])?;
+            stream.flush()?;
+            // Until the client has had enough.
+            stream.read(&mut [0]).map(|_| ())
+        }
+        _ => {
+            stream.write_all(&body)?;
+            stream.flush()
+        }
+    }
+}
+
+fn http_backend(
+    root: &Path,
+    (method, path, query): (&str, &str, &str),
+    version: &str,
+    kind: &str,
+    body: &[u8],
+) -> (String, String, Vec<u8>) {
+    let mut command = git_command(root);
+    command.arg("http-backend").envs([
+        ("REQUEST_METHOD", method),
+        ("PATH_INFO", &path.replace("%20", " ")),
+        ("QUERY_STRING", query),
+        ("CONTENT_TYPE", kind),
+        ("GIT_PROTOCOL", version),
+        ("GIT_HTTP_EXPORT_ALL", "1"),
+        ("REMOTE_ADDR", "127.0.0.1"),
+    ]);
+    command.env("GIT_PROJECT_ROOT", root).env("CONTENT_LENGTH", body.len().to_string());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let body = body.to_owned();
+    let feeder = std::thread::spawn(move || {
+        let _ = stdin.write_all(&body);
+    });
+    let output = child.wait_with_output().unwrap().stdout;
+    feeder.join().unwrap();
+    let end = output.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("the CGI program answers with headers");
+    let head = str::from_utf8(&output[..end]).unwrap();
+    let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK").to_owned();
+    let headers = head.lines().filter(|line| !line.starts_with("Status: ")).map(|line| format!("{line}\r\n")).collect();
+    (status, headers, output[end + 4..].to_vec())
+}
+
+/// A Git daemon on loopback, one process for each connection.
+pub(crate) fn git_daemon(root: PathBuf) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let socket: TcpStream = socket.unwrap();
+            let (input, output) = (socket.try_clone().unwrap(), socket);
+            let mut daemon = git_command(&root);
+            daemon.args(["daemon", "--inetd", "--export-all", "--base-path=."]);
+            daemon
+                .stdin(std::os::fd::OwnedFd::from(input))
+                .stdout(std::os::fd::OwnedFd::from(output))
+                .stderr(Stdio::null());
+            let mut daemon = daemon.spawn().unwrap();
+            std::thread::spawn(move || daemon.wait());
+        }
+    });
+    address
+}
+
+/// Puts a password into a file beside a repository and names it.
+pub(crate) fn password_file(dir: &Path, password: &str) -> PathBuf {
+    let file = dir.join("password");
+    fs::write(&file, format!("{password}\n")).unwrap();
+    file
+}
