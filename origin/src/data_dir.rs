@@ -38,6 +38,12 @@ impl DataDir {
         }
     }
 
+    /// A text for others without the directory's path: errors of the file system are fond of it.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        let root = self.root.to_string_lossy();
+        if root.len() > 1 { text.replace(&*root, "<data_dir>") } else { text.to_owned() }
+    }
+
     /// The database of publications.
     pub(crate) fn state(&self) -> PathBuf {
         self.root.join("state.redb")
@@ -75,6 +81,14 @@ mod tests {
         assert!(error.contains(&dir.path().display().to_string()) && error.contains("another process"), "{error}");
         drop(kept);
         DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_others_read_holds_no_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let text = format!("cannot lock '{}'", data.mirrors().join("shop/x.git/packed-refs.lock").display());
+        assert_eq!(data.redact(&text), "cannot lock '<data_dir>/mirrors/shop/x.git/packed-refs.lock'");
     }
 
     #[test]

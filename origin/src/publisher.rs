@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use weir_shared::commit_id::CommitId;
@@ -14,7 +14,7 @@ use weir_shared::name::ServiceName;
 use crate::blob_store::{BlobStore, TemporaryBlob};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::publication::{Change, Content, Reference, State, StateError, Statement, is_current};
+use crate::publication::{Change, Content, Reference, State, StateError, Stated, Statement, is_current};
 use crate::service::Service;
 use crate::tarball::ContentKey;
 
@@ -28,6 +28,15 @@ pub(crate) struct Publisher {
     metrics: Metrics,
     /// Whoever publishes holds the directory.
     _data_dir: DataDir,
+}
+
+/// A service at the commit its ref is at.
+#[derive(Debug, Clone)]
+pub(crate) struct Sighting {
+    pub(crate) service: Arc<Service>,
+    pub(crate) commit: CommitId,
+    /// The key of the content there.
+    pub(crate) key: ContentKey,
 }
 
 /// What was found or built could not be stored or published.
@@ -69,25 +78,28 @@ impl Publisher {
         self.state.all_current()
     }
 
-    /// Publishes a content that was built before, if it was and its blob is still there. False: it must be built.
-    pub(crate) fn settle_known(
-        &self,
-        service: &Service,
-        commit: &CommitId,
-        key: &ContentKey,
-        now: SystemTime,
-    ) -> Result<bool, StateError> {
+    /// Publishes the contents that were built before and whose blobs are still there, all at once. For each that was
+    /// asked for: whether it is published now; if not, it must be built.
+    pub(crate) fn settle_known(&self, found: &[Sighting], now: SystemTime) -> Result<Vec<bool>, StateError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(content) = self.state.content(key)? else { return Ok(false) };
-        if !self.blobs.contains(&content.blob, content.blob_size) {
-            return Ok(false);
+        let mut settled = Vec::with_capacity(found.len());
+        let (mut services, mut stated) = (Vec::new(), Vec::new());
+        for Sighting { service, commit, key } in found {
+            let known = self.state.content(key)?;
+            let known = known.filter(|content| self.blobs.contains(&content.blob, content.blob_size));
+            settled.push(known.is_some());
+            let Some(content) = known else { continue };
+            let statement = statement(service, commit);
+            if !service.current().is_some_and(|current| is_current(&current, &statement, &content)) {
+                self.metrics.builds.with_label_values(&["memo"]).inc();
+                services.push(service.as_ref());
+                stated.push(Stated { statement, key: *key, content });
+            }
         }
-        let statement = statement(service, commit);
-        if !service.current().is_some_and(|current| is_current(&current, &statement, &content)) {
-            self.metrics.builds.with_label_values(&["memo"]).inc();
-            self.state_content(service, &statement, key, &content, now)?;
+        if !stated.is_empty() {
+            self.publish(&services, &stated, now)?;
         }
-        Ok(true)
+        Ok(settled)
     }
 
     /// A place to write the blob of a build.
@@ -101,13 +113,14 @@ impl Publisher {
         service: &Service,
         commit: &CommitId,
         key: &ContentKey,
-        content: &Content,
+        content: Content,
         blob: TemporaryBlob<'_>,
         now: SystemTime,
     ) -> Result<(), PublishError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         blob.keep(&content.blob)?;
-        self.state_content(service, &statement(service, commit), key, content, now)?;
+        let stated = Stated { statement: statement(service, commit), key: *key, content };
+        self.publish(&[service], &[stated], now)?;
         Ok(())
     }
 
@@ -159,15 +172,17 @@ impl Publisher {
         Ok(())
     }
 
-    fn state_content(
-        &self,
-        service: &Service,
-        statement: &Statement,
-        key: &ContentKey,
-        content: &Content,
-        now: SystemTime,
-    ) -> Result<(), StateError> {
-        match self.state.publish(statement, key, content, now, self.generation_floor)? {
+    fn publish(&self, services: &[&Service], stated: &[Stated], now: SystemTime) -> Result<(), StateError> {
+        let changes = self.state.publish(stated, now, self.generation_floor)?;
+        for (service, change) in services.iter().zip(changes) {
+            self.show(service, change);
+        }
+        Ok(())
+    }
+
+    /// Shows what is durable.
+    fn show(&self, service: &Service, change: Change) {
+        match change {
             Change::None => {}
             Change::Revised(descriptor) => {
                 self.metrics.revisions.inc();
@@ -189,10 +204,143 @@ impl Publisher {
                 service.show(descriptor);
             }
         }
-        Ok(())
     }
 }
 
 fn statement(service: &Service, commit: &CommitId) -> Statement {
     Statement { service: service.name.clone(), repository: service.repository.clone(), commit: commit.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServiceConfig;
+    use crate::publication::tests::content;
+    use prometheus::Registry;
+    use std::io::Write;
+    use std::path::Path;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn at(minute: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_795_000_000 + 60 * minute)
+    }
+
+    fn open(dir: &Path) -> Publisher {
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        Publisher::open(DataDir::open(dir).unwrap(), 0, metrics).unwrap()
+    }
+
+    fn service(name: &str) -> Arc<Service> {
+        let config = ServiceConfig::new(name.parse().unwrap(), "shop".parse().unwrap());
+        Arc::new(Service::new(&config, None).unwrap())
+    }
+
+    fn commit(number: u64) -> CommitId {
+        format!("{number:040x}").parse().unwrap()
+    }
+
+    fn key(number: u64) -> ContentKey {
+        ContentKey::from_bytes(*blake3::hash(&number.to_be_bytes()).as_bytes())
+    }
+
+    /// Publishes the content of that number, a minute per number.
+    fn publish(publisher: &Publisher, service: &Service, number: u64) -> BlobDigest {
+        let bytes = format!("blob {number}");
+        let mut blob = publisher.temporary().unwrap();
+        blob.write_all(bytes.as_bytes()).unwrap();
+        let content = content(&format!("tar {number}"), &bytes);
+        let digest = content.blob;
+        publisher.settle_built(service, &commit(number), &key(number), content, blob, at(number)).unwrap();
+        digest
+    }
+
+    fn stored(publisher: &Publisher, blobs: &[BlobDigest]) -> Vec<usize> {
+        (0..blobs.len()).filter(|i| publisher.blobs().size(&blobs[*i]).is_ok()).collect()
+    }
+
+    #[test]
+    fn the_current_and_the_last_ten_of_two_days_stay_on_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let service = service("shop-prod");
+        let blobs: Vec<_> = (0..13).map(|number| publish(&publisher, &service, number)).collect();
+        publisher.sweep(at(13)).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], "the current one and ten");
+        let gone = content("tar 1", "").digest;
+        assert!(publisher.version(&service.name, &gone).unwrap().is_none());
+
+        // Number 9 was superseded in minute 10.
+        publisher.sweep(at(10) + 48 * HOUR).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [10, 11, 12]);
+        publisher.sweep(at(10) + 480 * HOUR).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [12], "the current one for good");
+        let kept = content("tar 12", "").digest;
+        assert!(publisher.version(&service.name, &kept).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_content_that_is_known_is_published_without_a_build_as_long_as_its_blob_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let (one, other) = (service("one"), service("other"));
+        let blob = publish(&publisher, &one, 1);
+        let sighting =
+            |service: &Arc<Service>, number| Sighting { service: service.clone(), commit: commit(number), key: key(1) };
+        let looked = [sighting(&one, 1), sighting(&one, 2), sighting(&other, 2)];
+        assert_eq!(publisher.settle_known(&looked[..1], at(2)).unwrap(), [true]);
+        assert_eq!(publisher.metrics.publications.get(), 1, "nothing new");
+        assert_eq!(publisher.settle_known(&looked[1..], at(2)).unwrap(), [true, true]);
+        assert_eq!(publisher.metrics.publications.get(), 3);
+        assert_eq!(one.current().unwrap().publication().commit, commit(2));
+        assert_eq!(one.current().unwrap().representations(), other.current().unwrap().representations());
+
+        let unknown = Sighting { key: key(7), ..sighting(&one, 3) };
+        assert_eq!(publisher.settle_known(&[unknown, sighting(&one, 3)], at(3)).unwrap(), [false, true]);
+        let hex = blob.hex();
+        std::fs::remove_file(dir.path().join("blobs").join(&hex[..2]).join(&hex)).unwrap();
+        assert_eq!(publisher.settle_known(&[sighting(&one, 4)], at(4)).unwrap(), [false]);
+    }
+
+    #[test]
+    fn what_is_published_is_there_after_a_restart_and_a_retired_service_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let (kept, dropped) = (service("kept"), service("dropped"));
+        publish(&publisher, &kept, 1);
+        let orphan = publish(&publisher, &dropped, 2);
+        let generation = dropped.current().unwrap().publication().generation;
+        drop(publisher);
+
+        let publisher = open(dir.path());
+        let loaded = publisher.load(&["kept"].into(), at(3)).unwrap();
+        assert_eq!(loaded.len(), 1);
+        assert_eq!(loaded[0].1.bytes(), kept.current().unwrap().bytes());
+        publisher.sweep(at(4)).unwrap();
+        assert!(publisher.blobs().size(&orphan).is_ok(), "kept as any superseded version is");
+        publisher.sweep(at(3) + 48 * HOUR).unwrap();
+        assert!(publisher.blobs().size(&orphan).is_err());
+
+        // It comes back, by a clock that stands still: its generation grows all the same.
+        let again = service("dropped");
+        publish(&publisher, &again, 2);
+        assert_eq!(again.current().unwrap().publication().generation, generation + 1);
+    }
+
+    #[test]
+    fn other_bytes_of_the_same_content_are_a_revision() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let service = service("shop-prod");
+        publish(&publisher, &service, 1);
+        let before = service.current().unwrap();
+        let mut blob = publisher.temporary().unwrap();
+        blob.write_all(b"of a newer codec").unwrap();
+        let rebuilt = content("tar 1", "of a newer codec");
+        publisher.settle_built(&service, &commit(1), &key(1), rebuilt, blob, at(5)).unwrap();
+        let after = service.current().unwrap();
+        assert_eq!(after.publication(), before.publication());
+        assert_eq!(after.revision(), before.revision() + 1);
+    }
 }

@@ -21,7 +21,9 @@ pub(crate) struct TemporaryBlob<'a> {
 impl BlobStore {
     /// A place to write a blob whose digest is not known yet.
     pub(crate) fn temporary(&self) -> io::Result<TemporaryBlob<'_>> {
-        let file = NamedTempFile::new_in(self.root.join(TEMPORARY))?;
+        let folder = self.root.join(TEMPORARY);
+        fs::create_dir_all(&folder)?;
+        let file = NamedTempFile::new_in(folder).map_err(|error| without_path(&error))?;
         Ok(TemporaryBlob { store: self, file: BufWriter::with_capacity(WRITE_BUFFER_BYTES, file) })
     }
 }
@@ -39,7 +41,7 @@ impl TemporaryBlob<'_> {
             sync_folder(&self.store.root)?;
         }
         let names = self.store.names();
-        file.persist(&path).map_err(|error| error.error)?;
+        file.persist(&path).map_err(|error| without_path(&error.error))?;
         drop(names);
         sync_folder(folder)
     }
@@ -58,4 +60,9 @@ impl Write for TemporaryBlob<'_> {
 /// A rename is durable once its folder is.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// tempfile's errors name the path, and these end up where paths have no business.
+fn without_path(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

@@ -6,4 +6,7 @@ mod retention;
 mod state;
 
 pub(crate) use decision::{Content, Statement, is_current};
-pub(crate) use state::{Change, Reference, State, StateError};
+pub(crate) use state::{Change, Reference, State, StateError, Stated};
+
+#[cfg(test)]
+pub(crate) use decision::tests;

@@ -62,6 +62,15 @@ pub(crate) enum Change {
     Published(Descriptor),
 }
 
+/// What is stated of a service.
+#[derive(Debug)]
+pub(crate) struct Stated {
+    pub(crate) statement: Statement,
+    /// The key of the content.
+    pub(crate) key: ContentKey,
+    pub(crate) content: Content,
+}
+
 /// A descriptor that names a blob.
 #[derive(Debug)]
 pub(crate) struct Reference {
@@ -125,47 +134,31 @@ impl State {
         Ok(row.and_then(|row| serde_json::from_slice(row.value()).ok()))
     }
 
-    /// States that a service has a content, which is remembered under its key. When this returns it is durable.
+    /// States which contents services have, and remembers those under their keys; all in one transaction. When this
+    /// returns it is durable.
     pub(crate) fn publish(
         &self,
-        statement: &Statement,
-        key: &ContentKey,
-        content: &Content,
+        stated: &[Stated],
         now: SystemTime,
         floor: Generation,
-    ) -> Result<Change, StateError> {
-        let service = statement.service.as_str();
+    ) -> Result<Vec<Change>, StateError> {
         let transaction = self.database.begin_write()?;
-        let change;
+        let mut changes = Vec::with_capacity(stated.len());
         {
-            let mut currents = transaction.open_table(CURRENT)?;
-            let mut generations = transaction.open_table(GENERATION)?;
-            let current = currents.get(service)?.and_then(|bytes| parse(bytes.value()).ok());
-            let last = generations.get(service)?.map(|last| last.value());
-            change = match decision::decide(current.as_ref(), statement, content, last, now, floor) {
-                Decision::Keep => Change::None,
-                Decision::Revise(fields) => {
-                    let descriptor = checked(Descriptor::new(fields))?;
-                    currents.insert(service, descriptor.bytes().as_ref())?;
-                    Change::Revised(descriptor)
-                }
-                Decision::Publish(fields) => {
-                    let descriptor = checked(Descriptor::new(fields))?;
-                    currents.insert(service, descriptor.bytes().as_ref())?;
-                    generations.insert(service, descriptor.publication().generation)?;
-                    let mut history = transaction.open_table(HISTORY)?;
-                    if let Some(superseded) = current {
-                        supersede(&mut history, &superseded, now)?;
-                    }
-                    history.remove((service, descriptor.publication().digest.as_bytes()))?;
-                    Change::Published(descriptor)
-                }
+            let mut tables = Tables {
+                currents: transaction.open_table(CURRENT)?,
+                generations: transaction.open_table(GENERATION)?,
+                history: transaction.open_table(HISTORY)?,
             };
-            let content = serde_json::to_vec(content).expect("content is plain data");
-            transaction.open_table(CONTENT)?.insert(key.as_bytes(), content.as_slice())?;
+            let mut contents = transaction.open_table(CONTENT)?;
+            for Stated { statement, key, content } in stated {
+                changes.push(tables.state(statement, content, now, floor)?);
+                let content = serde_json::to_vec(content).expect("content is plain data");
+                contents.insert(key.as_bytes(), content.as_slice())?;
+            }
         }
         transaction.commit()?;
-        Ok(change)
+        Ok(changes)
     }
 
     /// Takes the services that are not `configured` any more out of the current ones; their last versions are kept as
@@ -252,6 +245,45 @@ impl State {
         }
         transaction.commit()?;
         Ok(named)
+    }
+}
+
+/// The tables that a publication changes.
+struct Tables<'t> {
+    currents: Table<'t, &'static str, &'static [u8]>,
+    generations: Table<'t, &'static str, u64>,
+    history: History<'t>,
+}
+
+impl Tables<'_> {
+    fn state(
+        &mut self,
+        statement: &Statement,
+        content: &Content,
+        now: SystemTime,
+        floor: Generation,
+    ) -> Result<Change, StateError> {
+        let service = statement.service.as_str();
+        let current = self.currents.get(service)?.and_then(|bytes| parse(bytes.value()).ok());
+        let last = self.generations.get(service)?.map(|last| last.value());
+        match decision::decide(current.as_ref(), statement, content, last, now, floor) {
+            Decision::Keep => Ok(Change::None),
+            Decision::Revise(fields) => {
+                let descriptor = checked(Descriptor::new(fields))?;
+                self.currents.insert(service, descriptor.bytes().as_ref())?;
+                Ok(Change::Revised(descriptor))
+            }
+            Decision::Publish(fields) => {
+                let descriptor = checked(Descriptor::new(fields))?;
+                self.currents.insert(service, descriptor.bytes().as_ref())?;
+                self.generations.insert(service, descriptor.publication().generation)?;
+                if let Some(superseded) = current {
+                    supersede(&mut self.history, &superseded, now)?;
+                }
+                self.history.remove((service, descriptor.publication().digest.as_bytes()))?;
+                Ok(Change::Published(descriptor))
+            }
+        }
     }
 }
 

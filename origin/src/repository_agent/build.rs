@@ -10,10 +10,10 @@ use weir_shared::commit_id::CommitId;
 use crate::blob_store::TemporaryBlob;
 use crate::mirror::{Mirror, MirrorError};
 use crate::publication::{Content, Reference, StateError};
-use crate::publisher::{PublishError, Publisher};
+use crate::publisher::{PublishError, Publisher, Sighting};
 use crate::revision;
 use crate::service::Service;
-use crate::tarball::{self, ContentKey, Limits, TarballError};
+use crate::tarball::{self, Limits, TarballError};
 
 /// How a build may use the machine.
 #[derive(Debug, Clone, Copy)]
@@ -70,32 +70,40 @@ pub(super) enum Found {
     /// It is published, now or since before.
     Settled,
     /// This must be built.
-    ToBuild {
-        /// The commit the ref is at.
-        commit: CommitId,
-        /// The key of the content there.
-        key: ContentKey,
-    },
+    ToBuild(Sighting),
 }
 
-/// What a look at a service found, for each that was looked at.
+/// What a look at services found, for each that was looked at.
 pub(super) type Survey = Vec<(Arc<Service>, Result<Found, ServiceFailure>)>;
 
 /// Looks at services: where their refs are, and whether the content there is published or was built before.
-pub(super) fn survey(mirror: &Mirror, publisher: &Publisher, services: &[Arc<Service>]) -> Result<Survey, MirrorError> {
+pub(super) fn survey(
+    mirror: &Mirror,
+    publisher: &Publisher,
+    services: &[Arc<Service>],
+) -> Result<Survey, ServiceFailure> {
     let repository = mirror.repository()?.to_thread_local();
-    let look = |service: &Service| -> Result<Found, ServiceFailure> {
+    let look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
         let commit = revision::resolve(&repository, &service.revision)
             .map_err(|error| ServiceFailure::passing("resolve", error.to_string()))?;
         let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure("select", &error))?;
-        if publisher.settle_known(service, &commit, &key, SystemTime::now())? {
-            Ok(Found::Settled)
-        } else {
-            Ok(Found::ToBuild { commit, key })
-        }
+        Ok(Sighting { service: service.clone(), commit, key })
     };
-    Ok(services.iter().map(|service| (service.clone(), look(service))).collect())
+    let mut survey = Survey::new();
+    let mut sightings = Vec::new();
+    for service in services {
+        match look(service) {
+            Ok(sighting) => sightings.push(sighting),
+            Err(failure) => survey.push((service.clone(), Err(failure))),
+        }
+    }
+    let settled = publisher.settle_known(&sightings, SystemTime::now())?;
+    for (sighting, settled) in sightings.into_iter().zip(settled) {
+        let found = if settled { Found::Settled } else { Found::ToBuild(sighting.clone()) };
+        survey.push((sighting.service, Ok(found)));
+    }
+    Ok(survey)
 }
 
 /// What a build works with.
@@ -106,17 +114,11 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// Builds the content of a service at a commit and publishes it.
-    pub(super) fn build(
-        &self,
-        service: &Service,
-        commit: &CommitId,
-        key: &ContentKey,
-        interrupt: &AtomicBool,
-    ) -> Result<(), ServiceFailure> {
+    /// Builds the content of a service where it was seen, and publishes it.
+    pub(super) fn build(&self, seen: &Sighting, interrupt: &AtomicBool) -> Result<(), ServiceFailure> {
         let repository = self.mirror.repository()?;
-        let (content, blob) = self.make(&repository, service, commit, interrupt)?;
-        self.publisher.settle_built(service, commit, key, &content, blob, SystemTime::now())?;
+        let (content, blob) = self.make(&repository, &seen.service, &seen.commit, interrupt)?;
+        self.publisher.settle_built(&seen.service, &seen.commit, &seen.key, content, blob, SystemTime::now())?;
         Ok(())
     }
 
@@ -138,7 +140,7 @@ impl Workshop {
             return Ok(false);
         }
         if stated.current {
-            self.publisher.settle_built(service, &publication.commit, &key, &content, blob, SystemTime::now())?;
+            self.publisher.settle_built(service, &publication.commit, &key, content, blob, SystemTime::now())?;
         } else {
             self.publisher.restore_superseded(&stated.descriptor, &content, blob)?;
         }

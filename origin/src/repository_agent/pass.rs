@@ -6,14 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::OwnedSemaphorePermit;
-use weir_shared::commit_id::CommitId;
 
 use super::build::{Found, ServiceFailure, Survey, Workshop, survey};
 use super::job::{Job, JobFault};
 use super::state::Phase;
 use super::task::Task;
+use crate::publisher::Sighting;
 use crate::service::Service;
-use crate::tarball::ContentKey;
 
 impl Task {
     /// Brings services to where their refs are. `quietly`: a failure is kept to ourselves.
@@ -26,9 +25,9 @@ impl Task {
         for (service, found) in looked {
             let result = match found {
                 Ok(Found::Settled) => Ok(()),
-                Ok(Found::ToBuild { commit, key }) => match self.hopeless.get(&service.name) {
-                    Some((failed, failure)) if *failed == key => Err(failure.clone()),
-                    _ => self.build(&service, commit, key).await,
+                Ok(Found::ToBuild(seen)) => match self.hopeless.get(&service.name) {
+                    Some((failed, failure)) if *failed == seen.key => Err(failure.clone()),
+                    _ => self.build(seen).await,
                 },
                 Err(failure) => Err(failure),
             };
@@ -40,7 +39,7 @@ impl Task {
                 Err(failure) => {
                     unsettled |= quietly || !failure.lasting;
                     if !quietly {
-                        service.fell_ill(failure.step, failure.reason, SystemTime::now());
+                        service.fell_ill(failure.step, self.crew.data_dir.redact(&failure.reason), SystemTime::now());
                     }
                 }
             }
@@ -54,16 +53,14 @@ impl Task {
 
     async fn survey(&self, services: &[Arc<Service>]) -> Result<Survey, ServiceFailure> {
         let (mirror, publisher, services) = (self.mirror.clone(), self.crew.publisher.clone(), services.to_vec());
-        let job = Job::begin("survey", &self.crew.threads, move |_| {
-            survey(&*mirror.get()?, &publisher, &services).map_err(ServiceFailure::from)
-        });
+        let job = Job::begin("survey", &self.crew.threads, move |_| survey(&*mirror.get()?, &publisher, &services));
         self.awaited("resolve", job, None).await
     }
 
-    async fn build(&mut self, service: &Arc<Service>, commit: CommitId, key: ContentKey) -> Result<(), ServiceFailure> {
+    async fn build(&mut self, seen: Sighting) -> Result<(), ServiceFailure> {
         let begun = Instant::now();
-        let (built, at) = (service.clone(), commit);
-        let result = self.at_the_workshop(service, move |workshop, stop| workshop.build(&built, &at, &key, stop)).await;
+        let (service, key) = (seen.service.clone(), seen.key);
+        let result = self.at_the_workshop(&service, move |workshop, stop| workshop.build(&seen, stop)).await;
         self.crew.metrics.build_duration.observe(begun.elapsed().as_secs_f64());
         let label = if result.is_ok() { "built" } else { "failed" };
         self.crew.metrics.builds.with_label_values(&[label]).inc();

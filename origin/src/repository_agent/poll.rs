@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{Semaphore, watch};
+use prometheus::IntGauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
+use weir_shared::name::RepositoryName;
 
 use super::job::Job;
 use super::mirror_slot::MirrorSlot;
@@ -25,8 +27,9 @@ pub(super) struct Poller {
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) fetches: Arc<Semaphore>,
     pub(super) threads: TaskTracker,
-    /// The name of its threads.
-    pub(super) thread_name: String,
+    pub(super) name: RepositoryName,
+    /// 0 as soon as a poll is overdue; it may never end.
+    pub(super) healthy: IntGauge,
 }
 
 /// How a poll ended.
@@ -44,16 +47,15 @@ impl Poller {
         PollEnd { result, took: begun.elapsed() }
     }
 
-    async fn run(&self, permit: Option<tokio::sync::OwnedSemaphorePermit>, begun: Instant) -> Result<Poll, Failure> {
+    async fn run(&self, mut permit: Option<OwnedSemaphorePermit>, begun: Instant) -> Result<Poll, Failure> {
         let progress = FetchProgress::default();
         let mut watched = Watched::new(progress.snapshot(), begun);
         self.show(watched.progress);
         let (mirror, upstream, inner) = (self.mirror.clone(), self.upstream.clone(), progress.clone());
-        let mut job = Job::begin(&self.thread_name, &self.threads, move |interrupt| {
+        let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             mirror.get()?.poll(&upstream, &inner, interrupt)
         })
         .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
-        let mut permit = permit;
         let mut overdue = None;
         loop {
             tokio::select! {
@@ -71,6 +73,8 @@ impl Poller {
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
                     permit.take();
+                    self.healthy.set(0);
+                    tracing::warn!(repository = %self.name, step = late.step, reason = late.reason, "a poll is overdue");
                     self.state.send_modify(|state| {
                         state.phase = Phase::Overdue;
                         state.says_unhealthy(late.clone(), SystemTime::now());

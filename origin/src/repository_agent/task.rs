@@ -85,7 +85,8 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         state: state.clone(),
         fetches: crew.fetches.clone(),
         threads: crew.threads.clone(),
-        thread_name: format!("poll {}", config.name),
+        name: config.name.clone(),
+        healthy: crew.metrics.repository_healthy.with_label_values(&[config.name.as_str()]),
     });
     let first = Instant::now() + first_delay(crew.repositories, config.poll_interval, fastrand::f64());
     let schedule = Schedule::new(config.poll_interval, first);
@@ -207,13 +208,11 @@ impl Task {
         if changed { "changed" } else { "unchanged" }
     }
 
-    fn poll_failed(&mut self, failure: Failure, now: SystemTime) -> &'static str {
+    fn poll_failed(&mut self, mut failure: Failure, now: SystemTime) -> &'static str {
+        failure.reason = self.crew.data_dir.redact(&failure.reason);
         let (step, reason, timeout) = (failure.step, failure.reason.clone(), failure.timeout);
         let mut news = false;
-        self.state.send_modify(|state| {
-            // A hang was shown when it was found, and is logged here.
-            news = state.poll_failed(failure, now) || state.phase == Phase::Overdue;
-        });
+        self.state.send_modify(|state| news = state.poll_failed(failure, now));
         if news {
             tracing::warn!(repository = %self.config.name, step, reason, "the upstream cannot be polled");
         }

@@ -42,6 +42,8 @@ async fn paths_and_methods_that_are_not_there() {
         let answer = node.get(&path).await;
         assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (status, kind), "{path}");
     }
+    let head = node.request(Method::HEAD, "/v1/services/nobody", &[]).await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (404, 0));
     for path in [format!("/v1/services/{SERVICE}"), blob_path(&blob_of(&descriptor))] {
         let answer = node.request(Method::DELETE, &path, &[]).await;
         assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
