@@ -248,6 +248,9 @@ impl Config {
                 return Err(ConfigError::invalid(format!("`{key}` is shorter than 1s")));
             }
         }
+        if self.h3_connect_timeout.is_zero() {
+            return invalid("`h3_connect_timeout` is 0: to speak HTTP/2 alone, set `http = \"h2\"`");
+        }
         if self.keep_releases == 0 {
             return invalid("`keep_releases` is 0: the current release is always kept, so at least 1");
         }

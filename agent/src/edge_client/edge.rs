@@ -80,10 +80,20 @@ impl Edge {
     /// No answer came, by whichever version of HTTP may be spoken.
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Response, RequestError> {
         let request = self.request(question);
+        if question.not_http3 {
+            self.http3.give_up().await;
+        }
         let route = self.choice().route(Instant::now());
         let answer = match route {
             Route::H2 => self.http2.request(&request, question.patience).await,
-            Route::H3 => self.http3.request(&request, question.patience).await,
+            Route::H3 => {
+                let answer = self.http3.request(&request, question.patience).await;
+                if answer.is_ok() {
+                    let change = self.choice().http3_answered();
+                    self.tell(change);
+                }
+                answer
+            }
             Route::H3ThenH2 => self.ask_both(&request, question).await,
         };
         if let Ok(response) = &answer {
@@ -93,9 +103,7 @@ impl Edge {
     }
 
     async fn ask_both(&self, request: &Request<()>, question: &Question<'_>) -> Result<Response, RequestError> {
-        if question.not_http3 {
-            self.http3.give_up().await;
-        } else {
+        if !question.not_http3 {
             match self.http3.request(request, question.patience).await {
                 Err(error) if error.is_of_the_way() => {
                     tracing::debug!(edge = %self.url, %error, "no answer over HTTP/3");

@@ -246,7 +246,7 @@ impl Http3 {
         let (head, stream) = loop {
             let pause = SILENCE.min(deadline - tokio::time::Instant::now());
             match tokio::time::timeout(pause, answer.as_mut()).await {
-                Ok(answer) => break answer.map_err(request_error)?,
+                Ok(answer) => break answer.map_err(|error| request_error(&error))?,
                 Err(_) if tokio::time::Instant::now() >= deadline => return Err(RequestError::Silent(patience)),
                 Err(_) => {
                     let now = quic.stats().udp_rx.datagrams;
@@ -269,10 +269,10 @@ impl Http3 {
 }
 
 /// What an error of a stream says of the way and of the edge.
-pub(super) fn request_error(error: StreamError) -> RequestError {
-    match &error {
+pub(super) fn request_error(error: &StreamError) -> RequestError {
+    match error {
         StreamError::ConnectionError { 0: ConnectionError::Timeout { .. }, .. } => RequestError::Silent(MAX_IDLE),
-        StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. } => RequestError::Closed(chain(&error)),
-        _ => RequestError::Broken(chain(&error)),
+        StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. } => RequestError::Closed(chain(error)),
+        _ => RequestError::Broken(chain(error)),
     }
 }

@@ -83,7 +83,7 @@ impl ResponseBody {
             Source::H3(stream) => match stream.recv_data().await {
                 Ok(None) => Ok(None),
                 Ok(Some(mut data)) => Ok(Some(data.copy_to_bytes(data.remaining()))),
-                Err(error) => Err(h3::request_error(error)),
+                Err(error) => Err(h3::request_error(&error)),
             },
         }
     }

@@ -75,23 +75,27 @@ impl Run {
             tokio::join!(
                 async {
                     if let Some(out) = out {
-                        out.await
+                        out.await;
                     }
                 },
                 async {
                     if let Some(err) = err {
-                        err.await
+                        err.await;
                     }
                 }
             );
         };
         tokio::pin!(output);
+        let mut read_to_end = false;
         let ended = {
             let wait = wait(&mut child, &group, self.timeout);
             tokio::pin!(wait);
             tokio::select! {
                 ended = &mut wait => ended,
-                () = &mut output => wait.await,
+                () = &mut output => {
+                    read_to_end = true;
+                    wait.await
+                }
             }
         };
         if let Ok(Some(status)) = &ended
@@ -100,7 +104,9 @@ impl Run {
             // What a good command left in the background may go on.
             group.0 = None;
         }
-        let _ = tokio::time::timeout(output::GRACE, output).await;
+        if !read_to_end {
+            let _ = tokio::time::timeout(output::GRACE, output).await;
+        }
         match ended.map_err(HookError::Start)? {
             None => Err(HookError::TimedOut(self.timeout)),
             Some(status) if status.success() => Ok(()),

@@ -91,12 +91,10 @@ impl Exchange {
 
     async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
         // Whoever holds nothing need not ask whether it changed.
-        if held.digest.is_some() {
-            let response = edge.ask(&self.question(Method::HEAD, held.digest, false)).await?;
+        if let Some(digest) = held.digest {
+            let response = edge.ask(&self.question(Method::HEAD, Some(digest), false)).await?;
             let answer = self.answer(edge, &response, held)?;
-            if response.status == StatusCode::NOT_MODIFIED
-                || answer.require_digest()? == held.digest.unwrap_or_else(|| unreachable!("checked above"))
-            {
+            if response.status == StatusCode::NOT_MODIFIED || answer.require_digest()? == digest {
                 return Ok((Found::Unchanged(answer), response.protocol));
             }
         }
@@ -133,15 +131,13 @@ impl Exchange {
                 fetch(response.body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
             match fetched.await {
                 Ok(tarball) => return Ok((Found::Tarball(tarball, answer), protocol)),
-                Err(FetchError::Request(error))
-                    if protocol == Protocol::H3 && !question.not_http3 && error.is_of_the_way() =>
+                // A connection that ended otherwise says nothing about UDP.
+                Err(FetchError::Request(error @ RequestError::Silent(_)))
+                    if protocol == Protocol::H3 && !question.not_http3 =>
                 {
-                    tracing::debug!(service = %self.service, edge = %edge.url(), %error, "a download over HTTP/3 ended early");
-                    // A connection that the edge closed says nothing about UDP.
-                    question.not_http3 = matches!(error, RequestError::Silent(_));
-                    if !question.not_http3 {
-                        return Err(error.into());
-                    }
+                    let (service, edge) = (&self.service, edge.url());
+                    tracing::debug!(%service, %edge, %error, "a download over HTTP/3 stalled");
+                    question.not_http3 = true;
                 }
                 Err(error) => return Err(error.into()),
             }

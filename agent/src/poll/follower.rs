@@ -121,7 +121,7 @@ impl Follower {
         let directory = self.directory.clone();
         let settled = tokio::task::spawn_blocking(move || match found {
             Found::Unchanged(answer) => confirm(&directory, &answer).map(|()| Outcome::Unchanged),
-            Found::Tarball(tarball, answer) => install(&directory, &tarball, answer, refresh),
+            Found::Tarball(tarball, answer) => install(&directory, &tarball, &answer, refresh),
         });
         Ok(settled.await.map_err(|error| ReleaseError::Disk {
             doing: "work in",
@@ -166,7 +166,8 @@ impl Follower {
                 Outcome::Unchanged => status.unchanged += 1,
                 Outcome::Switched(_) => {
                     status.switches += 1;
-                    if self.hook.is_some() {
+                    // The hook's own task may be ahead of this one: what is recorded decides.
+                    if self.hook.is_some() && self.directory.hook_job().is_some() {
                         status.hook = HookState::Pending;
                         status.hook_error = None;
                     }
@@ -240,31 +241,30 @@ fn confirm(directory: &ServiceDirectory, answer: &Answer) -> Result<(), ReleaseE
 fn install(
     directory: &ServiceDirectory,
     tarball: &Tarball,
-    answer: Answer,
+    answer: &Answer,
     refresh: bool,
 ) -> Result<Outcome, ReleaseError> {
     let current = directory.state().release.map(|release| release.directory);
-    let why = match current {
-        None => Why::First,
-        Some(current) if current.digest() != tarball.digest => {
-            if refresh {
-                Why::MissedChange
-            } else {
-                Why::Changed
-            }
-        }
+    let (why, first_name) = match current {
+        None => (Why::First, 0),
+        Some(current) if current.digest() != tarball.digest && refresh => (Why::MissedChange, 0),
+        Some(current) if current.digest() != tarball.digest => (Why::Changed, 0),
         Some(current) => match directory.compare(&tarball.file, current)? {
-            None => {
-                confirm(directory, &answer)?;
+            None if directory.points_at(current)? => {
+                confirm(directory, answer)?;
                 return Ok(Outcome::Unchanged);
+            }
+            None => {
+                tracing::warn!(release = %current, "`current` does not point at the release");
+                (Why::Repaired, 0)
             }
             Some(difference) => {
                 tracing::warn!(release = %current, %difference, "the files on disk are not those of the release");
-                Why::Repaired
+                (Why::Repaired, 1)
             }
         },
     };
-    let placed = directory.place(&tarball.file, tarball.digest)?;
-    directory.switch(record(placed, &answer))?;
+    let placed = directory.place(&tarball.file, tarball.digest, first_name)?;
+    directory.switch(&record(placed, answer))?;
     Ok(Outcome::Switched(why))
 }

@@ -176,9 +176,9 @@ impl Beneath {
         let mut directories = Vec::new();
         self.walk(|path, is_directory| {
             if is_directory {
-                directories.push(path.to_vec())
+                directories.push(path.to_vec());
             } else {
-                files.push(path.to_vec())
+                files.push(path.to_vec());
             }
             true
         })?;

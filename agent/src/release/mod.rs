@@ -11,13 +11,19 @@
 mod beneath;
 mod compare;
 mod directory;
+mod error;
 mod lock;
 mod name;
+mod prune;
 mod state;
+mod state_file;
+mod switch;
 mod tar_reader;
+mod tree;
 mod unpack;
 
-pub(crate) use directory::{HookJob, ReleaseError, ServiceDirectory};
+pub(crate) use directory::{HookJob, ServiceDirectory};
+pub(crate) use error::ReleaseError;
 pub(crate) use lock::RootLock;
 pub use name::{ReleaseName, ReleaseNameError};
 pub(crate) use state::{Record, State};

@@ -348,7 +348,7 @@ mod tests {
             assert!(read(&good[..length]).is_err(), "cut to {length}");
         }
         assert!(read(&[good.as_slice(), &[0; 512]].concat()).is_err(), "something follows");
-        let mut flipped = good.clone();
+        let mut flipped = good;
         flipped[0] ^= 1;
         assert!(read(&flipped).unwrap_err().to_string().contains("checksum"));
         for (records, reason) in [

@@ -1,0 +1,70 @@
+//! Removes releases that are no longer kept, and what a killed agent left.
+
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::directory::{INCOMING, RELEASES};
+use super::error::{ReleaseError, disk};
+use super::name::ReleaseName;
+use super::tree::remove_tree;
+
+/// Removes all releases but those that are needed and the youngest others, `keep` in all.
+pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<(), ReleaseError> {
+    let releases = service.join(RELEASES);
+    let mut others = Vec::new();
+    for entry in fs::read_dir(&releases).map_err(disk("list", &releases))? {
+        let entry = entry.map_err(disk("list", &releases))?;
+        // What has another name is not ours to remove.
+        let name = entry.file_name().to_str().and_then(|name| name.parse::<ReleaseName>().ok());
+        if let Some(name) = name.filter(|name| !needed.contains(name)) {
+            let made = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+            others.push((made, name));
+        }
+    }
+    for name in surplus(others, keep.saturating_sub(needed.len())) {
+        // Away from its name first: under a release's name there is always a whole one.
+        let removed = releases.join(format!(".{name}.removed"));
+        remove_tree(&removed)?;
+        fs::rename(releases.join(name.to_string()), &removed).map_err(disk("rename", &removed))?;
+        remove_tree(&removed)?;
+    }
+    Ok(())
+}
+
+/// All but the youngest.
+fn surplus(mut releases: Vec<(SystemTime, ReleaseName)>, keep: usize) -> impl Iterator<Item = ReleaseName> {
+    releases.sort_unstable();
+    releases.into_iter().rev().skip(keep).map(|(_, name)| name)
+}
+
+/// Removes what is half unpacked, half removed, or on its way in.
+pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+    for (folder, prefix) in [(RELEASES, "."), (INCOMING, "")] {
+        let folder = service.join(folder);
+        for entry in fs::read_dir(&folder).map_err(disk("list", &folder))? {
+            let entry = entry.map_err(disk("list", &folder))?;
+            if entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()) {
+                remove_tree(&entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use weir_shared::digest::TarballDigest;
+
+    #[test]
+    fn the_oldest_go_first() {
+        let name = |number| ReleaseName::new(TarballDigest::of(b"a"), number);
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let releases = vec![(at(2), name(2)), (at(9), name(0)), (at(1), name(1))];
+        assert_eq!(surplus(releases.clone(), 1).collect::<Vec<_>>(), [name(2), name(1)]);
+        assert_eq!(surplus(releases.clone(), 3).count(), 0);
+        assert_eq!(surplus(releases, 0).count(), 3);
+    }
+}

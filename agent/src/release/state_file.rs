@@ -1,0 +1,47 @@
+//! The file `state`: read, and replaced in one step.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::error::{ReleaseError, disk};
+use super::state::{State, StateError};
+use super::tree::{remove_file, sync_directory};
+
+const STATE: &str = "state";
+const STATE_NEW: &str = ".state.new";
+
+/// Reads the state; a damaged one counts as none, since the link says what matters.
+///
+/// # Errors
+/// It is of another version, or the disk fails.
+pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
+    let path = service.join(STATE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+        Err(error) => return Err(disk("read", &path)(error)),
+    };
+    match State::parse(&bytes) {
+        Ok(state) => Ok(state),
+        Err(StateError::Damaged(error)) => {
+            tracing::warn!(path = %path.display(), %error, "the state file is damaged; going on from `current` alone");
+            Ok(State::default())
+        }
+        Err(source) => Err(ReleaseError::State { path, source }),
+    }
+}
+
+/// Writes the state. It is on disk when this returns.
+pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
+    let (new, path) = (service.join(STATE_NEW), service.join(STATE));
+    let mut file = File::create(&new).map_err(disk("write", &new))?;
+    file.write_all(&state.to_bytes()).and_then(|()| file.sync_all()).map_err(disk("write", &new))?;
+    fs::rename(&new, &path).map_err(disk("rename", &new))?;
+    sync_directory(service)
+}
+
+/// Removes what a killed agent left of a write.
+pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+    remove_file(&service.join(STATE_NEW))
+}

@@ -1,0 +1,56 @@
+//! The link `current`: read, and replaced in one step.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::directory::RELEASES;
+use super::error::{ReleaseError, disk};
+use super::name::ReleaseName;
+use super::tree::{remove_file, sync_directory};
+
+const CURRENT: &str = "current";
+const CURRENT_NEW: &str = ".current.new";
+
+/// The release that `current` points at; `None` when there is no link, or nothing at its end.
+///
+/// # Errors
+/// It is not a link that an agent made.
+pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseError> {
+    let path = service.join(CURRENT);
+    let in_the_way = |found: String| ReleaseError::InTheWay { path: path.clone(), found };
+    match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(disk("look at", &path)(error)),
+        Ok(metadata) if !metadata.is_symlink() => return Err(in_the_way("it is no symlink".to_owned())),
+        Ok(_) => {}
+    }
+    let target = fs::read_link(&path).map_err(disk("read", &path))?;
+    let name = target
+        .strip_prefix(RELEASES)
+        .ok()
+        .and_then(Path::to_str)
+        .and_then(|name| name.parse::<ReleaseName>().ok())
+        .ok_or_else(|| in_the_way(format!("it points at {}", target.display())))?;
+    Ok(service.join(RELEASES).join(name.to_string()).is_dir().then_some(name))
+}
+
+/// Makes `current` point at a release: another link is made beside and takes its place.
+///
+/// # Errors
+/// Something foreign stands there, or the disk fails.
+pub(super) fn write_link(service: &Path, release: ReleaseName) -> Result<(), ReleaseError> {
+    // Somebody may have put something of his own there since the start.
+    read_link(service)?;
+    let (new, path) = (service.join(CURRENT_NEW), service.join(CURRENT));
+    remove_file(&new)?;
+    symlink(Path::new(RELEASES).join(release.to_string()), &new).map_err(disk("create", &new))?;
+    fs::rename(&new, &path).map_err(disk("rename", &new))?;
+    sync_directory(service)
+}
+
+/// Removes what a killed agent left of a switch.
+pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+    remove_file(&service.join(CURRENT_NEW))
+}

@@ -1,0 +1,44 @@
+//! Directories and files as a whole: made with exact modes, removed whatever is in them, synced.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+
+use super::beneath::Beneath;
+use super::error::{ReleaseError, disk};
+
+/// Makes a directory with exactly this mode, whatever the umask; one that is there keeps its own.
+pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), ReleaseError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(disk("set the mode of", path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(disk("create the directory", path)(error)),
+    }
+}
+
+/// Waits until the names in a directory are on disk.
+pub(super) fn sync_directory(path: &Path) -> Result<(), ReleaseError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(disk("sync", path))
+}
+
+/// Removes a file or a symlink; nothing there is fine.
+pub(super) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory with all that is in it, or a file; nothing there is fine.
+pub(super) fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
+    let removed = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if metadata.is_dir() => {
+            Beneath::open(path).and_then(|mut beneath| beneath.remove_contents()).and_then(|()| fs::remove_dir(path))
+        }
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.map_err(disk("remove", path))
+}

@@ -1,0 +1,56 @@
+//! The admin listener.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::tarball::with_content;
+
+#[tokio::test]
+async fn ready_with_a_release_and_all_is_shown() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let mut config = world.config(&[edge.url()]);
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    config.services[0].exec = Some("true".to_owned());
+    let mut agent = Agent::start(config).await;
+    let address = agent.running.admin_address().unwrap();
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let get = async |path: &str| {
+        let response = client.get(format!("http://{address}{path}").parse().unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert_eq!(get("/livez").await.0, 200);
+    let (status, body) = get("/readyz").await;
+    assert!(status == 503 && body.contains("shop"), "{body}");
+
+    let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
+    agent.poll().await;
+    agent.until("exec has run", |status| status.hook_runs == 1).await;
+    assert_eq!(get("/readyz").await.0, 200);
+    let status: serde_json::Value = serde_json::from_str(&get("/status").await.1).unwrap();
+    let service = &status["services"]["shop"];
+    assert_eq!(status["name"], "cluster-1");
+    assert_eq!(status["edges"][0]["url"], edge.url());
+    assert_eq!(status["edges"][0]["http3_usable"], true);
+    assert_eq!(service["release"]["digest"], digest.to_string());
+    assert_eq!(service["release"]["generation"], generation);
+    assert_eq!(service["protocol"], "h3");
+    assert_eq!(service["hook"]["state"], "done");
+    let metrics = get("/metrics").await.1;
+    for line in [
+        "weir_agent_polls_total{result=\"changed\",service=\"shop\"} 1",
+        "weir_agent_hook_runs_total{result=\"success\",service=\"shop\"} 1",
+        "weir_agent_http3_usable 1",
+        "weir_agent_switches_total{service=\"shop\"} 1",
+        "weir_agent_last_success_timestamp_seconds{service=\"shop\"} ",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    agent.stop().await;
+}

@@ -1,0 +1,141 @@
+//! An agent with a folder of its own, and the questions that tests ask of it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::sync::watch;
+use weir_agent::config::ServiceConfig;
+use weir_agent::{Config, Running, ServiceStatus, start};
+use weir_shared::name::ServiceName;
+
+use crate::edge::{PATIENCE, TestEdge};
+
+/// Long enough that no test sees it.
+pub(crate) const NEVER: Duration = Duration::from_secs(24 * 3600);
+
+/// A folder with certificates, and an agent's root in it.
+pub(crate) struct World {
+    dir: TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        weir_shared::process::certificates::write(dir.path(), &[]).expect("certificates");
+        Self { dir }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) async fn edge(&self) -> TestEdge {
+        TestEdge::start(self.path()).await
+    }
+
+    /// A configuration that polls and refreshes only when it is told to, and has patience with a busy machine.
+    pub(crate) fn config(&self, edges: &[String]) -> Config {
+        let edges = edges.iter().map(|url| url.parse().expect("a URL")).collect();
+        let mut config = Config::new(edges, self.path().join("ca.pem"), self.path().join("root"));
+        config.name = "cluster-1".parse().expect("a name");
+        config.services = vec![ServiceConfig::new(shop())];
+        config.poll_interval = NEVER;
+        config.refresh_interval = NEVER;
+        config.h3_connect_timeout = Duration::from_secs(10);
+        config.idle_timeout = Duration::from_secs(2);
+        config
+    }
+
+    pub(crate) fn service_dir(&self) -> PathBuf {
+        self.path().join("root").join(shop().as_str())
+    }
+
+    /// A file as readers see it.
+    pub(crate) fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.service_dir().join("current").join(name)).ok()
+    }
+
+    /// Where `current` points.
+    pub(crate) fn current(&self) -> Option<String> {
+        let target = std::fs::read_link(self.service_dir().join("current")).ok()?;
+        Some(target.strip_prefix("releases").expect("a relative link").to_str().expect("a name").to_owned())
+    }
+
+    /// The names in `releases`, sorted.
+    pub(crate) fn releases(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.service_dir().join("releases")).expect("the folder is there");
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect();
+        names.sort();
+        names
+    }
+
+    /// Nothing is left of what came in or was half unpacked.
+    pub(crate) fn assert_no_leftovers(&self) {
+        assert_eq!(std::fs::read_dir(self.service_dir().join("incoming")).expect("the folder").count(), 0);
+        assert!(self.releases().iter().all(|name| !name.starts_with('.')), "{:?}", self.releases());
+    }
+}
+
+/// The service of most tests.
+pub(crate) fn shop() -> ServiceName {
+    "shop".parse().expect("a name")
+}
+
+/// An agent that runs, and its one service.
+pub(crate) struct Agent {
+    pub(crate) running: Running,
+    pub(crate) status: watch::Receiver<ServiceStatus>,
+}
+
+impl Agent {
+    pub(crate) async fn start(config: Config) -> Self {
+        let running = start(config).await.expect("the agent starts");
+        let status = running.service(&shop()).expect("it is followed");
+        Self { running, status }
+    }
+
+    /// Waits for a status.
+    pub(crate) async fn until(&mut self, what: &str, wanted: impl FnMut(&ServiceStatus) -> bool) -> ServiceStatus {
+        let waited = tokio::time::timeout(PATIENCE, self.status.wait_for(wanted)).await;
+        let found = waited.ok().and_then(|found| found.ok().map(|status| status.clone()));
+        found.unwrap_or_else(|| panic!("waited in vain until {what}: {:#?}", self.status.borrow().clone()))
+    }
+
+    /// Starts, and waits for the first release.
+    pub(crate) async fn with_release(config: Config) -> Self {
+        let mut agent = Self::start(config).await;
+        agent.until("there is a first release", |status| status.release.is_some()).await;
+        agent
+    }
+
+    /// One poll, to its end.
+    pub(crate) async fn poll(&mut self) -> ServiceStatus {
+        let before = self.status.borrow().polls;
+        self.running.poll_now(&shop());
+        self.until("a poll has ended", |status| status.polls > before).await
+    }
+
+    /// One forced refresh, to its end, good or bad.
+    pub(crate) async fn refresh(&mut self) -> ServiceStatus {
+        let before = self.status.borrow().polls;
+        self.running.refresh_now(&shop());
+        self.until("a refresh has ended", |status| status.polls > before).await
+    }
+
+    /// The value of a metric, summed over its labels but for those given.
+    pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let families = self.running.registry().gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no metric {name}"));
+        let matching = family.get_metric().iter().filter(|metric| {
+            let has = |key: &str, value: &str| metric.get_label().iter().any(|l| l.name() == key && l.value() == value);
+            labels.iter().all(|(key, value)| has(key, value))
+        });
+        matching.map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
+    }
+
+    pub(crate) async fn stop(self) {
+        assert!(self.running.drain(PATIENCE).await, "the drain ends by itself");
+    }
+}

@@ -1,0 +1,109 @@
+//! The command line, also of the binary itself.
+
+use std::process::Command;
+
+use clap::Parser;
+use weir_agent::command_line::Args;
+use weir_agent::config::HttpMode;
+
+use crate::agent_under_test::{World, shop};
+use crate::tarball::with_content;
+
+fn agent() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
+    command.env_clear();
+    command
+}
+
+const FILE: &str = "
+    name = 'from-file'
+    edges = ['https://file.example']
+    ca = 'ca.pem'
+    root = 'agent-data'
+    poll_interval = '10s'
+    [[service]]
+    name = 'shop'
+    exec = 'true'
+";
+
+#[test]
+fn flags_override_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent.toml");
+    std::fs::write(&file, FILE).unwrap();
+    let parse = |flags: &[&str]| {
+        let args = ["weir-agent", "--config", file.to_str().unwrap()].into_iter().chain(flags.iter().copied());
+        Args::try_parse_from(args).unwrap().into_config()
+    };
+    let config = parse(&[]).unwrap();
+    assert_eq!(config.root, dir.path().join("agent-data"));
+    assert_eq!(config.services[0].exec.as_deref(), Some("true"));
+
+    let flags = "--edge https://a.example:1 --edge https://b.example --service shop --service other --root /r --ca /c \
+                 --poll-interval 1m --refresh-interval 3h --http h2 --name flag --admin-listen 127.0.0.1:1";
+    let config = parse(&flags.split_whitespace().collect::<Vec<_>>()).unwrap();
+    let edges: Vec<_> = config.edges.iter().map(ToString::to_string).collect();
+    assert_eq!(edges, ["https://a.example:1", "https://b.example"]);
+    assert_eq!((config.root.to_str(), config.ca.to_str()), (Some("/r"), Some("/c")));
+    assert_eq!((config.poll_interval.as_secs(), config.refresh_interval.as_secs()), (60, 3 * 3600));
+    assert_eq!((config.http, config.name.as_str()), (HttpMode::H2, "flag"));
+    assert!(config.admin_listen.is_some());
+    let execs: Vec<_> = config.services.iter().map(|s| (s.name.as_str(), s.exec.as_deref())).collect();
+    assert_eq!(execs, [("shop", Some("true")), ("other", None)]);
+    let config = parse(&["--exec", "make"]).unwrap();
+    assert_eq!(config.services[0].exec.as_deref(), Some("make"));
+    assert!(parse(&["--poll-interval", "10ms"]).is_err());
+}
+
+#[test]
+fn the_binary_checks_and_explains() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent.toml");
+    std::fs::write(&file, FILE).unwrap();
+    let check = |command: &mut Command| {
+        let output = command.arg("--check-config").output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    assert_eq!(check(agent().arg("--config").arg(&file)), (Some(0), "configuration ok\n".to_owned()));
+    assert_eq!(check(agent().env("WEIR_CONFIG", &file)).0, Some(0));
+    let flags = ["--edge", "https://a.example", "--service", "shop", "--root", "r", "--ca", "c"];
+    assert_eq!(check(agent().args(flags)).0, Some(0));
+    let environment = [
+        ("WEIR_EDGE", "https://a.example,https://b.example"),
+        ("WEIR_SERVICE", "shop"),
+        ("WEIR_ROOT", "r"),
+        ("WEIR_CA", "c"),
+    ];
+    assert_eq!(check(agent().envs(environment)).0, Some(0));
+
+    std::fs::write(&file, format!("pol_interval = '1s'\n{FILE}")).unwrap();
+    let (code, text) = check(agent().arg("--config").arg(&file));
+    assert!(code == Some(2) && text.contains("pol_interval"), "{text}");
+    for (flags, named) in [(&flags[2..], "--edge"), (&flags[..6], "--ca"), (&["--edge", "http://x"], "https")] {
+        let (code, text) = check(agent().args(flags));
+        assert!(code == Some(2) && text.contains(named), "{text}");
+    }
+    let help = agent().arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("--refresh-interval") && help.contains("WEIR_PREVIOUS_DIGEST"), "{help}");
+}
+
+#[tokio::test]
+async fn the_binary_follows_once_and_says_why_not() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let run = async |service: &str| {
+        let mut command = agent();
+        command.args(["--edge", &edge.url(), "--service", service, "--once"]);
+        command.arg("--ca").arg(world.path().join("ca.pem")).arg("--root").arg(world.path().join("root"));
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    };
+    let output = run("shop").await;
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.read("content").as_deref(), Some("one"));
+    let output = run("unknown").await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown: the edge answers 404"), "{output:?}");
+}

@@ -1,0 +1,282 @@
+//! A small edge: serves crafted tarballs over TCP and UDP of one port, counts, and fails on demand.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http_body::Frame;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use weir_shared::conditional::{if_none_match, tarball_etag};
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
+use weir_shared::process::shutdown::Drain;
+use weir_shared::process::tls::{ClientAuth, server_config};
+use weir_shared::route::Route;
+
+/// What goes wrong with one answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// One bit of the tarball is another one, on GET.
+    FlipBit,
+    /// The coded body ends early, and says that this is its end, on GET.
+    Truncate,
+    /// The body ends early with an error, on GET.
+    BreakOff,
+    /// Half a body, and then nothing, on GET.
+    Stall,
+    /// Another digest than the tarball's, on GET.
+    WrongDigest,
+    /// No digest at all.
+    NoDigest,
+    /// A status, with `Retry-After`.
+    Status(u16, Option<u64>),
+}
+
+impl Fault {
+    fn is_for(&self, method: &Method) -> bool {
+        matches!(self, Fault::NoDigest | Fault::Status(..)) || method == Method::GET
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Published {
+    tar: Bytes,
+    digest: TarballDigest,
+    generation: u64,
+}
+
+/// A request that was answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) method: Method,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+}
+
+#[derive(Default)]
+struct State {
+    published: HashMap<ServiceName, Published>,
+    /// For the next answers they are for, one each.
+    faults: VecDeque<Fault>,
+    /// For every answer.
+    always: Option<Fault>,
+    seen: Vec<Seen>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Answers(Arc<Mutex<State>>);
+
+/// An edge that runs.
+pub(crate) struct TestEdge {
+    pub(crate) address: SocketAddr,
+    pub(crate) answers: Answers,
+    drain: Drain,
+}
+
+/// The commit under which generation `n` is published.
+pub(crate) fn commit(generation: u64) -> String {
+    format!("{generation:040x}")
+}
+
+impl TestEdge {
+    pub(crate) async fn start(certificates: &Path) -> Self {
+        Self::start_with(certificates, Answers::default(), None).await
+    }
+
+    /// An edge at a given port, with what another one had published.
+    pub(crate) async fn start_with(certificates: &Path, answers: Answers, port: Option<u16>) -> Self {
+        let tls = server_config(&certificates.join("edge.pem"), &certificates.join("edge.key"), ClientAuth::None)
+            .expect("the certificates were just written");
+        let drain = Drain::new();
+        let metrics = HttpMetrics::register(&Registry::new()).expect("a new registry");
+        for _ in 0..20 {
+            let listener = TcpListener::bind(("127.0.0.1", port.unwrap_or(0))).await.expect("a port");
+            let address = listener.local_addr().expect("it is bound");
+            // The same number may be taken for UDP.
+            let (tls, options) = (tls.clone(), QuicOptions::default());
+            let quic = serve::quic(address, tls.clone(), &options, answers.clone(), metrics.listener("quic"), &drain);
+            if quic.is_ok() {
+                serve::tcp(listener, Some(tls), answers.clone(), metrics.listener("tcp"), &drain);
+                return Self { address, answers, drain };
+            }
+        }
+        panic!("no port is free for TCP and UDP");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// Stops as a crash would.
+    pub(crate) async fn cut(self) -> Answers {
+        self.drain.cut().await;
+        self.answers
+    }
+}
+
+impl Answers {
+    /// Publishes under the next generation, which is returned with the digest.
+    pub(crate) fn publish(&self, service: &ServiceName, tar: Vec<u8>) -> (TarballDigest, u64) {
+        let next = self.state().published.get(service).map_or(1, |published| published.generation + 1);
+        (self.publish_at(service, tar, next), next)
+    }
+
+    pub(crate) fn publish_at(&self, service: &ServiceName, tar: Vec<u8>, generation: u64) -> TarballDigest {
+        let digest = TarballDigest::of(&tar);
+        let published = Published { tar: tar.into(), digest, generation };
+        self.state().published.insert(service.clone(), published);
+        digest
+    }
+
+    /// The next answers are wrong, one after the other.
+    pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state().faults.extend(faults);
+    }
+
+    /// All answers are wrong.
+    pub(crate) fn fail_always(&self, fault: impl Into<Option<Fault>>) {
+        self.state().always = fault.into();
+    }
+
+    pub(crate) fn count(&self, method: &Method, version: Version) -> usize {
+        self.state().seen.iter().filter(|seen| seen.method == method && seen.version == version).count()
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.state().seen.clone()
+    }
+
+    pub(crate) fn forget(&self) {
+        self.state().seen.clear();
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().expect("no test panics with it")
+    }
+
+    fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
+        let mut state = self.state();
+        let headers = request.headers().clone();
+        state.seen.push(Seen { method: request.method().clone(), version: request.version(), headers });
+        let fault = match &state.always {
+            Some(fault) => Some(fault.clone()).filter(|fault| fault.is_for(request.method())),
+            None if state.faults.front().is_some_and(|fault| fault.is_for(request.method())) => {
+                state.faults.pop_front()
+            }
+            None => None,
+        };
+        if let Some(Fault::Status(status, retry_after)) = fault {
+            let mut response = Response::new(Body::Empty);
+            *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+            if let Some(seconds) = retry_after {
+                response.headers_mut().insert("retry-after", seconds.into());
+            }
+            return response;
+        }
+        let published = match Route::parse(request.uri().path()) {
+            Ok(Route::Tarball(service)) => state.published.get(&service).cloned(),
+            _ => None,
+        };
+        match published {
+            Some(published) => tarball(request, &published, fault.as_ref()),
+            None => {
+                let mut response = Response::new(Body::Empty);
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                response
+            }
+        }
+    }
+}
+
+fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<&Fault>) -> Response<Body> {
+    let etag = tarball_etag(&published.digest, None);
+    let mut response = Response::builder()
+        .header("weir-generation", published.generation)
+        .header("weir-commit", commit(published.generation));
+    let digest = if fault == Some(&Fault::WrongDigest) { TarballDigest::of(b"another") } else { published.digest };
+    if fault != Some(&Fault::NoDigest) {
+        response = response.header("weir-digest", digest.to_string());
+    }
+    let asked = request.headers().get("if-none-match").and_then(|value| value.to_str().ok());
+    if asked.is_some_and(|asked| if_none_match(asked, &published.digest, &etag).is_some()) {
+        return response.status(304).header("etag", etag).body(Body::Empty).expect("a response");
+    }
+    let mut tar = published.tar.to_vec();
+    if fault == Some(&Fault::FlipBit) {
+        let middle = tar.len() / 2;
+        tar[middle] ^= 4;
+    }
+    let zstd = request.headers().get("accept-encoding").is_some_and(|value| value.as_bytes() == b"zstd");
+    let mut body = if zstd {
+        response = response.header("content-encoding", "zstd");
+        // Several frames: every reader decodes them all.
+        let (first, second) = tar.split_at(tar.len() / 3);
+        [first, second].map(|part| zstd::encode_all(part, 3).expect("memory takes all")).concat()
+    } else {
+        tar
+    };
+    let tail = match fault {
+        Some(Fault::Truncate) => {
+            body.truncate(body.len() / 2);
+            Tail::End
+        }
+        Some(Fault::BreakOff) => {
+            body.truncate(body.len() / 2);
+            Tail::Error
+        }
+        Some(Fault::Stall) => {
+            body.truncate(body.len() / 2);
+            Tail::Nothing
+        }
+        _ => Tail::End,
+    };
+    let body = Body::stream(Parts { rest: body.into(), tail });
+    response.header("content-type", "application/x-tar").header("etag", etag).body(body).expect("a response")
+}
+
+#[derive(Clone, Copy)]
+enum Tail {
+    End,
+    Error,
+    Nothing,
+}
+
+/// A body in small parts, with one end or another.
+struct Parts {
+    rest: Bytes,
+    tail: Tail,
+}
+
+impl http_body::Body for Parts {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.rest.is_empty() {
+            return match self.tail {
+                Tail::End => Poll::Ready(None),
+                Tail::Error => Poll::Ready(Some(Err("broken off".into()))),
+                Tail::Nothing => Poll::Pending,
+            };
+        }
+        let length = self.rest.len().min(16 << 10);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+}
+
+impl Handler for Answers {
+    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+        self.answer(&request)
+    }
+}
+
+/// How long the tests wait for what should happen at once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

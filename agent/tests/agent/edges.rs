@@ -1,0 +1,58 @@
+//! Several edges.
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::Fault;
+use crate::tarball::with_content;
+
+#[tokio::test]
+async fn the_one_that_works_is_kept_and_the_next_is_asked_at_once() {
+    let world = World::new();
+    let (first, second) = (world.edge().await, world.edge().await);
+    for edge in [&first, &second] {
+        edge.answers.publish(&shop(), with_content("one"));
+    }
+    let mut agent = Agent::with_release(world.config(&[first.url(), second.url()])).await;
+    assert_eq!(second.answers.seen().len(), 0);
+
+    first.answers.fail_always(Fault::Status(503, Some(60)));
+    let status = agent.poll().await;
+    assert_eq!((status.errors, status.unchanged), (0, 1), "the second answered within the same poll");
+    first.answers.fail_always(None);
+    first.answers.forget();
+    agent.poll().await;
+    assert_eq!(first.answers.seen().len(), 0, "the agent stays with the one that works");
+
+    // Wrong bytes, twice, and an older generation are reasons to ask the next one too.
+    for edge in [&first, &second] {
+        edge.answers.publish(&shop(), with_content("two"));
+    }
+    second.answers.fail_always(Fault::FlipBit);
+    assert_eq!(agent.poll().await.errors, 0);
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    assert_eq!(agent.metric("weir_agent_errors_total", &[("kind", "verify")]), 1.0);
+
+    second.answers.fail_always(None);
+    first.answers.publish_at(&shop(), with_content("one"), 1);
+    assert_eq!(agent.poll().await.errors, 0);
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+
+    let (first, second) = (first.cut().await, second.cut().await);
+    drop((first, second));
+    let status = agent.poll().await;
+    assert!(status.errors >= 1 && status.last_error.is_some());
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_edge_of_another_authority_is_not_trusted() {
+    let (world, other) = (World::new(), World::new());
+    let edge = other.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert!(status.last_error.unwrap().contains("cannot be trusted"));
+    assert!(!status.last_error_retryable);
+    assert_eq!(edge.answers.seen().len(), 0);
+    agent.stop().await;
+}

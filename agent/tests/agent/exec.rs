@@ -1,0 +1,152 @@
+//! `exec`: what it sees, at least once per switch, retried, killed with its group.
+
+use std::path::Path;
+use std::time::Duration;
+
+use weir_agent::{Config, HookState};
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::{PATIENCE, TestEdge, commit};
+use crate::tarball::with_content;
+
+fn with_exec(world: &World, edge: &TestEdge, exec: &str) -> Config {
+    let mut config = world.config(&[edge.url()]);
+    config.services[0].exec = Some(exec.to_owned());
+    config
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn it_runs_in_the_new_release_and_knows_the_old_one() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let log = world.path().join("log");
+    let exec = format!(
+        "echo \"$WEIR_SERVICE $WEIR_DIGEST $WEIR_COMMIT [$WEIR_PREVIOUS_DIGEST] $(cat content) $PWD $WEIR_RELEASE \
+         $(readlink ../../current)\" >> {}",
+        log.display()
+    );
+    let (one, first) = edge.answers.publish(&shop(), with_content("1"));
+    let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    let (two, second) = edge.answers.publish(&shop(), with_content("2"));
+    agent.poll().await;
+    agent.until("exec has run again", |status| status.hook_runs == 2 && status.hook == HookState::Done).await;
+    let releases = world.service_dir().join("releases");
+    let line = |digest: &str, generation, previous: &str, content| {
+        let at = releases.join(digest);
+        let (at, commit) = (at.display(), commit(generation));
+        format!("shop {digest} {commit} [{previous}] {content} {at} {at} releases/{digest}")
+    };
+    let (one, two) = (one.to_string(), two.to_string());
+    assert_eq!(lines(&log), [line(&one, first, "", 1), line(&two, second, &one, 2)]);
+    // A poll without a change runs nothing.
+    agent.poll().await;
+    agent.stop().await;
+    assert_eq!(lines(&log).len(), 2);
+
+    // Nor does a restart.
+    let agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    assert_eq!(agent.status.borrow().hook, HookState::Done);
+    agent.stop().await;
+    assert_eq!(lines(&log).len(), 2);
+}
+
+#[tokio::test]
+async fn a_failure_is_retried_and_the_newest_release_wins() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let (log, gate) = (world.path().join("log"), world.path().join("gate"));
+    let exec = format!("cat content >> {}; echo >> {}; test -e {}", log.display(), log.display(), gate.display());
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    let status = agent.until("exec has failed twice", |status| status.hook_failures >= 2).await;
+    assert_eq!(status.hook, HookState::Failed);
+    assert!(status.hook_error.unwrap().contains("exit status: 1"));
+    assert!(agent.metric("weir_agent_hook_runs_total", &[("result", "failure")]) >= 2.0);
+    edge.answers.publish(&shop(), with_content("2"));
+    std::fs::write(&gate, "").unwrap();
+    agent.poll().await;
+    agent.until("exec has succeeded", |status| status.hook == HookState::Done).await;
+    assert_eq!(lines(&log).last().map(String::as_str), Some("2"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_failure_survives_a_restart() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let log = world.path().join("log");
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut agent = Agent::start(with_exec(&world, &edge, "exit 3")).await;
+    agent.until("exec has failed", |status| status.hook_failures > 0).await;
+    agent.stop().await;
+    // The edge is away, which is no reason not to run what is pending.
+    edge.cut().await;
+    let mut config = world.config(&["https://127.0.0.1:1".to_owned()]);
+    config.services[0].exec = Some(format!("cat content >> {}", log.display()));
+    let mut agent = Agent::start(config).await;
+    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    assert_eq!(lines(&log), ["1"]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn at_the_time_limit_the_whole_group_is_killed() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let pids = world.path().join("pids");
+    // A child that holds the output open and would go on for long after its parent.
+    let exec = format!("sleep 1000 & echo $! >> {}; echo $$ >> {}; wait", pids.display(), pids.display());
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut config = with_exec(&world, &edge, &exec);
+    config.exec_timeout = Duration::from_secs(1);
+    let mut agent = Agent::start(config).await;
+    let status = agent.until("exec was killed", |status| status.hook_failures > 0).await;
+    assert!(status.hook_error.unwrap().contains("longer than 1s"));
+    assert_eq!(agent.metric("weir_agent_hook_runs_total", &[("result", "timeout")]), 1.0);
+    for pid in lines(&pids).into_iter().take(2) {
+        let gone = async {
+            while is_alive(&pid) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{pid} lives"));
+    }
+    agent.running.cut().await;
+}
+
+/// A zombie that nobody has reaped yet is not alive.
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
+}
+
+#[tokio::test]
+async fn a_drain_lets_it_finish() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let (begun, go, done) = (world.path().join("begun"), world.path().join("go"), world.path().join("done"));
+    let exec = format!(
+        "touch {}; while ! test -e {}; do sleep 0.05; done; touch {}",
+        begun.display(),
+        go.display(),
+        done.display()
+    );
+    edge.answers.publish(&shop(), with_content("1"));
+    let agent = Agent::with_release(with_exec(&world, &edge, &exec)).await;
+    let mut status = agent.status.clone();
+    let running = status.wait_for(|status| status.hook == HookState::Running);
+    tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap();
+    let drained = tokio::spawn(agent.stop());
+    std::fs::write(&go, "").unwrap();
+    drained.await.unwrap();
+    assert!(done.exists());
+    // And it is remembered that it did.
+    let agent = Agent::start(with_exec(&world, &edge, "exit 1")).await;
+    assert_eq!(agent.status.borrow().hook, HookState::Done);
+    agent.stop().await;
+}

@@ -1,0 +1,82 @@
+//! Tarballs whose digest is right and whose contents must not be unpacked.
+
+use tar::EntryType;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::tarball::{Tarball, with_content};
+
+/// The agent refuses a tarball, keeps what it has, and leaves nothing behind; and goes on.
+async fn is_refused(tars: Vec<(&str, Vec<u8>)>) {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("good"));
+    let mut config = world.config(&[edge.url()]);
+    config.max_files = 100;
+    config.max_tarball_bytes = 1 << 20;
+    let mut agent = Agent::with_release(config).await;
+    let good = world.current();
+    for (reason, tar) in tars {
+        edge.answers.publish(&shop(), tar);
+        let error = agent.poll().await.last_error.unwrap_or_else(|| panic!("{reason}: it was taken"));
+        assert!(error.contains(reason), "{reason}: {error}");
+        assert_eq!(world.current(), good, "{reason}");
+        assert_eq!(world.releases().len(), 1, "{reason}");
+        world.assert_no_leftovers();
+    }
+    edge.answers.publish(&shop(), with_content("better"));
+    agent.poll().await;
+    assert_eq!(world.read("content").as_deref(), Some("better"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn names_that_lead_outside() {
+    is_refused(vec![
+        ("not safe", Tarball::new().file("../escaped", "").finish()),
+        ("not safe", Tarball::new().file("a/../../escaped", "").finish()),
+        ("not safe", Tarball::new().file("/tmp/escaped", "").finish()),
+        ("not safe", Tarball::new().file("./a", "").finish()),
+        ("not safe", Tarball::new().directory(".git").finish()),
+        ("not safe", Tarball::new().file("a/.Git/config", "").finish()),
+        ("not safe", Tarball::new().file("x".repeat(256), "").finish()),
+        ("not safe", Tarball::new().file([b"a\0b".as_slice(), &[b'c'; 100]].concat(), "").finish()),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn links_that_lead_outside_and_files_through_links() {
+    is_refused(vec![
+        ("leaves the release", Tarball::new().symlink("a", "/etc").finish()),
+        ("leaves the release", Tarball::new().symlink("a", "../..").finish()),
+        ("leaves the release", Tarball::new().directory("d").symlink("d/a", "../../x").finish()),
+        ("stands where", Tarball::new().directory("d").symlink("a", "d").file("a/through", "").finish()),
+        ("stands where", Tarball::new().file("a", "").file("a/below", "").finish()),
+        ("hard links", Tarball::new().file("a", "").entry(EntryType::Link, b"b", 0o644, b"a", b"").finish()),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn other_kinds_duplicates_and_garbage() {
+    let entry = |kind| Tarball::new().entry(kind, b"a", 0o644, b"", b"").finish();
+    is_refused(vec![
+        ("devices", entry(EntryType::Char)),
+        ("devices", entry(EntryType::Block)),
+        ("fifos", entry(EntryType::Fifo)),
+        ("type", entry(EntryType::XGlobalHeader)),
+        ("there already", Tarball::new().file("a", "1").file("a", "2").finish()),
+        ("there already", Tarball::new().directory("a").directory("a").finish()),
+        ("there already", Tarball::new().symlink("a", "b").file("a", "").finish()),
+        ("follows its end", [with_content("x"), vec![0; 512]].concat()),
+        ("two zero blocks", with_content("x")[..1024].to_vec()),
+        ("not ustar", vec![1; 1024]),
+        ("max_files", (0..101).fold(Tarball::new(), |tar, i| tar.file(format!("{i}"), "")).finish()),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_bomb_is_no_bigger_than_the_limit() {
+    is_refused(vec![("larger", Tarball::new().file("zeros", vec![0; 20 << 20]).finish())]).await;
+}

@@ -1,0 +1,19 @@
+//! The agent against a small edge of the tests' own: real TLS, real QUIC, real disk.
+
+mod agent_under_test;
+mod edge;
+mod relay;
+mod tarball;
+
+mod admin;
+mod command_line;
+mod edges;
+mod exec;
+mod follow;
+mod hostile;
+mod killed;
+mod once;
+mod refresh;
+mod restart;
+mod udp;
+mod verify;

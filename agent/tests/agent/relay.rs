@@ -1,0 +1,90 @@
+//! A relay for TCP and UDP on one port number, whose UDP can be cut without a word.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+
+/// Forwards to an edge.
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    /// Bytes from the edge that may still pass; at nothing or less nothing passes in either direction.
+    udp: Arc<AtomicI64>,
+    _tasks: JoinSet<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(to: SocketAddr) -> Self {
+        for _ in 0..20 {
+            let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = tcp.local_addr().expect("it is bound");
+            if let Ok(udp) = UdpSocket::bind(address).await {
+                let passing = Arc::new(AtomicI64::new(i64::MAX));
+                let mut tasks = JoinSet::new();
+                tasks.spawn(forward_tcp(tcp, to));
+                tasks.spawn(forward_udp(Arc::new(udp), to, passing.clone()));
+                return Self { address, udp: passing, _tasks: tasks };
+            }
+        }
+        panic!("no port is free for TCP and UDP");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// From now on datagrams pass, or vanish.
+    pub(crate) fn open_udp(&self, open: bool) {
+        self.udp.store(if open { i64::MAX } else { 0 }, Ordering::SeqCst);
+    }
+
+    /// After this many bytes more from the edge, datagrams vanish.
+    pub(crate) fn cut_udp_after(&self, bytes: i64) {
+        self.udp.store(bytes, Ordering::SeqCst);
+    }
+}
+
+async fn forward_tcp(listener: TcpListener, to: SocketAddr) {
+    let mut connections = JoinSet::new();
+    while let Ok((mut client, _)) = listener.accept().await {
+        connections.spawn(async move {
+            if let Ok(mut edge) = TcpStream::connect(to).await {
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut edge).await;
+            }
+        });
+    }
+}
+
+async fn forward_udp(socket: Arc<UdpSocket>, to: SocketAddr, passing: Arc<AtomicI64>) {
+    let mut clients: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+    let mut answers = JoinSet::new();
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
+        if passing.load(Ordering::SeqCst) <= 0 {
+            continue;
+        }
+        let edge = match clients.get(&client) {
+            Some(edge) => edge.clone(),
+            None => {
+                let edge = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a port"));
+                edge.connect(to).await.expect("loopback");
+                clients.insert(client, edge.clone());
+                let (back, edge_back, passing) = (socket.clone(), edge.clone(), passing.clone());
+                answers.spawn(async move {
+                    let mut buffer = vec![0; 64 << 10];
+                    loop {
+                        let Ok(length) = edge_back.recv(&mut buffer).await else { continue };
+                        if passing.fetch_sub(length as i64, Ordering::SeqCst) > 0 {
+                            let _ = back.send_to(&buffer[..length], client).await;
+                        }
+                    }
+                });
+                edge
+            }
+        };
+        let _ = edge.send(&buffer[..length]).await;
+    }
+}

@@ -1,0 +1,186 @@
+//! What a killed agent leaves, step by step, and how the next one goes on.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use weir_agent::{HookState, start};
+use weir_shared::digest::TarballDigest;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::TestEdge;
+use crate::tarball::with_content;
+
+/// A world in which "one" is in force and the agent has stopped.
+async fn stopped() -> (World, TestEdge, TarballDigest) {
+    let world = World::new();
+    let edge = world.edge().await;
+    let (one, _) = edge.answers.publish(&shop(), with_content("one"));
+    Agent::with_release(world.config(&[edge.url()])).await.stop().await;
+    (world, edge, one)
+}
+
+#[tokio::test]
+async fn leftovers_are_removed_and_the_release_stays() {
+    let (world, edge, one) = stopped().await;
+    let dir = world.service_dir();
+    fs::create_dir_all(dir.join("releases/.b3-half.partial/sub")).unwrap();
+    fs::write(dir.join("releases/.b3-half.partial/sub/file"), "half").unwrap();
+    fs::create_dir(dir.join("releases/.b3-old.removed")).unwrap();
+    fs::write(dir.join("incoming/half.tar"), "half").unwrap();
+    symlink("releases/nowhere", dir.join(".current.new")).unwrap();
+    fs::write(dir.join(".state.new"), "{").unwrap();
+    // What is not the agent's is left alone.
+    fs::create_dir(dir.join("releases/notes")).unwrap();
+    let agent = Agent::start(world.config(&[edge.url()])).await;
+    assert_eq!(agent.status.borrow().release.as_ref().unwrap().digest, one);
+    world.assert_no_leftovers();
+    assert!(!dir.join(".current.new").is_symlink() && !dir.join(".state.new").exists());
+    assert!(dir.join("releases/notes").exists());
+    assert_eq!(world.read("content").as_deref(), Some("one"));
+    agent.stop().await;
+}
+
+/// Copies the release in force under the name of another one, as if it had been unpacked.
+fn place(world: &World, tar_content: &str) -> TarballDigest {
+    let digest = TarballDigest::of(&with_content(tar_content));
+    let at = world.service_dir().join("releases").join(digest.to_string());
+    fs::create_dir(&at).unwrap();
+    fs::write(at.join("content"), tar_content).unwrap();
+    digest
+}
+
+#[tokio::test]
+async fn killed_after_the_release_had_its_name() {
+    let (world, edge, _) = stopped().await;
+    let two = place(&world, "two");
+    edge.answers.publish(&shop(), with_content("two"));
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("it has switched", |status| status.switches == 1).await;
+    // It was compared, found equal, and used.
+    assert_eq!(world.current(), Some(two.to_string()));
+    assert_eq!(world.releases().len(), 2);
+    agent.stop().await;
+
+    // One that is not whole does not become a release, whatever its name.
+    let three = place(&world, "three");
+    fs::write(world.service_dir().join("releases").join(three.to_string()).join("content"), "thr").unwrap();
+    edge.answers.publish(&shop(), with_content("three"));
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("it has switched", |status| status.switches == 1).await;
+    assert_eq!(world.current(), Some(format!("{three}.1")));
+    assert_eq!(world.read("content").as_deref(), Some("three"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn killed_between_the_state_and_the_link_and_after_the_link() {
+    let (world, edge, one) = stopped().await;
+    let state = world.service_dir().join("state");
+    let before = fs::read(&state).unwrap();
+    let (two, _) = edge.answers.publish(&shop(), with_content("two"));
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("it has switched", |status| status.switches == 1).await;
+    agent.stop().await;
+    let after = fs::read(&state).unwrap();
+    let link = world.service_dir().join("current");
+    let point_at = |digest: &TarballDigest| {
+        fs::remove_file(&link).unwrap();
+        symlink(format!("releases/{digest}"), &link).unwrap();
+    };
+    let log = world.path().join("log");
+    let mut config = world.config(&["https://127.0.0.1:1".to_owned()]);
+    config.services[0].exec = Some(format!("echo $WEIR_DIGEST:$WEIR_COMMIT >> {}", log.display()));
+    // The state is ahead of the link, then behind it, then lost: the link is the truth, and exec runs for it.
+    for (bytes, digest) in [(Some(&after), &one), (Some(&before), &two), (None, &two)] {
+        match bytes {
+            Some(bytes) => fs::write(&state, bytes).unwrap(),
+            None => fs::remove_file(&state).unwrap(),
+        }
+        point_at(digest);
+        let _ = fs::remove_file(&log);
+        let mut agent = Agent::start(config.clone()).await;
+        assert_eq!(agent.status.borrow().release.as_ref().unwrap().digest, *digest);
+        agent.until("exec has run", |status| status.hook == HookState::Done).await;
+        assert!(fs::read_to_string(&log).unwrap().starts_with(&format!("{digest}:")));
+        agent.stop().await;
+    }
+    // A damaged state is a lost one; that of a later version is somebody else's.
+    fs::write(&state, "{\"version\": 1, ").unwrap();
+    Agent::start(config.clone()).await.stop().await;
+    fs::write(&state, "{\"version\": 2}").unwrap();
+    let error = start(config).await.err().expect("it is refused").to_string();
+    assert!(error.contains("version 2") && error.contains("state"), "{error}");
+}
+
+#[tokio::test]
+async fn a_release_that_is_gone_is_fetched_again() {
+    let (world, edge, one) = stopped().await;
+    fs::remove_dir_all(world.service_dir().join("releases").join(one.to_string())).unwrap();
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("it is back", |status| status.release.is_some()).await;
+    assert_eq!(world.read("content").as_deref(), Some("one"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_foreign_current_is_named_and_left_alone() {
+    let (world, edge, _) = stopped().await;
+    let link = world.service_dir().join("current");
+    fs::remove_file(&link).unwrap();
+    type Foreign = fn(&std::path::Path);
+    let foreign: [Foreign; 4] = [
+        |at| fs::write(at, "mine").unwrap(),
+        |at| fs::create_dir(at).unwrap(),
+        |at| symlink("/etc", at).unwrap(),
+        |at| symlink("releases/../..", at).unwrap(),
+    ];
+    for make in foreign {
+        make(&link);
+        let error = start(world.config(&[edge.url()])).await.err().expect("it is refused").to_string();
+        assert!(error.contains(link.to_str().unwrap()), "{error}");
+        if link.is_dir() && !link.is_symlink() {
+            fs::remove_dir(&link).unwrap();
+        } else {
+            fs::remove_file(&link).unwrap();
+        }
+    }
+    // And while it runs.
+    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    fs::remove_file(&link).unwrap();
+    fs::write(&link, "mine").unwrap();
+    edge.answers.publish(&shop(), with_content("two"));
+    let error = agent.poll().await.last_error.unwrap();
+    assert!(error.contains(link.to_str().unwrap()), "{error}");
+    assert_eq!(fs::read_to_string(&link).unwrap(), "mine");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_cut_in_the_middle_of_a_download_changes_nothing() {
+    let (world, edge, one) = stopped().await;
+    edge.answers.publish(&shop(), with_content("x".repeat(300_000)));
+    edge.answers.fail_always(crate::edge::Fault::Stall);
+    let mut config = world.config(&[edge.url()]);
+    config.idle_timeout = std::time::Duration::from_secs(3600);
+    edge.answers.forget();
+    let agent = Agent::start(config).await;
+    let asked = async {
+        while !edge.answers.seen().iter().any(|seen| seen.method == http::Method::GET) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(crate::edge::PATIENCE, asked).await.unwrap();
+    // A drain does not wait for it either.
+    agent.stop().await;
+    assert_eq!(world.current(), Some(one.to_string()));
+    world.assert_no_leftovers();
+}
+
+#[tokio::test]
+async fn one_agent_per_root() {
+    let (world, edge, _) = stopped().await;
+    let agent = Agent::start(world.config(&[edge.url()])).await;
+    let error = start(world.config(&[edge.url()])).await.err().expect("it is refused").to_string();
+    assert!(error.contains("another agent") && error.contains("root"), "{error}");
+    agent.stop().await;
+}

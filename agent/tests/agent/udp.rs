@@ -1,0 +1,139 @@
+//! UDP that does not get through, from the start and in the middle, and that comes back.
+
+use std::time::Duration;
+
+use http::{Method, Version};
+use weir_agent::Protocol;
+use weir_agent::config::HttpMode;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::{Fault, PATIENCE};
+use crate::relay::Relay;
+use crate::tarball::{Tarball, with_content};
+
+#[tokio::test]
+async fn blocked_from_the_start_and_back_later() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let relay = Relay::start(edge.address).await;
+    relay.open_udp(false);
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[relay.url()]);
+    config.h3_connect_timeout = Duration::from_millis(400);
+    config.h3_retry_interval = Duration::from_secs(1);
+    let mut agent = Agent::start(config).await;
+    let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert_eq!((status.protocol, status.errors), (Some(Protocol::H2), 0));
+    assert_eq!(world.read("content").as_deref(), Some("one"));
+    assert_eq!(agent.metric("weir_agent_http3_usable", &[]), 0.0);
+    assert_eq!(agent.metric("weir_agent_requests_total", &[("protocol", "h3")]), 0.0);
+    assert!(agent.metric("weir_agent_requests_total", &[("protocol", "h2")]) >= 1.0);
+
+    relay.open_udp(true);
+    let back = async {
+        while agent.poll().await.protocol != Some(Protocol::H3) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, back).await.expect("HTTP/3 is tried again");
+    assert_eq!(agent.metric("weir_agent_http3_usable", &[]), 1.0);
+    assert_eq!(agent.status.borrow().errors, 0);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn gone_dead_under_an_established_connection() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let relay = Relay::start(edge.address).await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[relay.url()]);
+    config.h3_connect_timeout = Duration::from_secs(2);
+    let mut agent = Agent::with_release(config).await;
+    assert_eq!(agent.poll().await.protocol, Some(Protocol::H3));
+
+    relay.open_udp(false);
+    edge.answers.publish(&shop(), with_content("two"));
+    let status = agent.poll().await;
+    assert_eq!((status.protocol, status.errors), (Some(Protocol::H2), 0), "within the poll");
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    assert_eq!(agent.metric("weir_agent_http3_usable", &[]), 0.0);
+    // Remembered: the next poll does not try.
+    edge.answers.forget();
+    agent.poll().await;
+    assert_eq!(edge.answers.count(&Method::HEAD, Version::HTTP_2), 1);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_over_http3_comes_over_http2() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("x".repeat(300_000)));
+    edge.answers.fail([Fault::Stall]);
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert_eq!((status.protocol, status.errors), (Some(Protocol::H2), 0));
+    assert_eq!(edge.answers.count(&Method::GET, Version::HTTP_3), 1);
+    assert_eq!(edge.answers.count(&Method::GET, Version::HTTP_2), 1);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_fixed_version_is_kept() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    for (mode, protocol, version) in
+        [(HttpMode::H2, Protocol::H2, Version::HTTP_3), (HttpMode::H3, Protocol::H3, Version::HTTP_2)]
+    {
+        edge.answers.forget();
+        let mut config = world.config(&[edge.url()]);
+        config.http = mode;
+        let mut agent = Agent::start(config).await;
+        let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+        assert_eq!(status.protocol, Some(protocol));
+        assert!(edge.answers.seen().iter().all(|seen| seen.version != version));
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_edge_that_was_restarted_is_found_again_over_http3() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let port = edge.address.port();
+    let answers = edge.cut().await;
+    let status = agent.poll().await;
+    assert!(status.last_error.is_some() && status.last_error_retryable);
+    assert_eq!(world.read("content").as_deref(), Some("one"), "the last good release stays");
+    answers.publish(&shop(), with_content("two"));
+    let edge = crate::edge::TestEdge::start_with(world.path(), answers, Some(port)).await;
+    let status = agent.until("the agent is back by itself", |status| status.switches == 2).await;
+    assert_eq!(status.protocol, Some(Protocol::H3), "an edge that is away says nothing about UDP");
+    assert_eq!(agent.metric("weir_agent_http3_usable", &[]), 1.0);
+    drop(edge);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn gone_dead_in_the_middle_of_a_download() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let relay = Relay::start(edge.address).await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut agent = Agent::with_release(world.config(&[relay.url()])).await;
+    // Nothing that compresses: some megabytes have to cross.
+    let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(4 << 20).collect();
+    edge.answers.publish(&shop(), Tarball::new().file("noise", &noise).finish());
+    relay.cut_udp_after(1 << 20);
+    let status = agent.poll().await;
+    assert_eq!((status.protocol, status.errors), (Some(Protocol::H2), 0), "within the poll");
+    assert_eq!(std::fs::read(world.service_dir().join("current/noise")).unwrap(), noise);
+    assert_eq!(edge.answers.count(&Method::GET, Version::HTTP_2), 1);
+    assert_eq!(agent.metric("weir_agent_verify_failures_total", &[]), 0.0);
+    world.assert_no_leftovers();
+    agent.stop().await;
+}
