@@ -117,12 +117,14 @@ impl Inner {
                 if self.drain.has_begun() { HeaderValue::from_static("clear") } else { self.rendered.alt_svc.clone() };
             response.headers_mut().insert(header::ALT_SVC, alternative);
         }
+        let length = response.body().size_hint().exact().filter(|length| *length > 0);
+        if let Some(length) = length {
+            // HTTP/3 does not write it by itself.
+            response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+        }
         if request.method() == Method::HEAD {
             // Not every version of HTTP drops the body of an answer to HEAD by itself.
-            let body = std::mem::take(response.body_mut());
-            if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
-                response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
-            }
+            *response.body_mut() = Body::Empty;
         }
     }
 }

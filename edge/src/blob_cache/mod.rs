@@ -240,7 +240,8 @@ impl Inner {
             Err(error) => error.to_string(),
         };
         let _naming = self.naming();
-        let Some(dropped) = self.accounting().remove(&digest) else { return None }; // evicted meanwhile
+        // Nothing is wrong with one that was evicted meanwhile.
+        let dropped = self.accounting().remove(&digest)?;
         self.metrics.cache.verify_failed(VerifiedAt::Disk);
         tracing::warn!(blob = %digest, why, "a blob on disk is damaged; it is dropped and fetched again");
         self.unlink(&[dropped], Dropped::Corrupt);

@@ -138,7 +138,7 @@ mod tests {
             store.put_words([("a", 2_000)]).unwrap();
         }
         let store = Store::open(&path).unwrap();
-        assert_eq!(store.get("a").unwrap(), Some(Record { last_word: 2_000, ..held.clone() }));
+        assert_eq!(store.get("a").unwrap(), Some(Record { last_word: 2_000, ..held }));
         assert_eq!(store.get("b").unwrap(), Some(tombstone));
         assert_eq!(store.get("c").unwrap(), None);
         assert_eq!(store.all(10).unwrap().len(), 2);

@@ -54,7 +54,6 @@ impl Table {
             let entry = table.entry(&service, record);
             table.hot.insert(service, Arc::new(entry));
         }
-        table.hot.run_pending_tasks();
         table.count();
         Ok(table)
     }
@@ -194,6 +193,7 @@ impl Table {
     }
 
     fn count(&self) {
+        self.hot.run_pending_tasks();
         self.metrics.entries.set(i64::try_from(self.hot.entry_count()).unwrap_or(i64::MAX));
     }
 

@@ -1,0 +1,61 @@
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::site::{Site, TARBALL, ZSTD};
+use crate::test_origin::{Fault, Tarball};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 8 << 20);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults([Fault::Gate(gate.clone())]);
+
+    let mut first = site.client("h2").await;
+    let first = tokio::spawn(async move { first.get(TARBALL, &[ZSTD]).await });
+    site.until("the first request is under way", async || site.origin.asked("blob").len() == 1).await;
+    let mut others = Vec::new();
+    for number in 0..49 {
+        let mut client = site.client(["h1", "h2", "h3"][number % 3]).await;
+        let encoding = if number % 5 == 0 { vec![] } else { vec![ZSTD] };
+        others.push(tokio::spawn(async move { client.get(TARBALL, &encoding).await }));
+    }
+    site.until("all wait", async || site.metric("weir_edge_fill_waiters", &[]) == 50.0).await;
+    first.abort();
+    site.until("the first one is gone", async || site.metric("weir_edge_fill_waiters", &[]) == 49.0).await;
+    gate.add_permits(1);
+
+    for (number, other) in others.into_iter().enumerate() {
+        let reply = other.await.unwrap();
+        let expected = if number % 5 == 0 { &tarball.tar } else { &tarball.zstd };
+        assert!(reply.bytes() == expected, "{number}");
+        assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed", "{number}");
+    }
+    assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (1, 1));
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 1.0);
+    assert_eq!(site.metric("weir_edge_fills_collapsed_total", &[]), 49.0);
+    assert_eq!(site.metric("weir_edge_origin_received_bytes_total", &[]) as usize / (1 << 20), 8);
+}
+
+#[tokio::test]
+async fn the_first_word_of_a_service_is_asked_for_once() {
+    let site = Site::start().await;
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    let gate = site.origin.hold_descriptors();
+    let mut polls = Vec::new();
+    for _ in 0..20 {
+        let mut client = site.client("h2").await;
+        polls.push(tokio::spawn(async move { client.head(TARBALL, &[]).await }));
+    }
+    site.until("all wait", async || site.metric("weir_edge_asks_collapsed_total", &[]) == 19.0).await;
+    gate.add_permits(100);
+    let mut collapsed = 0;
+    for poll in polls {
+        let reply = poll.await.unwrap();
+        assert_eq!(reply.status, 200);
+        collapsed += usize::from(reply.header("cache-status").ends_with("; collapsed"));
+    }
+    assert_eq!((collapsed, site.origin.asked("service").len()), (19, 1));
+}

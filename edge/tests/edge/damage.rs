@@ -1,0 +1,101 @@
+use std::fs;
+
+use crate::site::{Site, TARBALL, ZSTD};
+use crate::test_origin::{Fault, Tarball};
+
+fn flip(path: &std::path::Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_bit_that_turns_on_disk_is_healed_by_a_forced_refresh() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 300_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let mut client = site.client("h2").await;
+    client.get(TARBALL, &[ZSTD]).await;
+    flip(&site.blob_files()[0]);
+    let reply = client.get(TARBALL, &[ZSTD, ("cache-control", "no-cache")]).await;
+    assert_eq!(reply.bytes(), &tarball.zstd);
+    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "disk")]), 1.0);
+    assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "corrupt")]), 1.0);
+    assert_eq!(site.origin.asked("blob").len(), 2);
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    assert_eq!(fs::read(&site.blob_files()[0]).unwrap(), tarball.zstd);
+}
+
+#[tokio::test]
+async fn damage_from_before_the_start_is_healed_in_the_request() {
+    let damages: [fn(&std::path::Path); 3] = [
+        flip,
+        |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1000).unwrap(),
+        |path| fs::remove_file(path).unwrap(),
+    ];
+    for (number, damage) in damages.iter().enumerate() {
+        let mut site = Site::start().await;
+        let tarball = Tarball::random(1, 300_000);
+        site.origin.publish("shop", 7, 1, &tarball);
+        site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+        // The last one happens while the edge runs: its index still knows the file.
+        if number < 2 {
+            site.stop_edge().await;
+        }
+        damage(&site.blob_files()[0]);
+        if number < 2 {
+            site.start_edge().await;
+        }
+        let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+        assert_eq!(reply.bytes(), &tarball.zstd, "{number}");
+        assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored", "{number}");
+        assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "disk")]), 1.0, "{number}");
+        assert_eq!(site.blob_files().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn wrong_bytes_of_the_origin_reach_nobody() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 300_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.origin.faults([Fault::Flip]);
+    let mut client = site.client("h2").await;
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "origin")]), 1.0);
+    let asked = site.origin.asked("blob");
+    assert_eq!(asked.iter().map(|asked| asked.no_cache).collect::<Vec<_>>(), [false, true]);
+
+    let other = Tarball::random(2, 300_000);
+    site.origin.publish("other", 7, 1, &other);
+    site.origin.faults([Fault::Flip, Fault::Flip]);
+    let reply = client.get("/v1/services/other/tarball", &[]).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "corrupt")]), 1.0);
+    assert_eq!((site.blob_files().len(), site.incoming_files()), (1, 0));
+    assert_eq!(client.get("/v1/services/other/tarball", &[]).await.bytes(), &other.tar, "the next one is good");
+}
+
+#[tokio::test]
+async fn a_transfer_that_breaks_off_is_resumed() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 300_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.origin.faults([Fault::Break(100_000), Fault::Break(50_000)]);
+    let mut client = site.client("h2").await;
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    let ranges: Vec<_> = site.origin.asked("blob").into_iter().map(|asked| asked.range).collect();
+    assert_eq!((ranges.len(), ranges[0].as_deref()), (3, None));
+    assert!(ranges[2].is_some(), "{ranges:?}");
+
+    let other = Tarball::random(2, 300_000);
+    site.origin.publish("other", 7, 1, &other);
+    site.origin.faults([Fault::Break(1), Fault::Break(1), Fault::Break(1)]);
+    assert_eq!(client.get("/v1/services/other/tarball", &[]).await.status, 503);
+    site.origin.publish("lost", 7, 1, &Tarball::random(3, 1000));
+    site.origin.faults([Fault::Missing, Fault::Missing]);
+    let reply = client.get("/v1/services/lost/tarball", &[]).await;
+    assert_eq!((reply.status, reply.problem()["retryable"].as_bool()), (503, Some(true)));
+    assert_eq!(site.incoming_files(), 0);
+}

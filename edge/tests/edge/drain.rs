@@ -1,0 +1,42 @@
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::site::{PATIENCE, Site, TARBALL, ZSTD};
+use crate::test_origin::{Fault, Tarball};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_flight_is_finished() {
+    let mut site = Site::start().await;
+    let (held, fetched) = (Tarball::random(1, 24 << 20), Tarball::random(2, 1 << 20));
+    site.origin.publish("shop", 7, 1, &held);
+    site.origin.publish("other", 7, 1, &fetched);
+    let mut downloads = Vec::new();
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        let mut download = client.begin("GET", TARBALL, &[ZSTD]).await;
+        let first = download.next().await.unwrap().unwrap();
+        downloads.push((version, client, download, first.len()));
+    }
+    // One more waits for a blob that is on its way.
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults([Fault::Gate(gate.clone())]);
+    let mut client = site.client("h2").await;
+    let waiting = tokio::spawn(async move { client.get("/v1/services/other/tarball", &[ZSTD]).await });
+    site.until("the fill is under way", async || site.origin.asked("blob").len() == 2).await;
+
+    let edge = site.take_edge();
+    let draining = tokio::spawn(edge.drain(PATIENCE));
+    gate.add_permits(1);
+    for (version, client, download, read) in downloads {
+        let reply = download.finish().await;
+        assert_eq!(reply.bytes(), &held.zstd.slice(read..), "{version}");
+        drop(client);
+    }
+    let reply = waiting.await.unwrap();
+    assert_eq!(reply.bytes(), &fetched.zstd);
+    assert!(draining.await.unwrap(), "nothing had to be cut");
+    // The directory is free, and what was fetched meanwhile is there.
+    site.start_edge().await;
+    assert_eq!(site.blob_files().len(), 2);
+}

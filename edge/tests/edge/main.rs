@@ -1,0 +1,17 @@
+//! An edge before a test origin: real TLS, real QUIC, real disk. One module per subject.
+
+mod client;
+mod site;
+mod test_origin;
+
+mod collapse;
+mod conditions;
+mod damage;
+mod drain;
+mod eviction;
+mod freshness;
+mod generations;
+mod headers;
+mod identity;
+mod outage;
+mod startup;

@@ -1,0 +1,148 @@
+//! A test origin with an edge before it, in a directory of their own.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use prometheus::proto::MetricFamily;
+use weir_edge::Running;
+use weir_edge::config::{CacheConfig, Config, OriginConfig, TlsConfig};
+use weir_shared::process::certificates;
+
+use crate::client::Client;
+use crate::test_origin::TestOrigin;
+
+/// How long anything that must happen may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Site {
+    dir: tempfile::TempDir,
+    pub(crate) origin: TestOrigin,
+    pub(crate) config: Config,
+    edge: Option<Running>,
+}
+
+pub(crate) const TARBALL: &str = "/v1/services/shop/tarball";
+pub(crate) const ZSTD: (&str, &str) = ("accept-encoding", "zstd");
+
+impl Site {
+    pub(crate) async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut site = Self::prepare().await;
+        change(&mut site.config);
+        site.start_edge().await;
+        site
+    }
+
+    /// Everything but the edge.
+    pub(crate) async fn prepare() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        let origin = TestOrigin::start(dir.path()).await;
+        let file = |name: &str| dir.path().join(name);
+        let upstream =
+            OriginConfig::new(origin.url(), file("ca.pem"), file("edge-client.pem"), file("edge-client.key"));
+        let tls = TlsConfig { certificate: file("edge.pem"), key: file("edge.key") };
+        let mut config = Config::new(
+            "edge-1".parse().unwrap(),
+            "127.0.0.1:0".parse().unwrap(),
+            tls,
+            CacheConfig::new(file("edge-cache")),
+            vec![upstream],
+        );
+        config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+        config.cache.disk = ByteSize::mib(256);
+        Self { dir, origin, config, edge: None }
+    }
+
+    pub(crate) async fn start_edge(&mut self) {
+        self.edge = Some(weir_edge::start(self.config.clone()).await.unwrap());
+    }
+
+    pub(crate) async fn stop_edge(&mut self) {
+        assert!(self.edge.take().unwrap().drain(PATIENCE).await);
+    }
+
+    pub(crate) async fn cut_edge(&mut self) {
+        self.edge.take().unwrap().cut().await;
+    }
+
+    pub(crate) fn take_edge(&mut self) -> Running {
+        self.edge.take().unwrap()
+    }
+
+    pub(crate) fn edge(&self) -> &Running {
+        self.edge.as_ref().unwrap()
+    }
+
+    pub(crate) fn pki(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    pub(crate) async fn client(&self, version: &str) -> Client {
+        Client::connect(version, self.edge().address(), self.pki()).await
+    }
+
+    /// The value of a metric, all label values summed that hold `labels`.
+    pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let families = self.edge().registry().gather();
+        let family = families.iter().find(|family| family.name() == name);
+        family.map_or(0.0, |family| sum(family, labels))
+    }
+
+    /// Waits until a condition holds.
+    pub(crate) async fn until(&self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+        let begun = Instant::now();
+        while !condition().await {
+            assert!(begun.elapsed() < PATIENCE, "in vain: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The files of the blobs that the edge keeps.
+    pub(crate) fn blob_files(&self) -> Vec<PathBuf> {
+        let groups = std::fs::read_dir(self.config.cache.dir.join("blobs")).unwrap();
+        groups
+            .flat_map(|group| std::fs::read_dir(group.unwrap().path()).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+
+    pub(crate) fn incoming_files(&self) -> usize {
+        std::fs::read_dir(self.config.cache.dir.join("incoming")).unwrap().count()
+    }
+
+    pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let address = self.edge().admin_address().unwrap();
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+fn sum(family: &MetricFamily, labels: &[(&str, &str)]) -> f64 {
+    let holds = |metric: &&prometheus::proto::Metric| {
+        labels.iter().all(|(name, value)| metric.get_label().iter().any(|l| l.name() == *name && l.value() == *value))
+    };
+    let value = |metric: &prometheus::proto::Metric| metric.get_counter().get_value() + metric.get_gauge().get_value();
+    family.get_metric().iter().filter(holds).map(value).sum()
+}
+
+/// Lets the timeline of an edge that is fresh for no time at all move on.
+pub(crate) async fn a_moment() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// An edge that asks its origin at each request.
+pub(crate) fn always_asking(config: &mut Config) {
+    config.freshness.fresh = Duration::ZERO;
+    config.freshness.stale_while_revalidate = Duration::ZERO;
+}

@@ -1,0 +1,85 @@
+use std::fs;
+
+use crate::site::{Site, TARBALL};
+use crate::test_origin::Tarball;
+
+#[tokio::test]
+async fn a_directory_is_one_edge_s_alone() {
+    let site = Site::start().await;
+    let error = weir_edge::start(site.config.clone()).await.map(|_| ()).unwrap_err();
+    let message = format!("{error:#}");
+    assert!(message.contains("in use by another edge") && message.contains("edge-cache"), "{message}");
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_with_the_reason() {
+    let site = Site::prepare().await;
+    let mut config = site.config.clone();
+    config.listen = "0.0.0.0:0".parse().unwrap();
+    let error = weir_edge::start(config.clone()).await.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("allow_anonymous"), "{error}");
+    config.auth.allow_anonymous = true;
+    weir_edge::start(config).await.unwrap().cut().await;
+
+    let mut config = site.config.clone();
+    config.tls.key = site.pki().join("nowhere.key");
+    let error = weir_edge::start(config).await.map(|_| ()).unwrap_err();
+    assert!(format!("{error:#}").contains("nowhere.key"), "{error:#}");
+    let mut config = site.config.clone();
+    config.origins[0].client_key = site.pki().join("origin.key");
+    assert!(weir_edge::start(config).await.is_err());
+}
+
+#[tokio::test]
+async fn an_edge_without_anything_is_ready_once_an_origin_was_reached() {
+    let mut site = Site::prepare().await;
+    site.origin.go_down().await;
+    site.start_edge().await;
+    let (status, reason) = site.admin("/readyz").await;
+    assert_eq!(status, 503);
+    assert!(reason.contains("no origin has been reached"), "{reason}");
+    let mut client = site.client("h2").await;
+    assert_eq!(client.head(TARBALL, &[]).await.status, 502);
+    site.origin.go_up().await;
+    site.until("the edge finds it by itself", async || site.admin("/readyz").await.0 == 200).await;
+}
+
+#[tokio::test]
+async fn status_and_metrics_tell_what_is_held() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 1000);
+    site.origin.publish("shop", 7, 2, &tarball);
+    let mut client = site.client("h2").await;
+    client.get(TARBALL, &[]).await;
+    client.get(TARBALL, &[]).await;
+    let (code, body) = site.admin("/status").await;
+    let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, status["name"].as_str(), status["ready"].as_bool()), (200, Some("edge-1"), Some(true)));
+    let service = &status["services"][0];
+    assert_eq!(service["service"], "shop");
+    assert_eq!(service["digest"], tarball.digest().to_string());
+    assert_eq!((service["generation"].as_u64(), service["freshness"].as_str()), (Some(7), Some("fresh")));
+    assert!(site.origin.url().ends_with(service["origin"].as_str().unwrap()));
+    assert_eq!((status["cache"]["blobs"].as_u64(), status["origins"][0]["up"].as_bool()), (Some(1), Some(true)));
+    let (_, metrics) = site.admin("/metrics").await;
+    for line in [
+        "weir_edge_requests_total{cache=\"hit\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
+        "weir_edge_requests_total{cache=\"miss\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
+        "weir_edge_table_entries 1",
+        "weir_edge_cache_entries 1",
+        "weir_edge_origin_requests_total{kind=\"blob\",status=\"200\"} 1",
+        "weir_edge_fills_total{result=\"ok\"} 1",
+        "weir_edge_sent_bytes_total 2000",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn leftovers_of_a_crash_are_removed() {
+    let mut site = Site::start().await;
+    site.cut_edge().await;
+    fs::write(site.config.cache.dir.join("incoming/fill-abc"), "half").unwrap();
+    site.start_edge().await;
+    assert_eq!(site.incoming_files(), 0);
+}

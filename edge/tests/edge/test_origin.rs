@@ -1,0 +1,304 @@
+//! An origin that serves real descriptors and blobs over mutual TLS, counts what it is asked, and fails on demand.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
+use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
+use weir_shared::encoding::Encoding;
+use weir_shared::problem::Problem;
+use weir_shared::process::identity::Role;
+use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, RequestBody};
+use weir_shared::process::shutdown::Drain;
+use weir_shared::process::tls::{self, ClientAuth};
+use weir_shared::route::Route;
+
+/// Content with its stored form.
+#[derive(Clone)]
+pub(crate) struct Tarball {
+    pub(crate) tar: Bytes,
+    pub(crate) zstd: Bytes,
+}
+
+impl Tarball {
+    /// Bytes that do not compress, different for each seed.
+    pub(crate) fn random(seed: u64, length: usize) -> Self {
+        let mut reader = blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof();
+        let mut tar = vec![0; length];
+        reader.fill(&mut tar);
+        Self::in_frames(tar, length.max(1))
+    }
+
+    /// Content in several zstd frames, of `frame` bytes each.
+    pub(crate) fn in_frames(tar: Vec<u8>, frame: usize) -> Self {
+        let zstd: Vec<u8> = tar.chunks(frame).flat_map(|part| zstd::encode_all(part, 1).unwrap()).collect();
+        Self { tar: tar.into(), zstd: zstd.into() }
+    }
+
+    pub(crate) fn digest(&self) -> TarballDigest {
+        TarballDigest::of(&self.tar)
+    }
+
+    pub(crate) fn blob(&self) -> BlobDigest {
+        BlobDigest::of(&self.zstd)
+    }
+
+    pub(crate) fn sha256(&self) -> Sha256 {
+        let digest = ring::digest::digest(&ring::digest::SHA256, &self.tar);
+        Sha256::from_bytes(digest.as_ref().try_into().unwrap())
+    }
+
+    pub(crate) fn descriptor(&self, service: &str, generation: u64, revision: u64) -> Descriptor {
+        Descriptor::new(DescriptorFields {
+            publication: Publication {
+                service: service.parse().unwrap(),
+                repository: "shop".parse().unwrap(),
+                generation,
+                digest: self.digest(),
+                sha256: self.sha256(),
+                size: self.tar.len() as u64,
+                commit: format!("{generation:040x}").parse().unwrap(),
+                published_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_164_249),
+                format: FORMAT,
+                omitted: Vec::new(),
+            },
+            revision,
+            representations: vec![Representation {
+                encoding: Encoding::Zstd,
+                dictionary: None,
+                digest: self.blob(),
+                size: self.zstd.len() as u64,
+            }],
+        })
+    }
+}
+
+/// What goes wrong with one answer to a request for a blob.
+#[derive(Clone)]
+pub(crate) enum Fault {
+    /// Half of it comes, the rest when the gate opens.
+    Gate(Arc<Semaphore>),
+    /// It breaks off after this many bytes.
+    Break(usize),
+    /// A bit is wrong.
+    Flip,
+    /// It is not there.
+    Missing,
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) route: String,
+    pub(crate) range: Option<String>,
+    pub(crate) no_cache: bool,
+}
+
+#[derive(Default)]
+struct State {
+    descriptors: HashMap<String, Bytes>,
+    versions: HashMap<String, Bytes>,
+    blobs: HashMap<BlobDigest, Bytes>,
+    faults: VecDeque<Fault>,
+    /// The answer to every request for a descriptor.
+    problem: Option<Problem>,
+    /// Requests for descriptors wait for it.
+    gate: Option<Arc<Semaphore>>,
+    asked: Vec<Asked>,
+}
+
+#[derive(Clone, Default)]
+struct Api {
+    state: Arc<Mutex<State>>,
+}
+
+pub(crate) struct TestOrigin {
+    api: Api,
+    pki: PathBuf,
+    address: SocketAddr,
+    drain: Drain,
+}
+
+impl TestOrigin {
+    pub(crate) async fn start(pki: &Path) -> Self {
+        let mut origin = Self {
+            api: Api::default(),
+            pki: pki.to_owned(),
+            address: "127.0.0.1:0".parse().unwrap(),
+            drain: Drain::new(),
+        };
+        origin.go_up().await;
+        origin
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// Connections break, new ones are refused.
+    pub(crate) async fn go_down(&self) {
+        self.drain.cut().await;
+    }
+
+    pub(crate) async fn go_up(&mut self) {
+        self.drain = Drain::new();
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.address = listener.local_addr().unwrap();
+        let file = |name: &str| self.pki.join(name);
+        let ca = file("ca.pem");
+        let tls = tls::server_config(&file("origin.pem"), &file("origin.key"), ClientAuth::Required { ca: &ca });
+        let metrics = HttpMetrics::register(&Registry::new()).unwrap().listener("test");
+        serve::tcp(listener, Some(tls.unwrap()), self.api.clone(), metrics, &self.drain);
+    }
+
+    pub(crate) fn publish(&self, service: &str, generation: u64, revision: u64, tarball: &Tarball) -> Descriptor {
+        let descriptor = tarball.descriptor(service, generation, revision);
+        let mut state = self.api.state.lock().unwrap();
+        state.descriptors.insert(service.to_owned(), descriptor.bytes().clone());
+        state.versions.insert(format!("{service}/{}", tarball.digest()), descriptor.bytes().clone());
+        state.blobs.insert(tarball.blob(), tarball.zstd.clone());
+        descriptor
+    }
+
+    pub(crate) fn withdraw(&self, service: &str) {
+        self.api.state.lock().unwrap().descriptors.remove(service);
+    }
+
+    pub(crate) fn forget_blob(&self, tarball: &Tarball) {
+        self.api.state.lock().unwrap().blobs.remove(&tarball.blob());
+    }
+
+    /// The next answers to requests for blobs go wrong, one after the other.
+    pub(crate) fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.api.state.lock().unwrap().faults.extend(faults);
+    }
+
+    pub(crate) fn answer_descriptors_with(&self, problem: Option<Problem>) {
+        self.api.state.lock().unwrap().problem = problem;
+    }
+
+    /// Requests for descriptors wait until the gate opens.
+    pub(crate) fn hold_descriptors(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        self.api.state.lock().unwrap().gate = Some(gate.clone());
+        gate
+    }
+
+    /// What was asked of one kind: `service`, `version`, `blob`.
+    pub(crate) fn asked(&self, kind: &str) -> Vec<Asked> {
+        let state = self.api.state.lock().unwrap();
+        state.asked.iter().filter(|asked| asked.route == kind).cloned().collect()
+    }
+}
+
+impl Handler for Api {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        assert_eq!(peer.identity.as_ref().map(|identity| identity.role), Some(Role::Edge), "only edges call");
+        let Ok(route) = Route::parse(request.uri().path()) else { return Problem::no_such_path().into_response() };
+        let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let gate = {
+            let mut state = self.state.lock().unwrap();
+            state.asked.push(Asked {
+                route: route.label().to_owned(),
+                range: header(header::RANGE),
+                no_cache: header(header::CACHE_CONTROL).as_deref() == Some("no-cache"),
+            });
+            state.gate.clone()
+        };
+        let mut state = match (&route, gate) {
+            (Route::Service(_), Some(gate)) => {
+                gate.acquire().await.unwrap().forget();
+                self.state.lock().unwrap()
+            }
+            _ => self.state.lock().unwrap(),
+        };
+        match route {
+            Route::Blob(digest) => {
+                let fault = state.faults.pop_front();
+                let bytes = state.blobs.get(&digest).cloned();
+                match (bytes, fault) {
+                    (None, _) | (_, Some(Fault::Missing)) => Problem::no_such_path().into_response(),
+                    (Some(bytes), fault) => blob(&bytes, header(header::RANGE), fault),
+                }
+            }
+            _ if state.problem.is_some() => state.problem.clone().unwrap().into_response(),
+            Route::Service(service) => {
+                descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())
+            }
+            Route::Version(service, digest) => descriptor(state.versions.get(&format!("{service}/{digest}")), None),
+            _ => Problem::no_such_path().into_response(),
+        }
+    }
+}
+
+fn descriptor(bytes: Option<&Bytes>, held: Option<&str>) -> Response<Body> {
+    let Some(bytes) = bytes else { return Problem::no_such_path().into_response() };
+    let tag = Descriptor::parse(bytes.clone()).unwrap().etag();
+    let mut response = Response::new(Body::Empty);
+    if held == Some(tag.as_str()) {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    } else {
+        *response.body_mut() = Body::Full(bytes.clone());
+    }
+    response
+}
+
+fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<Body> {
+    let length = bytes.len();
+    let offset = range.map_or(0, |range| range["bytes=".len()..].trim_end_matches('-').parse().unwrap());
+    let part = bytes.slice(offset..);
+    let body = match fault {
+        Some(Fault::Flip) => {
+            let mut wrong = part.to_vec();
+            wrong[length / 3] ^= 0x10;
+            Body::from(wrong)
+        }
+        Some(Fault::Break(after)) => steps(vec![Step::Send(part.slice(..after)), Step::Break]),
+        Some(Fault::Gate(gate)) => {
+            let half = part.len() / 2;
+            steps(vec![Step::Send(part.slice(..half)), Step::Wait(gate), Step::Send(part.slice(half..))])
+        }
+        _ => Body::from(part),
+    };
+    let mut response = Response::new(body);
+    if offset > 0 {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let range = format!("bytes {offset}-{}/{length}", length - 1);
+        response.headers_mut().insert(header::CONTENT_RANGE, range.parse().unwrap());
+    }
+    response
+}
+
+enum Step {
+    Send(Bytes),
+    Wait(Arc<Semaphore>),
+    Break,
+}
+
+fn steps(steps: Vec<Step>) -> Body {
+    let frames = stream::unfold(VecDeque::from(steps), |mut steps| async move {
+        loop {
+            match steps.pop_front()? {
+                Step::Send(bytes) => return Some((Ok(Frame::data(bytes)), steps)),
+                Step::Wait(gate) => gate.acquire().await.unwrap().forget(),
+                Step::Break => {
+                    // What was sent before is on its way by then: the client gets it, and then the reset.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    return Some((Err(BoxError::from("as the test wants it")), steps));
+                }
+            }
+        }
+    });
+    Body::stream(StreamBody::new(Box::pin(frames)))
+}
