@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use weir_agent::ServiceStatus;
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::PATIENCE;
@@ -19,14 +20,19 @@ async fn until_everywhere(cluster: &Cluster, services: &[ServiceName], version: 
         for service in services {
             let mut status = agent.service(service).expect("the agent follows it");
             let published = cluster.origin.service(service).expect("the origin publishes it");
-            let file = cluster.current(number, service).join("version");
-            let switched = status.wait_for(|_| fs::read_to_string(&file).is_ok_and(|found| found == version));
-            tokio::time::timeout(PATIENCE, switched)
+            let says_version = |status: &ServiceStatus| {
+                let release = status.release.as_ref();
+                release.is_some_and(|r| fs::read_to_string(r.directory.join("version")).is_ok_and(|v| v == version))
+            };
+            let release = tokio::time::timeout(PATIENCE, status.wait_for(says_version))
                 .await
-                .map_err(|_| anyhow::anyhow!("agent {number} does not follow {service} to {version}"))??;
-            let release = status.borrow().release.clone().expect("there is a release");
+                .map_err(|_| anyhow::anyhow!("agent {number} does not follow {service} to {version}"))??
+                .release
+                .clone()
+                .expect("it says a version");
             let descriptor = published.borrow().clone().expect("it is published");
             assert_eq!(release.digest, descriptor.publication().digest);
+            assert_eq!(fs::canonicalize(cluster.current(number, service))?, fs::canonicalize(release.directory)?);
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{bail, ensure};
 use weir_loadtest::git_repository::GitRepository;
-use weir_loadtest::processes::Node;
+use weir_loadtest::processes::{Node, until};
 use weir_loadtest::tree::{self, Entry};
 
 use crate::site::{Plan, Site};
@@ -88,11 +88,14 @@ async fn a_kill_at_any_moment_leaves_no_torn_release() -> anyhow::Result<()> {
     assert!(seen > 0, "the reader saw no release");
     assert_eq!(check(&current)?, Some(ROUNDS.to_string()));
 
-    // Nothing half-done is left behind.
+    // Nothing half-done is left behind once the agent has tidied up.
     let releases = site.path("agent-data/shop-prod/releases");
-    for entry in std::fs::read_dir(releases)? {
-        let name = entry?.file_name().into_string().unwrap();
-        assert!(name.starts_with("b3-"), "{name} was left behind");
-    }
+    let is_release = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("b3-")))
+    };
+    until("only releases are left", async || std::fs::read_dir(&releases).is_ok_and(|mut all| all.all(is_release)))
+        .await?;
+    let incoming = std::fs::read_dir(site.path("agent-data/shop-prod/incoming"))?;
+    assert_eq!(incoming.count(), 0, "a download was left behind");
     Ok(())
 }

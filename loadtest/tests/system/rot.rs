@@ -109,14 +109,15 @@ async fn a_bit_flipped_on_the_wire_arrives_nowhere() -> anyhow::Result<()> {
     assert_delivered(&site, "1").await?;
 
     for (number, relay, node) in [(2, &before_origin, "edge"), (3, &before_edge, "agent")] {
+        let (node, counter, result) = match node {
+            "edge" => (&site.edge, "weir_edge_fills_total", "result=\"broken\""),
+            _ => (&site.agent, "weir_agent_polls_total", "result=\"error\""),
+        };
+        let before = Metrics::read(node.admin()).await?.sum(counter, &[result]);
         relay.damage(true);
         write_version(&site.upstream, &number.to_string())?;
-        // The reader of the damaged stream sees it and counts it, again and again.
-        let (node, counter) = match node {
-            "edge" => (&site.edge, "weir_edge_fills_total"),
-            _ => (&site.agent, "weir_agent_polls_total"),
-        };
-        site.until_counter(node, counter, &["result=\"error\""], 0.0).await?;
+        // The reader of the damaged stream sees it and counts it.
+        site.until_counter(node, counter, &[result], before).await?;
         assert!(relay.flipped() > 0);
         assert_eq!(fs::read_to_string(site.current("shop-prod").join("version"))?, (number - 1).to_string());
         relay.damage(false);

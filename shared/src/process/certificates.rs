@@ -15,6 +15,8 @@ use rcgen::{
     SanType,
 };
 
+use rustls::pki_types::ServerName;
+
 use super::identity::{Identity, Role};
 
 const CA_NAME: &str = "Weir trial CA";
@@ -49,6 +51,10 @@ const LEAVES: [Leaf; 5] = [
 /// # Errors
 /// A file cannot be read or written, or a host is neither a name nor an address.
 pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
+    for host in hosts {
+        ServerName::try_from(host.as_str())
+            .map_err(|_| anyhow::anyhow!("the host `{host}` is neither a DNS name nor an IP address"))?;
+    }
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut written = Vec::new();
     let mut put = |name: String, contents: String| -> anyhow::Result<()> {
@@ -105,7 +111,7 @@ impl Leaf {
         } else {
             Vec::new()
         };
-        let mut params = CertificateParams::new(hosts).context("a host is neither a DNS name nor an IP address")?;
+        let mut params = CertificateParams::new(hosts)?;
         let identity = Identity { role: self.role, name: self.name.parse()? };
         params.distinguished_name.push(DnType::CommonName, self.name);
         params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
