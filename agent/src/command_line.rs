@@ -13,7 +13,7 @@ use crate::edge_client::EdgeUrl;
 
 /// Follows services of a Weir edge and keeps verified releases of them on disk.
 ///
-/// ROOT/<service>/current is a symlink to the release in force; it changes in one step and only to a release whose
+/// ROOT/SERVICE/current is a symlink to the release in force; it changes in one step and only to a release whose
 /// bytes were verified. Every flag overrides the key of the same name in the file.
 #[derive(Debug, Clone, Parser)]
 #[command(

@@ -107,3 +107,24 @@ async fn the_binary_follows_once_and_says_why_not() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("unknown: the edge answers 404"), "{output:?}");
 }
+
+#[tokio::test]
+async fn the_binary_ends_well_when_it_is_asked_to() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut command = agent();
+    command.args(["--edge", &edge.url(), "--service", "shop"]).stderr(std::process::Stdio::null());
+    command.arg("--ca").arg(world.path().join("ca.pem")).arg("--root").arg(world.path().join("root"));
+    let mut child = command.spawn().unwrap();
+    let released = async {
+        while world.read("content").is_none() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(crate::edge::PATIENCE, released).await.unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+    assert!(status.success(), "{status}");
+}
