@@ -41,7 +41,8 @@ async fn main() -> anyhow::Result<ExitCode> {
     telemetry::init_logs("info")?;
     let name = config.name.clone();
     let running = weir_origin::start(config).await?;
-    tracing::info!(%name, listen = %running.address(), admin = ?running.admin_address(), "the origin runs");
+    let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());
+    tracing::info!(%name, listen = %running.address(), admin, "the origin runs");
     shutdown::requested().await?;
     tracing::info!("draining");
     running.drain(DEFAULT_DRAIN_DEADLINE).await;

@@ -1,6 +1,6 @@
 //! One agent per repository: it alone polls the upstream, writes the mirror and publishes the repository's services.
 //!
-//! [`Handle`] is what others hold, `task` the owner, `schedule` when it polls, `poll`, `pass` and `heal` what it does.
+//! `handle` is what others hold, `task` the owner, `schedule` when it polls, `poll`, `pass` and `heal` what it does.
 //! Git work blocks, so each piece runs as a `job` on a thread of its own, with a deadline: when that passes the work is
 //! told to stop and the state says so, and a thread that does not come back holds up nobody but its own repository.
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use weir_shared::name::RepositoryName;
@@ -11,6 +10,7 @@ use weir_shared::name::RepositoryName;
 use super::job::Job;
 use super::mirror_slot::MirrorSlot;
 use super::state::{Failure, Phase, RepositoryState};
+use crate::metrics::Metrics;
 use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
 
 /// How often the progress of a poll is looked at and shown.
@@ -28,8 +28,7 @@ pub(super) struct Poller {
     pub(super) fetches: Arc<Semaphore>,
     pub(super) threads: TaskTracker,
     pub(super) name: RepositoryName,
-    /// 0 as soon as a poll is overdue; it may never end.
-    pub(super) healthy: IntGauge,
+    pub(super) metrics: Metrics,
 }
 
 /// How a poll ended.
@@ -73,7 +72,8 @@ impl Poller {
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
                     permit.take();
-                    self.healthy.set(0);
+                    // Now, because the poll may never end.
+                    self.metrics.repository_healthy.with_label_values(&[self.name.as_str()]).set(0);
                     tracing::warn!(repository = %self.name, step = late.step, reason = late.reason, "a poll is overdue");
                     self.state.send_modify(|state| {
                         state.phase = Phase::Overdue;

@@ -86,7 +86,7 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         fetches: crew.fetches.clone(),
         threads: crew.threads.clone(),
         name: config.name.clone(),
-        healthy: crew.metrics.repository_healthy.with_label_values(&[config.name.as_str()]),
+        metrics: crew.metrics.clone(),
     });
     let first = Instant::now() + first_delay(crew.repositories, config.poll_interval, fastrand::f64());
     let schedule = Schedule::new(config.poll_interval, first);
