@@ -146,3 +146,28 @@ fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<gix:
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_is_the_default_branch_a_name_or_a_full_id() {
+        assert_eq!("HEAD".parse(), Ok(Revision::DefaultBranch));
+        for name in ["main", "feature/x", "v1.0", "refs/tags/v1", "abc123"] {
+            assert_eq!(name.parse(), Ok(Revision::Named(name.to_owned())));
+        }
+        for length in [40, 64] {
+            let id = "a".repeat(length);
+            assert_eq!(id.parse(), Ok(Revision::Commit(id.parse().unwrap())));
+            assert_eq!(id.parse::<Revision>().unwrap().to_string(), id);
+        }
+    }
+
+    #[test]
+    fn what_no_ref_can_be_called_is_refused() {
+        for text in ["", "a..b", "a b", "a~1", "main^", "refs/heads/", "x.lock", "a:b", "/main", "main/", "a\nb"] {
+            assert!(text.parse::<Revision>().is_err(), "{text:?}");
+        }
+    }
+}

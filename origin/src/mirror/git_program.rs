@@ -19,7 +19,7 @@ impl UploadPack {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs);
         let child = Command::new("git")
-            .args(["upload-pack", "--timeout=0", "--"])
+            .args(["upload-pack", "--"])
             .arg(OsStr::from_bytes(path))
             // Nothing of the environment decides what is served: not the user's configuration, not a hook's GIT_DIR.
             .env_clear()

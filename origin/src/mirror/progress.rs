@@ -12,7 +12,7 @@ pub struct FetchProgress(Arc<Mutex<View>>);
 /// A look at a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
-    /// What is being done; [`Phase::as_str`] of it: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
+    /// What is being done: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
     /// pack together), `receiving` or `resolving` (deltas are applied and the index is made).
     pub phase: &'static str,
     /// How many objects of the phase are done.

@@ -118,7 +118,7 @@ mod tests {
         let filters = Filters::new(&owned(include), &owned(exclude)).unwrap();
         let mut state = filters.root();
         for (slash, _) in path.match_indices('/') {
-            state = filters.descend(state, path[..slash].as_bytes(), true);
+            state = filters.descend(state, &path.as_bytes()[..slash], true);
         }
         filters.descend(state, path.as_bytes(), false) == Inclusion::Included
     }
