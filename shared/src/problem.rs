@@ -47,7 +47,7 @@ impl Problem {
     }
 
     /// Names the object it is about.
-    pub fn about(mut self, kind: &str, name: impl ToString) -> Self {
+    pub fn about(mut self, kind: &str, name: &impl ToString) -> Self {
         self.object = Some(ProblemObject { kind: kind.to_owned(), name: name.to_string() });
         self
     }

@@ -42,7 +42,7 @@ fn check(current: &Path) -> anyhow::Result<Option<String>> {
         let expected = format!("{version} {file}\n").repeat(300);
         match tree.get(path.as_bytes()) {
             Some(Entry::File { contents, .. }) => {
-                ensure!(*contents == expected.as_bytes(), "{path} of {version} is torn")
+                ensure!(*contents == expected.as_bytes(), "{path} of {version} is torn");
             }
             other => bail!("{path} of {version} is {other:?}"),
         }

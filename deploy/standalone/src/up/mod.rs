@@ -67,18 +67,23 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
     let repository = repository::choose(arguments.repo.as_deref(), &here)?;
     let once = arguments.once;
     let roles = Roles::start(&arguments, &repository).await?;
-    let report = Report::new(&repository, &roles, &arguments.root);
-    report.introduction();
-    let end = tokio::select! {
-        interrupted = shutdown::requested() => interrupted.map_err(Into::into).and_then(|()| {
-            if once { Err(anyhow::anyhow!("interrupted before the first switch")) } else { Ok(()) }
-        }),
-        end = report.follow(once) => end,
-    };
+    let end = watch(&Report::new(&repository, &roles, &arguments.root), once).await;
     if !once {
         println!("\nweir: finishing what is in flight …");
     }
-    drop(report);
     roles.drain(DRAIN_DEADLINE).await;
     end
+}
+
+/// Tells what happens until it is time to end.
+async fn watch(report: &Report<'_>, once: bool) -> anyhow::Result<()> {
+    report.introduction();
+    tokio::select! {
+        interrupted = shutdown::requested() => {
+            interrupted?;
+            anyhow::ensure!(!once, "interrupted before the first switch");
+            Ok(())
+        }
+        end = report.follow(once) => end,
+    }
 }

@@ -103,7 +103,7 @@ struct Server<H> {
 
 impl<H: Handler> Server<H> {
     async fn connection(self, incoming: Incoming, _permit: OwnedSemaphorePermit) {
-        let handshake = async { Ok::<_, quinn::ConnectionError>(incoming.accept()?.await?) };
+        let handshake = async { incoming.accept()?.await };
         let connection = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(connection)) => connection,
             failed => {
