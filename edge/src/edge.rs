@@ -17,6 +17,7 @@ use crate::agent_api::AgentApi;
 use crate::blob_cache::{BlobCache, Directory};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::directory_lock::{DirectoryLock, Released};
 use crate::metrics::Metrics;
 use crate::origin_client::{Origin, Origins, probe};
 use crate::service_table::{Lookup, Store, Table};
@@ -38,7 +39,7 @@ pub struct Running {
     registry: Registry,
     drain: Drain,
     table: Arc<Table>,
-    directory_in_use: Box<dyn Fn() -> bool + Send + Sync>,
+    released: Released,
 }
 
 impl Running {
@@ -66,26 +67,20 @@ impl Running {
         if !matches!(flushed, Ok(Ok(()))) {
             tracing::warn!("the last words of origins could not be written; answers will look older after a restart");
         }
-        self.released().await;
+        self.release().await;
         clean
     }
 
     /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
     pub async fn cut(self) {
         self.drain.cut().await;
-        self.released().await;
+        self.release().await;
     }
 
     /// Waits until no thread that was in the middle of something uses the cache's directory.
-    async fn released(self) {
-        let table = Arc::downgrade(&self.table);
+    async fn release(self) {
         drop(self.table);
-        let gone = async {
-            while table.strong_count() > 0 || (self.directory_in_use)() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(RELEASE_TIMEOUT, gone).await.is_err() {
+        if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
             tracing::warn!("the cache's directory is still in use by a thread of this process");
         }
     }
@@ -108,37 +103,33 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 
     let origins = config.origins.iter().map(|origin| Origin::new(origin, metrics.origin.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
-    let (table, blobs, directory_in_use) = {
+    let (table, blobs, released) = {
         let (config, origins, metrics, drain) = (config.clone(), origins.clone(), metrics.clone(), drain.clone());
         tokio::task::spawn_blocking(move || load(&config, &origins, clock, &metrics, &drain)).await??
     };
     let lookup = Lookup::new(table.clone(), origins.clone(), parameters.clone(), clock, metrics.table.clone(), &drain);
     metrics.cache.observe_use(&registry, blobs.gauge_setter())?;
 
-    let admin_address = match config.admin_listen {
-        None => None,
-        Some(listen) => {
-            let status = Arc::new(Status {
-                name: config.name.to_string(),
-                table: table.clone(),
-                blobs: blobs.clone(),
-                origins: origins.clone(),
-                parameters,
-                clock,
-            });
-            let ready = status.clone();
-            let admin = Admin {
-                registry: registry.clone(),
-                ready: Arc::new(move || ready.readiness()),
-                status: Arc::new(move || status.document()),
-                drain: drain.clone(),
-            };
-            Some(admin.start(listen, &http_metrics).await?)
-        }
-    };
     let api = |port| AgentApi::new(&config.name, port, lookup.clone(), blobs.clone(), metrics.api.clone(), &drain);
-    let address = match listen(config.listen, &tls, api, &http_metrics, &drain).await {
-        Ok(address) => address,
+    let status = Status {
+        name: config.name.to_string(),
+        table: table.clone(),
+        blobs: blobs.clone(),
+        origins: origins.clone(),
+        parameters,
+        clock,
+    };
+    let listening = async {
+        let address = listen(config.listen, &tls, api, &http_metrics, &drain).await?;
+        // Last of all, so that nobody reads "ready" before agents can connect.
+        let admin_address = match config.admin_listen {
+            Some(admin) => Some(show(admin, status, &registry, &http_metrics, &drain).await?),
+            None => None,
+        };
+        anyhow::Ok((address, admin_address))
+    };
+    let (address, admin_address) = match listening.await {
+        Ok(addresses) => addresses,
         Err(error) => {
             drain.cut().await;
             return Err(error);
@@ -146,7 +137,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     };
     probe::start(&origins, &drain);
     flush_now_and_then(&table, &drain);
-    Ok(Running { address, admin_address, registry, drain, table, directory_in_use: Box::new(directory_in_use) })
+    Ok(Running { address, admin_address, registry, drain, table, released })
 }
 
 /// Opens what is on disk. Blocks.
@@ -156,12 +147,12 @@ fn load(
     clock: Clock,
     metrics: &Metrics,
     drain: &Drain,
-) -> anyhow::Result<(Arc<Table>, BlobCache, impl Fn() -> bool + use<>)> {
+) -> anyhow::Result<(Arc<Table>, BlobCache, Released)> {
     let dir = &config.cache.dir;
     let cannot = || format!("cannot use [cache] dir {}", dir.display());
-    let directory = Directory::open(dir).with_context(cannot)?;
-    let in_use = directory.in_use();
-    let store = Store::open(&dir.join("table.redb")).with_context(cannot)?;
+    let (lock, released) = DirectoryLock::take(dir).with_context(cannot)?;
+    let directory = Directory::open(dir, lock.clone()).with_context(cannot)?;
+    let store = Store::open(&dir.join("table.redb"), lock).with_context(cannot)?;
     let parameters = config.freshness.parameters();
     let services = config.cache.services;
     let table =
@@ -169,7 +160,26 @@ fn load(
     let (limit, fills) = (config.cache.disk.as_u64(), config.cache.fills);
     let blobs = BlobCache::open(directory, limit, fills, origins.clone(), clock, metrics.clone(), drain)
         .with_context(cannot)?;
-    Ok((Arc::new(table), blobs, in_use))
+    Ok((Arc::new(table), blobs, released))
+}
+
+/// Serves `/status` and its neighbours.
+async fn show(
+    listen: SocketAddr,
+    status: Status,
+    registry: &Registry,
+    metrics: &HttpMetrics,
+    drain: &Drain,
+) -> anyhow::Result<SocketAddr> {
+    let status = Arc::new(status);
+    let ready = status.clone();
+    let admin = Admin {
+        registry: registry.clone(),
+        ready: Arc::new(move || ready.readiness()),
+        status: Arc::new(move || status.document()),
+        drain: drain.clone(),
+    };
+    admin.start(listen, metrics).await
 }
 
 /// Binds TCP, then UDP with the same port, and serves on both.

@@ -8,6 +8,7 @@ mod agent_api;
 mod blob_cache;
 mod clock;
 pub mod config;
+mod directory_lock;
 mod edge;
 mod metrics;
 mod origin_client;

@@ -75,11 +75,20 @@ where
         flights.insert(key.clone(), flight.clone());
         drop(flights);
         // The landing clears the key also when the future panics or is dropped; dropping the sender then tells all.
-        let landing = Landing { flights: self.flights.clone(), key: key.clone() };
-        let future = begin();
+        let mut landing = Some(Landing { flights: self.flights.clone(), key: key.clone() });
+        let (future, drain) = (begin(), self.drain.clone());
         self.drain.spawn(async move {
-            let value = future.await;
-            drop(landing);
+            let deserted = async {
+                // A drain waits for those who wait, and not for what nobody will have.
+                drain.begun().await;
+                landing.take();
+                sender.closed().await;
+            };
+            let value = tokio::select! {
+                value = future => value,
+                () = deserted => return,
+            };
+            landing.take();
             sender.send_replace(Some(value));
         });
         Ok(Seat { flight, collapsed: false })
@@ -169,6 +178,25 @@ mod tests {
         assert_eq!(first.result().await, Err(Abandoned));
         assert_eq!(second.result().await, Err(Abandoned));
         assert_eq!(flights.join(&"a", || async { 3 }).unwrap().result().await, Ok(3));
+    }
+
+    #[tokio::test]
+    async fn a_drain_waits_for_those_who_wait_only() {
+        let (flights, gate, drain) = flights();
+        let deserted = flights.join(&"a", std::future::pending).unwrap();
+        let wait = gate.clone();
+        let awaited = flights
+            .join(&"b", || async move {
+                let _ = wait.acquire().await;
+                2
+            })
+            .unwrap();
+        let draining = tokio::spawn(async move { drain.finish(Duration::from_secs(60)).await });
+        let result = tokio::spawn(awaited.result());
+        drop(deserted);
+        gate.add_permits(1);
+        assert_eq!(result.await.unwrap(), Ok(2));
+        assert!(draining.await.unwrap(), "nothing was cut");
     }
 
     #[tokio::test]

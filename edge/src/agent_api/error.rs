@@ -65,7 +65,7 @@ impl ApiError {
                 "No acceptable content coding is left",
                 "The tarball can be had as `zstd` or `identity`; `Accept-Encoding` excludes both.",
             )
-            .about("service", service),
+            .about("service", &service),
             ApiError::PreconditionFailed => Problem::new(
                 StatusCode::PRECONDITION_FAILED,
                 "precondition-failed",
@@ -84,7 +84,7 @@ impl ApiError {
                 "No such version",
                 format!("`{service}` has no version {digest} (any more), or the service may not be seen."),
             )
-            .about("tarball", digest),
+            .about("tarball", &digest),
             ApiError::Lookup(service, error) => lookup(&service, error),
             ApiError::Blob(service, error) => blob(&service, &error),
         }

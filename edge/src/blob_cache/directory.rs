@@ -7,7 +7,7 @@
 //! <dir>/incoming/fill-…           a blob that is being fetched; removed at start
 //! ```
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use std::time::SystemTime;
 
 use tempfile::NamedTempFile;
 use weir_shared::digest::BlobDigest;
+
+use crate::directory_lock::DirectoryLock;
 
 const BLOBS: &str = "blobs";
 const INCOMING: &str = "incoming";
@@ -28,19 +30,7 @@ const VERIFY_CHUNK: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     root: PathBuf,
-    /// Held as long as anybody uses the directory.
-    lock: Arc<File>,
-}
-
-/// The directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DirectoryError {
-    /// Another edge holds its lock.
-    #[error("it is in use by another edge: each needs a directory of its own")]
-    InUse,
-    /// The file system says no.
-    #[error(transparent)]
-    Io(#[from] io::Error),
+    _lock: DirectoryLock,
 }
 
 /// A blob that lies in the directory.
@@ -59,22 +49,11 @@ pub(crate) struct Blob {
 }
 
 impl Directory {
-    /// Makes the directories that are missing, and takes the lock.
-    pub(crate) fn open(root: &Path) -> Result<Self, DirectoryError> {
+    /// Makes the directories that are missing.
+    pub(crate) fn open(root: &Path, lock: DirectoryLock) -> io::Result<Self> {
         fs::create_dir_all(root.join(BLOBS))?;
         fs::create_dir_all(root.join(INCOMING))?;
-        let lock = File::create(root.join("lock"))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { root: root.to_owned(), lock: lock.into() }),
-            Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse),
-            Err(TryLockError::Error(error)) => Err(error.into()),
-        }
-    }
-
-    /// Tells, later, whether somebody uses the directory still.
-    pub(crate) fn in_use(&self) -> impl Fn() -> bool + use<> {
-        let lock = Arc::downgrade(&self.lock);
-        move || lock.strong_count() > 0
+        Ok(Self { root: root.to_owned(), _lock: lock })
     }
 
     fn path(&self, digest: &BlobDigest) -> PathBuf {
@@ -135,9 +114,9 @@ impl Directory {
         tempfile::Builder::new().prefix(INCOMING_PREFIX).tempfile_in(self.root.join(INCOMING))
     }
 
-    /// Gives a fetched blob its name. Its bytes are on disk before the name is.
+    /// Gives a fetched blob its name. Its bytes must be on disk before: a name never promises bytes that a power cut
+    /// takes away.
     pub(crate) fn keep(&self, digest: &BlobDigest, incoming: NamedTempFile) -> io::Result<Blob> {
-        incoming.as_file().sync_all()?;
         let path = self.path(digest);
         fs::create_dir_all(path.parent().expect("the path of a blob has a parent"))?;
         let file = incoming.persist(&path).map_err(|error| error.error)?;
@@ -177,10 +156,14 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    fn open(root: &Path) -> Directory {
+        Directory::open(root, DirectoryLock::take(root).unwrap().0).unwrap()
+    }
+
     #[test]
     fn a_blob_is_kept_found_again_and_verified() {
         let dir = tempfile::tempdir().unwrap();
-        let directory = Directory::open(dir.path()).unwrap();
+        let directory = open(dir.path());
         let digest = BlobDigest::of(b"bytes");
         let mut incoming = directory.incoming().unwrap();
         incoming.write_all(b"bytes").unwrap();
@@ -193,9 +176,8 @@ mod tests {
         fs::write(strange.join("note.txt"), "mine").unwrap();
         fs::write(strange.join(digest.hex()), "misplaced").unwrap();
 
-        assert!(matches!(Directory::open(dir.path()), Err(DirectoryError::InUse)));
         drop(directory);
-        let directory = Directory::open(dir.path()).unwrap();
+        let directory = open(dir.path());
         let present = directory.scan().unwrap();
         assert_eq!(present.iter().map(|p| (p.digest, p.size)).collect::<Vec<_>>(), [(digest, 5)]);
         assert!(!left.exists() && strange.join("note.txt").exists() && strange.join(digest.hex()).exists());

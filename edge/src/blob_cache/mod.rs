@@ -33,6 +33,9 @@ pub(crate) use reader::{decoded, stored};
 /// How long a request waits for a blob.
 const FILL_WAIT: Duration = Duration::from_secs(60);
 
+/// How long a fill may take: an origin that sends a little now and then does not hold its place for ever.
+const FILL_DEADLINE: Duration = Duration::from_secs(30 * 60);
+
 /// Blobs that are being fetched, or that wait for their turn, at a time.
 const MAX_QUEUED_FILLS: usize = 1024;
 
@@ -219,7 +222,8 @@ impl Inner {
             metrics: &self.metrics.cache,
             origin_metrics: &self.metrics.origin,
         };
-        let received = fetch.blob(wanted).await?;
+        let received = tokio::time::timeout(FILL_DEADLINE, fetch.blob(wanted)).await;
+        let received = received.map_err(|_| FillError::Broken("it took too long".to_owned()))??;
         let inner = self.clone();
         let kept = tokio::task::spawn_blocking(move || inner.keep(received, room));
         kept.await.map_err(|_| FillError::Abandoned)?
@@ -255,6 +259,7 @@ impl Inner {
             let blob = Blob::of(received.file.into_file())?;
             return Ok(Obtained { blob, source: Source::Origin { stored: false, collapsed: false } });
         }
+        received.file.as_file().sync_all()?;
         let _naming = self.naming();
         let blob = self.directory.keep(&digest, received.file)?;
         let mut accounting = self.accounting();

@@ -92,6 +92,11 @@ impl Origin {
         self.state.load(Ordering::Relaxed) == UP
     }
 
+    /// Whether its last answer was awaited in vain.
+    pub(crate) fn is_down(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == DOWN
+    }
+
     /// Whether it has ever answered.
     pub(crate) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)

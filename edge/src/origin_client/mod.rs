@@ -46,8 +46,8 @@ impl Origins {
     }
 
     /// The name of an origin: its `host:port`.
-    pub(crate) fn name(&self, id: OriginId) -> &str {
-        self.origins[id].name()
+    pub(crate) fn name(&self, id: OriginId) -> Option<&str> {
+        self.origins.get(id).map(Origin::name)
     }
 
     /// The origin with this name.

@@ -8,7 +8,7 @@ use weir_shared::process::shutdown::Drain;
 use super::Origins;
 
 /// How often an origin that does not answer is tried.
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Tries each origin at once, and later those that are down, until the drain begins.
 pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {

@@ -53,6 +53,12 @@ impl Entry {
         }
     }
 
+    /// A service of which `origin` just said that this is current.
+    pub(crate) fn of(descriptor: Descriptor, origin: OriginId, at: Moment) -> Self {
+        let highest = descriptor.version();
+        Self::new(Some(Arc::new(Version::new(descriptor))), highest, Some(origin), at)
+    }
+
     /// How long after the origin's last word `now` is.
     pub(crate) fn age(&self, now: Moment) -> Duration {
         now.since(self.last_word.get())
@@ -99,16 +105,21 @@ impl Entry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::clock::Clock;
     use weir_shared::descriptor::{DescriptorFields, FORMAT, Publication};
     use weir_shared::digest::{Sha256, TarballDigest};
 
-    fn descriptor(generation: u64, revision: u64, content: &[u8]) -> Descriptor {
+    pub(in crate::service_table) fn descriptor(
+        service: &str,
+        generation: u64,
+        revision: u64,
+        content: &[u8],
+    ) -> Descriptor {
         Descriptor::new(DescriptorFields {
             publication: Publication {
-                service: "shop".parse().unwrap(),
+                service: service.parse().unwrap(),
                 repository: "shop".parse().unwrap(),
                 generation,
                 digest: TarballDigest::of(content),
@@ -127,7 +138,7 @@ mod tests {
     #[test]
     fn only_what_is_not_older_is_taken() {
         let now = Clock::begin().now();
-        let held = Arc::new(Version::new(descriptor(5, 2, b"a")));
+        let held = Arc::new(Version::new(descriptor("shop", 5, 2, b"a")));
         let entry = Entry::new(Some(held), (5, 2), Some(0), now);
         for (generation, revision, content, expected) in [
             (5, 2, b"a", Offer::Same),
@@ -137,14 +148,18 @@ mod tests {
             (4, 9, b"b", Offer::Regressed),
             (5, 2, b"b", Offer::Regressed),
         ] {
-            assert_eq!(entry.offer(&descriptor(generation, revision, content)), expected, "{generation}.{revision}");
+            assert_eq!(
+                entry.offer(&descriptor("shop", generation, revision, content)),
+                expected,
+                "{generation}.{revision}"
+            );
         }
     }
 
     #[test]
     fn a_tombstone_remembers_the_highest_generation() {
         let entry = Entry::new(None, (5, 2), Some(0), Clock::begin().now());
-        assert_eq!(entry.offer(&descriptor(4, 9, b"a")), Offer::Regressed);
-        assert_eq!(entry.offer(&descriptor(5, 2, b"a")), Offer::Newer);
+        assert_eq!(entry.offer(&descriptor("shop", 4, 9, b"a")), Offer::Regressed);
+        assert_eq!(entry.offer(&descriptor("shop", 5, 2, b"a")), Offer::Newer);
     }
 }

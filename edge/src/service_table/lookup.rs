@@ -1,6 +1,5 @@
 //! Finds the version of a service that a request gets, asking its origin when the rule of freshness says so.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +9,11 @@ use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
+use super::changes::{Change, Outcome};
 use super::entry::Entry;
 use super::freshness::{Parameters, Verdict};
 use super::store::StoreError;
-use super::table::{Regressed, Table};
+use super::table::Table;
 use crate::clock::Clock;
 use crate::metrics::{StaleWhy, TableMetrics};
 use crate::origin_client::{OriginError, OriginId, Origins, Word};
@@ -168,11 +168,13 @@ impl Lookup {
             _ if forced => Forward::Request,
             Verdict::Fresh => return found(&entry, age, CacheStatus::Hit { stale_for: 0 }),
             Verdict::StaleWhileRevalidate => {
-                if !self.failures.contains_key(service) {
-                    // Nobody waits for it; when too many are under way, a later request begins it.
-                    let _ = self.join(service);
-                }
+                self.ask_behind(service);
                 return self.stale(&entry, StaleWhy::Revalidating);
+            }
+            // Its origin is known to be down: nobody is made to wait for what will not come.
+            Verdict::Ask if self.is_down(&entry) => {
+                self.ask_behind(service);
+                return self.stale(&entry, StaleWhy::OriginFailed);
             }
             Verdict::Ask | Verdict::Expired => Forward::Stale,
         };
@@ -226,7 +228,8 @@ impl Lookup {
             return Ok(None);
         }
         let (table, service) = (self.table.clone(), service.clone());
-        Ok(blocking(move || table.read(&service)).await??)
+        let read = tokio::task::spawn_blocking(move || table.read(&service)).await;
+        Ok(read.map_err(|error| internal(&error))??)
     }
 
     async fn first_word(&self, service: &ServiceName) -> Result<Found, LookupError> {
@@ -262,6 +265,18 @@ impl Lookup {
         Ok((within(wait, seat).await?, collapsed))
     }
 
+    /// Has the origin asked while nobody waits for it.
+    fn ask_behind(&self, service: &ServiceName) {
+        if !self.failures.contains_key(service) {
+            // When too many questions are under way, a later request begins it.
+            let _ = self.join(service);
+        }
+    }
+
+    fn is_down(&self, entry: &Entry) -> bool {
+        entry.origin.is_some_and(|id| self.origins.all()[id].is_down())
+    }
+
     fn join(&self, service: &ServiceName) -> Result<Seat<Asked>, Full> {
         self.asks.join(service, || self.clone().ask_origin(service.clone()))
     }
@@ -294,15 +309,14 @@ impl Lookup {
                 Ok(Answer { entry: self.table.hot(service).unwrap_or(held), status: 304 })
             }
             (Word::Descriptor(origin, descriptor), _) => {
-                let table = self.table.clone();
-                match blocking(move || table.take(origin, *descriptor, at)).await?? {
-                    Ok(entry) => Ok(Answer { entry, status: 200 }),
-                    Err(Regressed) => Err(LookupError::Regressed),
+                match self.table.apply(Change::Take { origin, descriptor, at }).await? {
+                    Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
+                    Outcome::Regressed => Err(LookupError::Regressed),
+                    Outcome::NeverHeld => Err(LookupError::Absent),
                 }
             }
             (Word::Absent | Word::Unchanged, _) => {
-                let (table, service) = (self.table.clone(), service.clone());
-                blocking(move || table.bury(&service, at)).await??;
+                self.table.apply(Change::Bury { service: service.clone(), at }).await?;
                 Err(LookupError::Absent)
             }
         }
@@ -339,13 +353,6 @@ fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, Loo
 async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {
     let left = wait.saturating_sub(seat.under_way());
     tokio::time::timeout(left, seat.result()).await.map_err(|_| LookupError::TooSlow)??
-}
-
-fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> impl Future<Output = Result<T, LookupError>> {
-    let task = tokio::task::spawn_blocking(work);
-    async { task.await.map_err(|error| internal(&error)) }
 }
 
 impl LookupError {
@@ -387,6 +394,12 @@ impl From<Abandoned> for LookupError {
 
 impl From<StoreError> for LookupError {
     fn from(error: StoreError) -> Self {
+        internal(&error)
+    }
+}
+
+impl From<Arc<StoreError>> for LookupError {
+    fn from(error: Arc<StoreError>) -> Self {
         internal(&error)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! [`freshness`] is the rule, [`Table`] what is held (in memory over a file), [`Lookup`] asks origins by the rule.
 
+mod changes;
 mod entry;
 pub(crate) mod freshness;
 mod lookup;

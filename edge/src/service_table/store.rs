@@ -4,6 +4,9 @@ use std::path::Path;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use weir_shared::descriptor::Generation;
+use weir_shared::name::ServiceName;
+
+use crate::directory_lock::DirectoryLock;
 
 /// Service → highest generation and revision seen, `host:port` of its origin, the origin's descriptor bytes. No bytes: a
 /// tombstone.
@@ -18,12 +21,21 @@ type Stored<'a> = (Generation, u64, &'a str, Option<&'a [u8]>);
 #[derive(Debug)]
 pub(crate) struct Store {
     database: Database,
+    /// Let go after the file is closed.
+    _lock: DirectoryLock,
 }
 
 /// The table cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("the service table cannot be used: {0}")]
 pub(crate) struct StoreError(#[source] Box<redb::Error>);
+
+impl StoreError {
+    /// The thread that was to write has ended.
+    pub(super) fn interrupted() -> Self {
+        std::io::Error::from(std::io::ErrorKind::Interrupted).into()
+    }
+}
 
 impl<E: Into<redb::Error>> From<E> for StoreError {
     fn from(error: E) -> Self {
@@ -46,14 +58,14 @@ pub(crate) struct Record {
 
 impl Store {
     /// Opens the file, or makes it.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path, lock: DirectoryLock) -> Result<Self, StoreError> {
         let database = Database::create(path)?;
         // Both tables exist from here on: readers need not mind.
         let transaction = database.begin_write()?;
         transaction.open_table(SERVICES)?;
         transaction.open_table(LAST_WORDS)?;
         transaction.commit()?;
-        Ok(Self { database })
+        Ok(Self { database, _lock: lock })
     }
 
     /// Reads one service.
@@ -78,14 +90,17 @@ impl Store {
         Ok(all)
     }
 
-    /// Writes one service, durably.
-    pub(crate) fn put(&self, service: &str, record: &Record) -> Result<(), StoreError> {
+    /// Writes services, durably, all in one transaction.
+    pub(crate) fn put_all(&self, records: &[(ServiceName, Record)]) -> Result<(), StoreError> {
         let transaction = self.database.begin_write()?;
         {
-            let (generation, revision) = record.highest;
-            let stored = (generation, revision, record.origin.as_str(), record.descriptor.as_deref());
-            transaction.open_table(SERVICES)?.insert(service, stored)?;
-            transaction.open_table(LAST_WORDS)?.insert(service, record.last_word)?;
+            let (mut services, mut words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
+            for (service, record) in records {
+                let (generation, revision) = record.highest;
+                let stored = (generation, revision, record.origin.as_str(), record.descriptor.as_deref());
+                services.insert(service.as_str(), stored)?;
+                words.insert(service.as_str(), record.last_word)?;
+            }
         }
         transaction.commit()?;
         Ok(())
@@ -132,12 +147,12 @@ mod tests {
         };
         let tombstone = Record { descriptor: None, ..held.clone() };
         {
-            let store = Store::open(&path).unwrap();
-            store.put("a", &held).unwrap();
-            store.put("b", &tombstone).unwrap();
+            let store = Store::open(&path, DirectoryLock::take(dir.path()).unwrap().0).unwrap();
+            let records = [("a", &held), ("b", &tombstone)].map(|(name, r)| (name.parse().unwrap(), r.clone()));
+            store.put_all(&records).unwrap();
             store.put_words([("a", 2_000)]).unwrap();
         }
-        let store = Store::open(&path).unwrap();
+        let store = Store::open(&path, DirectoryLock::take(dir.path()).unwrap().0).unwrap();
         assert_eq!(store.get("a").unwrap(), Some(Record { last_word: 2_000, ..held }));
         assert_eq!(store.get("b").unwrap(), Some(tombstone));
         assert_eq!(store.get("c").unwrap(), None);

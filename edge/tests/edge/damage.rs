@@ -97,5 +97,5 @@ async fn a_transfer_that_breaks_off_is_resumed() {
     site.origin.faults([Fault::Missing, Fault::Missing]);
     let reply = client.get("/v1/services/lost/tarball", &[]).await;
     assert_eq!((reply.status, reply.problem()["retryable"].as_bool()), (503, Some(true)));
-    assert_eq!(site.incoming_files(), 0);
+    site.until("nothing is left behind", async || site.incoming_files() == 0).await;
 }

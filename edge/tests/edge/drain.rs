@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::site::{PATIENCE, Site, TARBALL, ZSTD};
@@ -26,7 +27,9 @@ async fn what_is_in_flight_is_finished() {
     site.until("the fill is under way", async || site.origin.asked("blob").len() == 2).await;
 
     let edge = site.take_edge();
+    let address = edge.address();
     let draining = tokio::spawn(edge.drain(PATIENCE));
+    site.until("nobody is let in", async || TcpStream::connect(address).await.is_err()).await;
     gate.add_permits(1);
     for (version, client, download, read) in downloads {
         let reply = download.finish().await;
@@ -35,6 +38,7 @@ async fn what_is_in_flight_is_finished() {
     }
     let reply = waiting.await.unwrap();
     assert_eq!(reply.bytes(), &fetched.zstd);
+    assert_eq!(reply.header("alt-svc"), "clear");
     assert!(draining.await.unwrap(), "nothing had to be cut");
     // The directory is free, and what was fetched meanwhile is there.
     site.start_edge().await;
