@@ -46,7 +46,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     config.validate()?;
     config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
     let registry = Registry::new();
-    let metrics = Metrics::register(&registry)?;
+    let metrics = Metrics::register(&registry, config.metrics_by_service)?;
     let edges = Arc::new(EdgeClient::new(&config, &metrics)?);
     let root = config.root.clone();
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
@@ -135,7 +135,7 @@ impl Start {
                 directory: directory.clone(),
                 switched: switched.clone(),
                 status: status.clone(),
-                metrics: metrics.clone(),
+                metrics: self.metrics.hook(&name),
                 drain: self.drain.clone(),
             };
             self.drain.spawn(hook.run());

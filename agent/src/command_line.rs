@@ -64,6 +64,9 @@ pub struct Args {
     /// Where /livez, /readyz, /metrics and /status are served, such as 127.0.0.1:7492.
     #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,
+    /// Tell the services apart in the metrics, by a label.
+    #[arg(long, env = "WEIR_METRICS_BY_SERVICE")]
+    pub metrics_by_service: bool,
     /// Exit once every service has a verified release and its command has run: 0, or 1 with the reason.
     #[arg(long, env = "WEIR_ONCE")]
     pub once: bool,
@@ -123,6 +126,7 @@ impl Args {
         if self.admin_listen.is_some() {
             config.admin_listen = self.admin_listen;
         }
+        config.metrics_by_service |= self.metrics_by_service;
         config.validate()?;
         Ok(config)
     }

@@ -105,6 +105,9 @@ pub struct Config {
     /// Downloads under way at a time, over all services.
     #[serde(default = "defaults::max_downloads")]
     pub max_downloads: usize,
+    /// Whether the metrics tell the services apart by a label `service`. Else counters are sums and times the oldest.
+    #[serde(default)]
+    pub metrics_by_service: bool,
     /// What to follow.
     #[serde(rename = "service", default)]
     pub services: Vec<ServiceConfig>,
@@ -189,6 +192,7 @@ impl Config {
             max_tarball_bytes: defaults::max_tarball_bytes(),
             max_files: defaults::max_files(),
             max_downloads: defaults::max_downloads(),
+            metrics_by_service: false,
             services: Vec::new(),
         }
     }

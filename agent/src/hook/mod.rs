@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
-use crate::metrics::{ServiceMetrics, unix_seconds};
+use crate::metrics::{HookMetrics, unix_seconds};
 use crate::release::{HookJob, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
 
@@ -25,7 +25,7 @@ pub(crate) struct Hook {
     /// Woken after each switch.
     pub(crate) switched: Arc<Notify>,
     pub(crate) status: watch::Sender<ServiceStatus>,
-    pub(crate) metrics: ServiceMetrics,
+    pub(crate) metrics: HookMetrics,
     pub(crate) drain: Drain,
 }
 
@@ -43,13 +43,13 @@ impl Hook {
     pub(crate) async fn run(self) {
         while !self.drain.has_begun() {
             let Some(job) = self.directory.hook_job() else {
-                self.metrics.hook_pending.set(0);
+                self.metrics.pending.set(0);
                 tokio::select! {
                     () = self.drain.begun() => return,
                     () = self.switched.notified() => continue,
                 }
             };
-            self.metrics.hook_pending.set(1);
+            self.metrics.pending.set(1);
             if self.once(&job).await {
                 continue;
             }
@@ -84,10 +84,16 @@ impl Hook {
         };
         let result = run.finish().await;
         let succeeded = result.is_ok();
-        self.metrics.hook_ran(result.as_ref().err().map_or("success", run::HookError::kind));
+        match &result {
+            Ok(()) => &self.metrics.success,
+            Err(run::HookError::Failed(_)) => &self.metrics.failure,
+            Err(run::HookError::TimedOut(_)) => &self.metrics.timeout,
+            Err(run::HookError::Start(_)) => &self.metrics.error,
+        }
+        .inc();
         match &result {
             Ok(()) => {
-                self.metrics.hook_last_success.set(unix_seconds(SystemTime::now()));
+                self.metrics.last_success.set(unix_seconds(SystemTime::now()));
                 tracing::info!(service = %self.service, %release, "exec succeeded");
             }
             Err(error) => tracing::warn!(service = %self.service, %release, %error, "exec failed; it is tried again"),
@@ -100,7 +106,7 @@ impl Hook {
         }
         let recorded = matches!(recorded, Ok(Ok(())));
         let pending = self.directory.hook_job();
-        self.metrics.hook_pending.set(pending.is_some().into());
+        self.metrics.pending.set(pending.is_some().into());
         self.status.send_modify(|status| {
             status.hook_runs += 1;
             status.hook_failures += u64::from(!succeeded);

@@ -22,17 +22,6 @@ pub(super) enum HookError {
     TimedOut(Duration),
 }
 
-impl HookError {
-    /// The value of a metric's label.
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Start(_) => "error",
-            Self::Failed(_) => "failure",
-            Self::TimedOut(_) => "timeout",
-        }
-    }
-}
-
 /// Kills a process group unless it is told not to: a run that is dropped leaves nothing behind.
 struct Group(Option<Pid>);
 

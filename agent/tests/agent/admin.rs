@@ -5,7 +5,11 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
+use weir_agent::HookState;
+use weir_agent::config::ServiceConfig;
+
 use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::PATIENCE;
 use crate::tarball::with_content;
 
 #[tokio::test]
@@ -14,6 +18,7 @@ async fn ready_with_a_release_and_all_is_shown() {
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);
     config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    config.metrics_by_service = true;
     config.services[0].exec = Some("true".to_owned());
     let mut agent = Agent::start(config).await;
     let address = agent.running.admin_address().unwrap();
@@ -51,6 +56,41 @@ async fn ready_with_a_release_and_all_is_shown() {
         "weir_agent_last_success_timestamp_seconds{service=\"shop\"} ",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_name_no_service_unless_asked_to() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let mut config = world.config(&[edge.url()]);
+    config.services[0].exec = Some("true".to_owned());
+    config.services.push(ServiceConfig::new("bakery".parse().unwrap()));
+    let mut agent = Agent::start(config).await;
+    let bakery = "bakery".parse().unwrap();
+    let mut other = agent.running.service(&bakery).unwrap();
+    agent.until("the first poll has ended", |status| status.polls > 0).await;
+    tokio::time::timeout(PATIENCE, other.wait_for(|status| status.polls > 0)).await.unwrap().unwrap();
+    edge.answers.publish(&shop(), with_content("one"));
+    agent.poll().await;
+    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    let last_success = "weir_agent_last_success_timestamp_seconds";
+    assert_eq!(agent.metric(last_success, &[]), 0.0, "one of them never succeeded");
+    edge.answers.publish(&bakery, with_content("two"));
+    agent.running.poll_now(&bakery);
+    tokio::time::timeout(PATIENCE, other.wait_for(|status| status.switches > 0)).await.unwrap().unwrap();
+    assert!(agent.metric(last_success, &[]) > 0.0);
+    assert_eq!(agent.metric("weir_agent_switches_total", &[]), 2.0);
+    assert_eq!(agent.metric("weir_agent_polls_total", &[("result", "changed")]), 2.0);
+    assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 0.0);
+    let hook = agent.metric("weir_agent_hook_last_success_timestamp_seconds", &[]);
+    assert!(hook > 0.0, "a service without an exec is none that never succeeded");
+    for family in agent.running.registry().gather() {
+        assert_ne!(family.name(), "weir_agent_generation");
+        for metric in family.get_metric() {
+            assert!(metric.get_label().iter().all(|label| label.name() != "service"), "{}", family.name());
+        }
     }
     agent.stop().await;
 }

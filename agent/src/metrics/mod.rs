@@ -1,4 +1,6 @@
-//! What an agent counts. The `service` label is bounded by the configuration.
+//! What an agent counts: over all services together, or by service where the configuration asks for it.
+
+mod fold;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,6 +8,7 @@ use prometheus::core::Collector;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use weir_shared::name::ServiceName;
 
+use self::fold::{Fold, Folded, SERVICE};
 use crate::edge_client::Protocol;
 
 /// The agent's families. Cheap to clone.
@@ -31,31 +34,48 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the families.
+    /// Registers the families. `by_service`: with the label `service`, which the configuration bounds; else each family
+    /// speaks of all services together.
     ///
     /// # Errors
     /// They were registered there before.
-    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
+    pub(crate) fn register(registry: &Registry, by_service: bool) -> prometheus::Result<Self> {
         fn add<C: Collector + Clone + 'static>(registry: &Registry, family: C) -> prometheus::Result<C> {
             registry.register(Box::new(family.clone()))?;
             Ok(family)
         }
-        let counter =
-            |name: &str, help: &str, labels: &[&str]| add(registry, IntCounterVec::new(Opts::new(name, help), labels)?);
-        let gauge = |name: &str, help: &str| add(registry, GaugeVec::new(Opts::new(name, help), &["service"])?);
-        let int_gauge = |name: &str, help: &str| add(registry, IntGaugeVec::new(Opts::new(name, help), &["service"])?);
+        fn add_services<C>(registry: &Registry, family: C, fold: Option<Fold>) -> prometheus::Result<C>
+        where
+            C: Collector + Clone + 'static,
+        {
+            match fold {
+                None => add(registry, family),
+                Some(fold) => {
+                    registry.register(Box::new(Folded::new(family.clone(), fold)))?;
+                    Ok(family)
+                }
+            }
+        }
+        let folded = |fold| (!by_service).then_some(fold);
+        let plain =
+            |name: &str, help: &str, label: &str| add(registry, IntCounterVec::new(Opts::new(name, help), &[label])?);
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            add_services(registry, IntCounterVec::new(Opts::new(name, help), labels)?, folded(Fold::Sum))
+        };
+        let time = |name: &str, help: &str| {
+            add_services(registry, GaugeVec::new(Opts::new(name, help), &[SERVICE])?, folded(Fold::Oldest))
+        };
+        let int_gauge = |name: &str, help: &str, fold| {
+            add_services(registry, IntGaugeVec::new(Opts::new(name, help), &[SERVICE])?, folded(fold))
+        };
         Ok(Self {
             polls: counter(
                 "weir_agent_polls_total",
-                "Polls, by service and result (unchanged, changed, error).",
-                &["service", "result"],
+                "Polls, by result (unchanged, changed, error).",
+                &[SERVICE, "result"],
             )?,
-            requests: counter(
-                "weir_agent_requests_total",
-                "Requests that edges answered, by protocol.",
-                &["protocol"],
-            )?,
-            errors: counter("weir_agent_errors_total", "Attempts at an edge that failed, by kind.", &["kind"])?,
+            requests: plain("weir_agent_requests_total", "Requests that edges answered, by protocol.", "protocol")?,
+            errors: plain("weir_agent_errors_total", "Attempts at an edge that failed, by kind.", "kind")?,
             fetched_bytes: add(
                 registry,
                 IntCounter::new("weir_agent_fetched_bytes_total", "Bytes of tarballs as they came over the wire.")?,
@@ -71,44 +91,49 @@ impl Metrics {
             generation_regressions: counter(
                 "weir_agent_generation_regressions_total",
                 "Answers refused because their generation was lower than one seen before.",
-                &["service"],
+                &[SERVICE],
             )?,
             verify_failures: counter(
                 "weir_agent_verify_failures_total",
                 "Tarballs refused because their bytes were not those of their digest.",
-                &["service"],
+                &[SERVICE],
             )?,
-            refreshes: counter(
-                "weir_agent_refreshes_total",
-                "Forced refreshes that ended without error.",
-                &["service"],
-            )?,
+            refreshes: counter("weir_agent_refreshes_total", "Forced refreshes that ended without error.", &[SERVICE])?,
             refresh_missed_change: counter(
                 "weir_agent_refresh_missed_change_total",
                 "Forced refreshes that found a change which polling had missed.",
-                &["service"],
+                &[SERVICE],
             )?,
             refresh_repaired: counter(
                 "weir_agent_refresh_repaired_total",
                 "Forced refreshes that found the files on disk changed and replaced them.",
-                &["service"],
+                &[SERVICE],
             )?,
-            switches: counter("weir_agent_switches_total", "Switches of `current` to another release.", &["service"])?,
-            last_success: gauge(
+            switches: counter("weir_agent_switches_total", "Switches of `current` to another release.", &[SERVICE])?,
+            last_success: time(
                 "weir_agent_last_success_timestamp_seconds",
-                "When an edge last confirmed the release or a new one was switched to; Unix time.",
+                "When an edge last confirmed the release or a new one was switched to, the oldest of the services; \
+                 Unix time, 0 for never.",
             )?,
-            generation: int_gauge("weir_agent_generation", "The generation of the release that is in force.")?,
+            generation: int_gauge(
+                "weir_agent_generation",
+                "The generation of the release that is in force.",
+                Fold::Hide,
+            )?,
             hook_runs: counter(
                 "weir_agent_hook_runs_total",
-                "Runs of `exec`, by service and result (success, failure, timeout, error).",
-                &["service", "result"],
+                "Runs of `exec`, by result (success, failure, timeout, error).",
+                &[SERVICE, "result"],
             )?,
-            hook_last_success: gauge(
+            hook_last_success: time(
                 "weir_agent_hook_last_success_timestamp_seconds",
-                "When `exec` last succeeded; Unix time.",
+                "When `exec` last succeeded, the oldest of the services that have one; Unix time, 0 for never.",
             )?,
-            hook_pending: int_gauge("weir_agent_hook_pending", "1 while the release in force awaits its `exec`.")?,
+            hook_pending: int_gauge(
+                "weir_agent_hook_pending",
+                "Services whose release in force awaits its `exec`.",
+                Fold::Sum,
+            )?,
         })
     }
 
@@ -138,10 +163,21 @@ impl Metrics {
             switches: self.switches.with_label_values(s),
             last_success: self.last_success.with_label_values(s),
             generation: self.generation.with_label_values(s),
-            hook_last_success: self.hook_last_success.with_label_values(s),
             hook_pending: self.hook_pending.with_label_values(s),
-            hook_runs: self.hook_runs.clone(),
-            service: service.clone(),
+        }
+    }
+
+    /// The families of one service's `exec`. A service without one has none of them: it would be one that never
+    /// succeeded.
+    pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
+        let runs = |result| self.hook_runs.with_label_values(&[service.as_str(), result]);
+        HookMetrics {
+            success: runs("success"),
+            failure: runs("failure"),
+            timeout: runs("timeout"),
+            error: runs("error"),
+            last_success: self.hook_last_success.with_label_values(&[service.as_str()]),
+            pending: self.hook_pending.with_label_values(&[service.as_str()]),
         }
     }
 }
@@ -160,17 +196,18 @@ pub(crate) struct ServiceMetrics {
     pub(crate) switches: IntCounter,
     pub(crate) last_success: prometheus::Gauge,
     pub(crate) generation: IntGauge,
-    pub(crate) hook_last_success: prometheus::Gauge,
     pub(crate) hook_pending: IntGauge,
-    hook_runs: IntCounterVec,
-    service: ServiceName,
 }
 
-impl ServiceMetrics {
-    /// `exec` ended.
-    pub(crate) fn hook_ran(&self, result: &str) {
-        self.hook_runs.with_label_values(&[self.service.as_str(), result]).inc();
-    }
+/// The families of one service's `exec`.
+#[derive(Clone)]
+pub(crate) struct HookMetrics {
+    pub(crate) success: IntCounter,
+    pub(crate) failure: IntCounter,
+    pub(crate) timeout: IntCounter,
+    pub(crate) error: IntCounter,
+    pub(crate) last_success: prometheus::Gauge,
+    pub(crate) pending: IntGauge,
 }
 
 /// Seconds since 1970, as timestamps are shown.
