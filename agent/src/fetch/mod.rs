@@ -2,6 +2,7 @@
 
 mod answer;
 mod decode;
+mod problem;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use weir_shared::digest::TarballDigest;
 
 pub(crate) use answer::{Answer, AnswerError, coding, retry_after};
 use decode::Coding;
+pub(crate) use problem::problem_detail;
 
 use crate::edge_client::{RequestError, ResponseBody};
 use crate::metrics::Metrics;

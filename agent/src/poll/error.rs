@@ -15,8 +15,13 @@ pub(crate) enum PollError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The edge answered, and not with a tarball.
-    #[error("the edge answers {status}{}", hint(*status))]
-    Status { status: StatusCode, retry_after: Option<Duration> },
+    #[error("the edge answers {status}: {}", detail.as_deref().unwrap_or(hint(*status)))]
+    Status {
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        /// The edge's own words, in one line.
+        detail: Option<String>,
+    },
     /// The answer lacks what it needs.
     #[error(transparent)]
     Answer(#[from] AnswerError),
@@ -33,11 +38,11 @@ pub(crate) enum PollError {
 
 fn hint(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::NOT_FOUND => ": it does not know the service, or this agent may not see it",
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": it does not accept this agent's credentials",
-        StatusCode::SERVICE_UNAVAILABLE => ": nothing is published yet, or the edge is busy or stopping",
-        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => ": its origin fails or does not answer",
-        _ => "",
+        StatusCode::NOT_FOUND => "it does not know the service, or this agent may not see it",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "it does not accept this agent's credentials",
+        StatusCode::SERVICE_UNAVAILABLE => "nothing is published yet, or the edge is busy or stopping",
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => "its origin fails or does not answer",
+        _ => "it says no more",
     }
 }
 

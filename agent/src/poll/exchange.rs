@@ -11,8 +11,8 @@ use weir_shared::name::ServiceName;
 
 use super::error::PollError;
 use crate::config::Config;
-use crate::edge_client::{Edge, EdgeClient, Protocol, Question, RequestError, Response};
-use crate::fetch::{Answer, FetchError, Tarball, coding, fetch, retry_after};
+use crate::edge_client::{Edge, EdgeClient, Protocol, Question, RequestError, Response, ResponseBody};
+use crate::fetch::{Answer, FetchError, Tarball, coding, fetch, problem_detail, retry_after};
 use crate::metrics::{Metrics, ServiceMetrics};
 
 /// What the agent holds and has seen of a service.
@@ -92,10 +92,15 @@ impl Exchange {
     async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
         // Whoever holds nothing need not ask whether it changed.
         if let Some(digest) = held.digest {
-            let response = edge.ask(&self.question(Method::HEAD, Some(digest), false)).await?;
-            let answer = self.answer(edge, &response, held)?;
-            if response.status == StatusCode::NOT_MODIFIED || answer.require_digest()? == digest {
-                return Ok((Found::Unchanged(answer), response.protocol));
+            let mut response = edge.ask(&self.question(Method::HEAD, Some(digest), false)).await?;
+            if needs_words(response.status) {
+                // An answer to HEAD has no body: the same question once more, so that the edge can say why.
+                response = edge.ask(&self.question(Method::GET, Some(digest), false)).await?;
+            }
+            let (status, protocol) = (response.status, response.protocol);
+            let (answer, _) = self.answer(edge, response, held).await?;
+            if status == StatusCode::NOT_MODIFIED || answer.require_digest()? == digest {
+                return Ok((Found::Unchanged(answer), protocol));
             }
         }
         self.get(edge, held, false).await
@@ -123,12 +128,11 @@ impl Exchange {
         let mut question = self.question(Method::GET, None, no_cache);
         loop {
             let response = edge.ask(&question).await?;
-            let answer = self.answer(edge, &response, held)?;
+            let (protocol, headers) = (response.protocol, response.headers.clone());
+            let (answer, body) = self.answer(edge, response, held).await?;
             let digest = answer.require_digest()?;
-            let coding = coding(&response.headers)?;
-            let protocol = response.protocol;
-            let fetched =
-                fetch(response.body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
+            let coding = coding(&headers)?;
+            let fetched = fetch(body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
             match fetched.await {
                 Ok(tarball) => return Ok((Found::Tarball(tarball, answer), protocol)),
                 // A connection that ended otherwise says nothing about UDP.
@@ -150,9 +154,13 @@ impl Exchange {
     }
 
     /// The statement of an answer that is one, and that does not go back.
-    fn answer(&self, edge: &Edge, response: &Response, held: Held) -> Result<Answer, PollError> {
+    async fn answer(&self, edge: &Edge, response: Response, held: Held) -> Result<(Answer, ResponseBody), PollError> {
         if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
-            return Err(PollError::Status { status: response.status, retry_after: retry_after(&response.headers) });
+            return Err(PollError::Status {
+                status: response.status,
+                retry_after: retry_after(&response.headers),
+                detail: problem_detail(&response.headers, response.body).await,
+            });
         }
         let answer = Answer::of(&response.headers)?;
         if answer.generation < held.highest_generation {
@@ -166,6 +174,12 @@ impl Exchange {
             );
             return Err(PollError::Regressed { seen: held.highest_generation, offered: answer.generation });
         }
-        Ok(answer)
+        Ok((answer, response.body))
     }
+}
+
+/// Whether an error is worth a second question: not when the edge wants to be left alone.
+fn needs_words(status: StatusCode) -> bool {
+    (status.is_client_error() || status.is_server_error())
+        && !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }

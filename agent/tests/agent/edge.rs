@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use weir_shared::conditional::{if_none_match, tarball_etag};
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
+use weir_shared::problem::Problem;
 use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{ClientAuth, server_config};
@@ -38,11 +39,15 @@ pub(crate) enum Fault {
     NoDigest,
     /// A status, with `Retry-After`.
     Status(u16, Option<u64>),
+    /// A status, with a problem that has this detail.
+    Problem(u16, String),
+    /// The head of the answer comes this late, on GET.
+    Late(Duration),
 }
 
 impl Fault {
     fn is_for(&self, method: &Method) -> bool {
-        matches!(self, Fault::NoDigest | Fault::Status(..)) || method == Method::GET
+        matches!(self, Fault::NoDigest | Fault::Status(..) | Fault::Problem(..)) || method == Method::GET
     }
 }
 
@@ -162,7 +167,12 @@ impl Answers {
         self.0.lock().expect("no test panics with it")
     }
 
-    fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
+    fn answer(&self, request: &Request<RequestBody>) -> (Response<Body>, Option<Duration>) {
+        let (response, fault) = self.answer_with_fault(request);
+        (response, if let Some(Fault::Late(late)) = fault { Some(late) } else { None })
+    }
+
+    fn answer_with_fault(&self, request: &Request<RequestBody>) -> (Response<Body>, Option<Fault>) {
         let mut state = self.state();
         let headers = request.headers().clone();
         state.seen.push(Seen { method: request.method().clone(), version: request.version(), headers });
@@ -173,27 +183,35 @@ impl Answers {
             }
             None => None,
         };
-        if let Some(Fault::Status(status, retry_after)) = fault {
-            let mut response = Response::new(Body::Empty);
-            *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+        (respond(&state, request, fault.as_ref()), fault)
+    }
+}
+
+fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>) -> Response<Body> {
+    let empty = |status| {
+        let mut response = Response::new(Body::Empty);
+        *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+        response
+    };
+    match fault {
+        Some(Fault::Status(status, retry_after)) => {
+            let mut response = empty(*status);
             if let Some(seconds) = retry_after {
-                response.headers_mut().insert("retry-after", seconds.into());
+                response.headers_mut().insert("retry-after", (*seconds).into());
             }
             return response;
         }
-        let published = match Route::parse(request.uri().path()) {
-            Ok(Route::Tarball(service)) => state.published.get(&service).cloned(),
-            _ => None,
-        };
-        match published {
-            Some(published) => tarball(request, &published, fault.as_ref()),
-            None => {
-                let mut response = Response::new(Body::Empty);
-                *response.status_mut() = StatusCode::NOT_FOUND;
-                response
-            }
+        Some(Fault::Problem(status, detail)) => {
+            let status = StatusCode::from_u16(*status).expect("a status");
+            return Problem::new(status, "test", "A problem of a test", detail.as_str()).into_response();
         }
+        _ => {}
     }
+    let published = match Route::parse(request.uri().path()) {
+        Ok(Route::Tarball(service)) => state.published.get(&service),
+        _ => None,
+    };
+    published.map_or_else(|| empty(404), |published| tarball(request, published, fault))
 }
 
 fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<&Fault>) -> Response<Body> {
@@ -274,7 +292,11 @@ impl http_body::Body for Parts {
 
 impl Handler for Answers {
     async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
-        self.answer(&request)
+        let (response, late) = self.answer(&request);
+        if let Some(late) = late {
+            tokio::time::sleep(late).await;
+        }
+        response
     }
 }
 

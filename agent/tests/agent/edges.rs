@@ -56,3 +56,27 @@ async fn an_edge_of_another_authority_is_not_trusted() {
     assert_eq!(edge.answers.seen().len(), 0);
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn the_edge_s_own_words_are_told() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("the first poll has ended", |status| status.polls > 0).await;
+    edge.answers.fail_always(Fault::Problem(503, "The clone\nis at 40 %.".to_owned()));
+    let error = agent.poll().await.last_error.unwrap();
+    assert_eq!(error, "the edge answers 503 Service Unavailable: The clone is at 40 %.");
+    edge.answers.fail_always(None);
+    edge.answers.publish(&shop(), with_content("one"));
+    assert_eq!(agent.poll().await.last_error, None);
+    // Also where the poll is a HEAD, whose answer has no body.
+    edge.answers.fail_always(Fault::Problem(504, "Too stale.".to_owned()));
+    let error = agent.poll().await.last_error.unwrap();
+    assert_eq!(error, "the edge answers 504 Gateway Timeout: Too stale.");
+    edge.answers.fail_always(None);
+    edge.answers.fail([Fault::Problem(500, String::new())]);
+    edge.answers.publish(&shop(), with_content("two"));
+    assert_eq!(agent.poll().await.last_error, None, "an edge that answers the second question is heard");
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    agent.stop().await;
+}
