@@ -14,6 +14,9 @@ pub(crate) enum RequestError {
     /// Nothing came for this long.
     #[error("the edge was silent for {0:?}")]
     Silent(Duration),
+    /// The edge is there, and did not begin its answer in this time.
+    #[error("the edge did not answer within {0:?}")]
+    Slow(Duration),
     /// The connection ended before the answer did.
     #[error("the connection to the edge ended: {0}")]
     Closed(String),
@@ -29,6 +32,7 @@ impl RequestError {
             Self::Connect(_) => "connect",
             Self::Certificate(_) => "certificate",
             Self::Silent(_) => "silent",
+            Self::Slow(_) => "slow",
             Self::Closed(_) => "closed",
             Self::Broken(_) => "broken",
         }
@@ -36,7 +40,7 @@ impl RequestError {
 
     /// Whether the way there is at fault, so that another protocol may get through.
     pub(crate) fn is_of_the_way(&self) -> bool {
-        !matches!(self, Self::Broken(_))
+        !matches!(self, Self::Broken(_) | Self::Slow(_))
     }
 }
 

@@ -33,9 +33,12 @@ const STREAM_WINDOW: u32 = 16 << 20;
 /// The same for all streams together.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// While an answer is awaited, not one datagram of the edge for this long means that UDP is dead. An edge that is only
-/// slow acknowledges.
+/// Not one datagram of the edge for this long after a request means that UDP is dead. An edge that is only slow
+/// acknowledges.
 const SILENCE: Duration = Duration::from_secs(3);
+
+/// The same once it has acknowledged: then nothing but the answer to a keep-alive need come.
+const LONG_SILENCE: Duration = KEEP_ALIVE.saturating_add(SILENCE);
 
 /// The largest header section of an answer, in bytes.
 const MAX_HEADER_BYTES: u64 = 16 << 10;
@@ -242,16 +245,20 @@ impl Http3 {
         };
         let mut answer = pin!(answer);
         let deadline = tokio::time::Instant::now() + patience;
-        let mut heard = quic.stats().udp_rx.datagrams;
+        let asked = quic.stats().udp_rx.datagrams;
+        let mut heard = asked;
         let (head, stream) = loop {
-            let pause = SILENCE.min(deadline - tokio::time::Instant::now());
-            match tokio::time::timeout(pause, answer.as_mut()).await {
+            let allowed = if heard == asked { SILENCE } else { LONG_SILENCE };
+            let until = deadline.min(tokio::time::Instant::now() + allowed);
+            match tokio::time::timeout_at(until, answer.as_mut()).await {
                 Ok(answer) => break answer.map_err(|error| request_error(&error))?,
-                Err(_) if tokio::time::Instant::now() >= deadline => return Err(RequestError::Silent(patience)),
                 Err(_) => {
                     let now = quic.stats().udp_rx.datagrams;
-                    if now == heard {
-                        return Err(RequestError::Silent(SILENCE));
+                    if until == deadline && now != asked {
+                        return Err(RequestError::Slow(patience));
+                    }
+                    if until == deadline || now == heard {
+                        return Err(RequestError::Silent(allowed.min(patience)));
                     }
                     heard = now;
                 }

@@ -73,6 +73,15 @@ impl PollError {
         }
     }
 
+    /// Whether another service would see the same at this edge.
+    pub(crate) fn is_of_the_edge(&self) -> bool {
+        match self {
+            Self::Request(error) | Self::Fetch(FetchError::Request(error)) => !matches!(error, RequestError::Broken(_)),
+            Self::Status { status, .. } => *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error(),
+            _ => false,
+        }
+    }
+
     /// How long an edge asked to be left alone.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {

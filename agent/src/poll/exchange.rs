@@ -12,7 +12,7 @@ use weir_shared::name::ServiceName;
 use super::error::PollError;
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Protocol, Question, RequestError, Response, ResponseBody};
-use crate::fetch::{Answer, FetchError, Tarball, coding, fetch, problem_detail, retry_after};
+use crate::fetch::{Answer, AnswerError, FetchError, Tarball, coding, fetch, problem_detail, retry_after};
 use crate::metrics::{Metrics, ServiceMetrics};
 
 /// What the agent holds and has seen of a service.
@@ -69,24 +69,33 @@ impl Exchange {
     /// Asks the edges in turn until one gives an answer that can be used. `refresh`: in full, whatever is held.
     ///
     /// # Errors
-    /// That of the last edge.
-    pub(crate) async fn run(&self, held: Held, refresh: bool) -> Result<(Found, Protocol), PollError> {
-        let mut last = None;
+    /// That of the last edge, and the longest time for which one of them wants to be left alone.
+    pub(crate) async fn run(
+        &self,
+        held: Held,
+        refresh: bool,
+    ) -> Result<(Found, Protocol), (PollError, Option<Duration>)> {
+        let (mut last, mut longest, mut edge_failed) = (None, None, false);
         for edge in self.edges.in_order() {
             let asked = if refresh { self.get(edge, held, true).await } else { self.poll(edge, held).await };
             match asked {
                 Ok(found) => {
-                    self.edges.prefer(edge);
+                    // All services share the preference: that an edge does not serve this one says nothing for them.
+                    if edge_failed {
+                        self.edges.prefer(edge);
+                    }
                     return Ok(found);
                 }
                 Err(error) => {
                     self.metrics.attempt_failed(error.kind());
                     tracing::debug!(service = %self.service, edge = %edge.url(), %error, "an edge gave no usable answer");
+                    edge_failed |= error.is_of_the_edge();
+                    longest = longest.max(error.retry_after());
                     last = Some(error);
                 }
             }
         }
-        Err(last.expect("a configuration names at least one edge"))
+        Err((last.expect("a configuration names at least one edge"), longest))
     }
 
     async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
@@ -99,6 +108,9 @@ impl Exchange {
             }
             let (status, protocol) = (response.status, response.protocol);
             let (answer, _) = self.answer(edge, response, held).await?;
+            if status == StatusCode::NOT_MODIFIED && answer.digest.is_some_and(|other| other != digest) {
+                return Err(AnswerError("weir-digest").into());
+            }
             if status == StatusCode::NOT_MODIFIED || answer.require_digest()? == digest {
                 return Ok((Found::Unchanged(answer), protocol));
             }

@@ -100,16 +100,16 @@ impl Follower {
         };
         let protocol = asked.as_ref().ok().map(|(_, protocol)| *protocol);
         let outcome = match asked {
-            Ok((found, _)) => self.settle(found, refresh).await,
-            Err(error) => Err(error),
+            Ok((found, _)) => self.settle(found, refresh).await.map_err(|error| (error, None)),
+            Err(failed) => Err(failed),
         };
         match outcome {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
                 self.succeeded(outcome, refresh, protocol);
             }
-            Err(error) => {
-                self.schedule.failed(error.retry_after(), Instant::now(), fastrand::f64());
+            Err((error, retry_after)) => {
+                self.schedule.failed(refresh, retry_after, Instant::now(), fastrand::f64());
                 self.failed(&error);
             }
         }

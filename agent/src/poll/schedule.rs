@@ -33,6 +33,8 @@ pub(crate) struct Schedule {
     phase: f64,
     polled_before: bool,
     errors: u32,
+    /// Refreshes that failed one after the other, whatever the polls between them did.
+    refresh_errors: u32,
     next_poll: Instant,
     next_refresh: Instant,
 }
@@ -54,6 +56,7 @@ impl Schedule {
             phase: phase(&[agent.as_str(), "poll", service.as_str()]),
             polled_before: false,
             errors: 0,
+            refresh_errors: 0,
             next_poll: now,
             next_refresh: now + refresh_interval.mul_f64(refresh_phase),
         }
@@ -83,19 +86,31 @@ impl Schedule {
             };
         self.polled_before = true;
         if refreshed {
+            self.refresh_errors = 0;
             self.next_refresh = now + jittered(self.refresh_interval, random);
         }
     }
 
     /// A poll or refresh failed at every edge. `retry_after` is what an edge asked for.
-    pub(crate) fn failed(&mut self, retry_after: Option<Duration>, now: Instant, random: f64) {
-        let doubled = FIRST_BACKOFF.saturating_mul(1u32.checked_shl(self.errors).unwrap_or(u32::MAX));
-        self.errors = self.errors.saturating_add(1);
-        // From half to all of it: those who lost the edge together do not come back together.
-        let pause = doubled.min(self.poll_interval).mul_f64(0.5 + 0.5 * random);
+    ///
+    /// A refresh that fails is tried again later and later, up to its interval: a poll that succeeds in between says
+    /// nothing about it, and each try is a download in full.
+    pub(crate) fn failed(&mut self, refresh: bool, retry_after: Option<Duration>, now: Instant, random: f64) {
         let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
-        self.next_poll = now + pause.max(asked);
+        self.next_poll = now + back_off(&mut self.errors, self.poll_interval, random).max(asked);
+        if refresh {
+            let pause = back_off(&mut self.refresh_errors, self.refresh_interval, random);
+            self.next_refresh = self.next_refresh.max(now + pause.max(asked));
+        }
     }
+}
+
+/// Counts an error. The pause doubles with each, up to `longest`; it is from half to all of that, so that those who
+/// lost an edge together do not come back together.
+fn back_off(errors: &mut u32, longest: Duration, random: f64) -> Duration {
+    let doubled = FIRST_BACKOFF.saturating_mul(1u32.checked_shl(*errors).unwrap_or(u32::MAX));
+    *errors = errors.saturating_add(1);
+    doubled.min(longest).mul_f64(0.5 + 0.5 * random)
 }
 
 fn jittered(interval: Duration, random: f64) -> Duration {
@@ -161,7 +176,7 @@ mod tests {
         schedule.succeeded(false, start, 0.5);
         let late = start + REFRESH;
         assert_eq!(schedule.due(late), Due::Refresh);
-        schedule.failed(None, late, 0.0);
+        schedule.failed(true, None, late, 0.0);
         assert!(matches!(schedule.due(late), Due::At(_)), "backing off");
         assert_eq!(schedule.due(late + POLL), Due::Poll, "first see whether the edge is back");
         schedule.succeeded(false, late + POLL, 0.5);
@@ -177,14 +192,35 @@ mod tests {
         let mut schedule = schedule("a", now);
         let mut pauses = Vec::new();
         for _ in 0..40 {
-            schedule.failed(None, now, 1.0);
+            schedule.failed(false, None, now, 1.0);
             pauses.push(wait(&schedule, now).as_secs());
         }
         assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
         assert_eq!(pauses[39], 30);
         schedule.succeeded(false, now, 0.5);
-        schedule.failed(None, now, 0.0);
+        schedule.failed(false, None, now, 0.0);
         assert_eq!(wait(&schedule, now), FIRST_BACKOFF / 2);
+    }
+
+    #[test]
+    fn a_refresh_that_keeps_failing_while_polls_succeed_comes_later_and_later() {
+        let mut now = Instant::now();
+        let mut schedule = schedule("a", now);
+        let end = now + 10 * REFRESH;
+        let mut refreshes = 0;
+        while now < end {
+            match schedule.due(now) {
+                Due::Poll => schedule.succeeded(false, now, 0.5),
+                Due::Refresh => {
+                    refreshes += 1;
+                    schedule.failed(true, None, now, 0.5);
+                }
+                Due::At(when) => now = when,
+            }
+        }
+        assert!((10..=30).contains(&refreshes), "{refreshes} downloads in ten intervals");
+        schedule.succeeded(true, now, 0.5);
+        assert_eq!(schedule.refresh_errors, 0);
     }
 
     proptest! {
@@ -192,7 +228,7 @@ mod tests {
         fn a_wish_of_the_edge_is_a_lower_bound_up_to_ten_minutes(seconds in 0u64..100_000, random in 0.0f64..=1.0) {
             let now = Instant::now();
             let mut schedule = schedule("a", now);
-            schedule.failed(Some(Duration::from_secs(seconds)), now, random);
+            schedule.failed(false, Some(Duration::from_secs(seconds)), now, random);
             let wait = wait(&schedule, now);
             prop_assert!(wait >= Duration::from_secs(seconds.min(600)));
             prop_assert!(wait <= Duration::from_secs(seconds.clamp(1, 660)).mul_f64(1.1));

@@ -1,7 +1,9 @@
 //! Several edges.
 
+use weir_agent::config::ServiceConfig;
+
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::Fault;
+use crate::edge::{Fault, PATIENCE};
 use crate::tarball::with_content;
 
 #[tokio::test]
@@ -78,5 +80,31 @@ async fn the_edge_s_own_words_are_told() {
     edge.answers.publish(&shop(), with_content("two"));
     assert_eq!(agent.poll().await.last_error, None, "an edge that answers the second question is heard");
     assert_eq!(world.read("content").as_deref(), Some("two"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn services_of_different_edges_do_not_quarrel_about_the_preferred_one() {
+    let world = World::new();
+    let (first, second) = (world.edge().await, world.edge().await);
+    let bakery = "bakery".parse().unwrap();
+    first.answers.publish(&shop(), with_content("one"));
+    second.answers.publish(&bakery, with_content("two"));
+    let mut config = world.config(&[first.url(), second.url()]);
+    config.services.push(ServiceConfig::new(bakery.clone()));
+    let mut agent = Agent::with_release(config).await;
+    let mut other = agent.running.service(&bakery).unwrap();
+    tokio::time::timeout(PATIENCE, other.wait_for(|status| status.switches == 1)).await.unwrap().unwrap();
+    second.answers.forget();
+    agent.poll().await;
+    assert_eq!(second.answers.seen().len(), 0, "the first edge serves this service well");
+    // An edge that is away is avoided by all.
+    first.answers.fail_always(Fault::Status(503, None));
+    second.answers.publish_at(&shop(), with_content("three"), 5);
+    assert_eq!(agent.poll().await.errors, 0);
+    first.answers.forget();
+    agent.running.poll_now(&bakery);
+    tokio::time::timeout(PATIENCE, other.wait_for(|status| status.polls == 2)).await.unwrap().unwrap();
+    assert_eq!(first.answers.seen().len(), 0);
     agent.stop().await;
 }

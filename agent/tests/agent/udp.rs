@@ -137,3 +137,31 @@ async fn gone_dead_in_the_middle_of_a_download() {
     world.assert_no_leftovers();
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn an_edge_that_is_only_slow_says_nothing_about_udp() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    // Longer than UDP may be silent, twice.
+    edge.answers.fail([Fault::Late(Duration::from_secs(7))]);
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert_eq!((status.protocol, status.errors), (Some(Protocol::H3), 0));
+    assert_eq!(edge.answers.seen().len(), 1, "it is asked once and waited for");
+
+    // Nor does one that is slower than the agent's patience; another one may be faster.
+    edge.answers.forget();
+    edge.answers.fail_always(Fault::Late(Duration::from_secs(3600)));
+    let mut config = world.config(&[edge.url()]);
+    config.fetch_timeout = Duration::from_secs(1);
+    config.root = world.path().join("another");
+    let mut other = Agent::start(config).await;
+    let status = other.until("the first poll has ended", |status| status.polls > 0).await;
+    assert!(status.last_error.unwrap().contains("did not answer within 1s"));
+    assert_eq!(edge.answers.seen().len(), 1);
+    assert_eq!(other.metric("weir_agent_http3_usable", &[]), 1.0);
+    assert_eq!(other.metric("weir_agent_errors_total", &[("kind", "slow")]), 1.0);
+    other.running.cut().await;
+    agent.running.cut().await;
+}
