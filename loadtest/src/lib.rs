@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod git_repository;
 pub mod git_server;
+pub mod poller;
 pub mod processes;
 pub mod relay;
 pub mod scrape;

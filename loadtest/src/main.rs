@@ -1,0 +1,98 @@
+//! `weir-loadtest`: load for a server on this machine, and what it cost that server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::{Parser, ValueEnum};
+use weir_loadtest::poller::{self, Plan, Version};
+use weir_shared::process::config::duration;
+
+/// Polls a server with conditional HEADs and says what each cost it: processor time is steadier than wall time.
+///
+/// The load stays on this machine: other addresses than loopback are refused.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where the server listens.
+    #[arg(long)]
+    server: SocketAddr,
+    /// The path to poll.
+    #[arg(long)]
+    path: String,
+    /// PEM file of the authority of the server's certificate.
+    #[arg(long)]
+    ca: PathBuf,
+    /// The version of HTTP.
+    #[arg(long, value_enum, default_value_t = Protocol::H2)]
+    http: Protocol,
+    /// Connections.
+    #[arg(long, default_value_t = 4)]
+    connections: usize,
+    /// Requests under way on each (over HTTP/1.1 always one).
+    #[arg(long, default_value_t = 16)]
+    streams: usize,
+    /// For how long; at most a minute.
+    #[arg(long, default_value = "2s", value_parser = duration::parse)]
+    duration: Duration,
+    /// A process of the server, whose processor time is measured. May be given several times.
+    #[arg(long = "pid")]
+    pids: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Protocol {
+    H1,
+    H2,
+    H3,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    ensure!(arguments.server.ip().is_loopback(), "{} is not on this machine", arguments.server);
+    ensure!(arguments.duration <= Duration::from_secs(60), "a minute is the most");
+    let plan = Plan {
+        server: arguments.server,
+        path: arguments.path,
+        version: match arguments.http {
+            Protocol::H1 => Version::Http1,
+            Protocol::H2 => Version::Http2,
+            Protocol::H3 => Version::Http3,
+        },
+        connections: arguments.connections,
+        streams: arguments.streams,
+        duration: arguments.duration,
+    };
+    let before = processor_ticks(&arguments.pids)?;
+    let outcome = poller::poll(&plan, &arguments.ca).await?;
+    let ticks = processor_ticks(&arguments.pids)? - before;
+    let seconds = ticks as f64 / TICKS_PER_SECOND;
+    println!(
+        "{:?} requests {} per_second {:.0} server_cpu_us_per_request {:.2}",
+        plan.version,
+        outcome.requests,
+        outcome.requests as f64 / outcome.took.as_secs_f64(),
+        seconds * 1e6 / outcome.requests as f64,
+    );
+    Ok(())
+}
+
+/// The kernel counts processor time for user space in hundredths of a second, whatever its own tick is.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The processor time that processes have used, in user space and in the kernel.
+fn processor_ticks(pids: &[u32]) -> anyhow::Result<u64> {
+    let mut ticks = 0;
+    for pid in pids {
+        let stat =
+            fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("there is no process {pid}"))?;
+        // The name, in parentheses, may hold spaces: fields are counted from behind it.
+        let fields = stat.rsplit_once(')').context("the kernel's own format")?.1;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        ticks += fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+    }
+    Ok(ticks)
+}
