@@ -17,6 +17,8 @@ pub(crate) struct Metrics {
     pub(crate) repository_healthy: IntGaugeVec,
     /// By repository: Unix seconds.
     pub(crate) last_success: GaugeVec,
+    /// By repository.
+    pub(crate) mirrors_set_aside: IntCounterVec,
     /// By result: `memo`, `built`, `failed`.
     pub(crate) builds: IntCounterVec,
     pub(crate) build_duration: Histogram,
@@ -70,6 +72,11 @@ impl Metrics {
                 ),
                 &["repository"],
             )?)?,
+            mirrors_set_aside: families.counters(
+                "weir_origin_mirrors_set_aside_total",
+                "Mirrors that were found damaged, set aside and cloned again.",
+                &["repository"],
+            )?,
             builds: families.counters(
                 "weir_origin_builds_total",
                 "Tarballs that a moved ref asked for: memo (the content was built before), built, failed.",

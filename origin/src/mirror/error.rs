@@ -63,6 +63,12 @@ pub enum MirrorError {
         /// What the system said.
         cause: String,
     },
+    /// The mirror's files are not whole, as after a power loss.
+    #[error("the mirror is damaged: {cause}")]
+    Damaged {
+        /// What is missing or wrong.
+        cause: String,
+    },
     /// Somebody asked to stop.
     #[error("the poll was interrupted")]
     Interrupted,
@@ -82,8 +88,13 @@ impl MirrorError {
             Self::EmptyRepository | Self::NothingAdvertised { .. } => "list refs",
             Self::Stalled { step, .. } | Self::Upstream { step, .. } => step,
             Self::Interrupted => "fetch",
-            Self::Local { .. } => "write",
+            Self::Local { .. } | Self::Damaged { .. } => "write",
         }
+    }
+
+    /// Whether a damaged mirror would explain it.
+    pub fn may_be_damage(&self) -> bool {
+        matches!(self, Self::Local { .. } | Self::Upstream { step: "fetch", .. })
     }
 
     pub(super) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {

@@ -5,6 +5,7 @@
 //! is kept in the mirror: no URL, no credential.
 
 mod credentials;
+mod damage;
 mod error;
 mod exchange;
 mod git_program;
@@ -51,18 +52,48 @@ pub enum Poll {
 }
 
 impl Mirror {
-    /// Opens the mirror in a directory, creating it when it is not there, and clears what a killed process left.
+    /// Opens the mirror in a directory, creating it when it is not there, clears what a killed process left, and looks
+    /// whether it is whole.
     ///
     /// # Errors
-    /// [`MirrorError::Local`] when the directory cannot be written or holds something else.
+    /// [`MirrorError::Damaged`] when it is not; [`MirrorError::Local`] when the directory cannot be read or written.
     pub fn open(dir: &Path) -> Result<Self, MirrorError> {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir)?;
         }
         let mirror = Self { dir: dir.to_owned(), polling: Mutex::new(()) };
         leftovers::remove(dir).map_err(MirrorError::local("clear what a killed process left"))?;
-        mirror.repository()?;
+        mirror.look(damage::look)?;
         Ok(mirror)
+    }
+
+    /// Reads every pack in full and compares its checksum: for a mirror that gives trouble.
+    ///
+    /// # Errors
+    /// [`MirrorError::Damaged`] when it is not whole; [`MirrorError::Local`] when it cannot be looked at.
+    pub fn look_closely(&self) -> Result<(), MirrorError> {
+        self.look(damage::look_closely)
+    }
+
+    /// Looks at one object that gave trouble.
+    ///
+    /// # Errors
+    /// [`MirrorError::Damaged`] when it is missing or broken; [`MirrorError::Local`] when it cannot be looked at.
+    pub fn look_at(&self, object: &str) -> Result<(), MirrorError> {
+        // What has no id cannot be looked at, and is no reason to doubt the mirror.
+        let Ok(id) = gix::ObjectId::from_hex(object.as_bytes()) else { return Ok(()) };
+        self.look(|repository| damage::look_at(repository, id))
+    }
+
+    fn look(&self, look: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>) -> Result<(), MirrorError> {
+        let damage = match open_options().open(&self.dir) {
+            Ok(repository) => look(&repository.to_thread_local()),
+            Err(error) => damage::unreadable(&self.dir, &error),
+        };
+        match damage.map_err(MirrorError::local("be looked at"))? {
+            None => Ok(()),
+            Some(cause) => Err(MirrorError::Damaged { cause }),
+        }
     }
 
     /// Brings the mirror up to date. Blocks for as long as that takes; a stalled read ends it.

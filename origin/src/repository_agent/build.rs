@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use weir_shared::commit_id::CommitId;
 
+use super::mirror_slot::MirrorSlot;
 use crate::blob_store::TemporaryBlob;
-use crate::mirror::{Mirror, MirrorError};
+use crate::mirror::MirrorError;
 use crate::publication::{Content, Reference, StateError};
 use crate::publisher::{PublishError, Publisher, Sighting};
-use crate::revision;
+use crate::revision::{self, RevisionError};
 use crate::service::Service;
 use crate::tarball::{self, Limits, TarballError};
 
@@ -58,10 +59,27 @@ impl From<PublishError> for ServiceFailure {
     }
 }
 
-fn tarball_failure(step: &'static str, error: &TarballError) -> ServiceFailure {
+/// What a tarball that cannot be made comes down to; an object that gave trouble is looked at, because the mirror may be
+/// damaged.
+fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &TarballError) -> ServiceFailure {
     // The mirror may be mended and the disk may get room; everything else is in the commit or in the configuration.
-    let passing = matches!(error, TarballError::Object { .. } | TarballError::Write(_) | TarballError::Interrupted);
+    let passing = match error {
+        TarballError::Object { id, .. } => {
+            mirror.lacks(id);
+            true
+        }
+        TarballError::Malformed { id, .. } => mirror.lacks(id),
+        TarballError::Write(_) | TarballError::Interrupted => true,
+        _ => false,
+    };
     ServiceFailure { step, reason: error.to_string(), lasting: !passing }
+}
+
+fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> ServiceFailure {
+    if matches!(error, RevisionError::Unreadable { .. }) {
+        mirror.trouble(Instant::now());
+    }
+    ServiceFailure::passing("resolve", error.to_string())
 }
 
 /// What a look at a service found.
@@ -78,16 +96,16 @@ pub(super) type Survey = Vec<(Arc<Service>, Result<Found, ServiceFailure>)>;
 
 /// Looks at services: where their refs are, and whether the content there is published or was built before.
 pub(super) fn survey(
-    mirror: &Mirror,
+    mirror: &MirrorSlot,
     publisher: &Publisher,
     services: &[Arc<Service>],
 ) -> Result<Survey, ServiceFailure> {
-    let repository = mirror.repository()?.to_thread_local();
+    let repository = mirror.get()?.repository()?.to_thread_local();
     let look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
-        let commit = revision::resolve(&repository, &service.revision)
-            .map_err(|error| ServiceFailure::passing("resolve", error.to_string()))?;
+        let commit =
+            revision::resolve(&repository, &service.revision).map_err(|error| revision_failure(mirror, &error))?;
         let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
-            .map_err(|error| tarball_failure("select", &error))?;
+            .map_err(|error| tarball_failure(mirror, "select", &error))?;
         Ok(Sighting { service: service.clone(), commit, key })
     };
     let mut survey = Survey::new();
@@ -108,7 +126,7 @@ pub(super) fn survey(
 
 /// What a build works with.
 pub(super) struct Workshop {
-    pub(super) mirror: Arc<Mirror>,
+    pub(super) mirror: Arc<MirrorSlot>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
 }
@@ -116,7 +134,7 @@ pub(super) struct Workshop {
 impl Workshop {
     /// Builds the content of a service where it was seen, and publishes it.
     pub(super) fn build(&self, seen: &Sighting, interrupt: &AtomicBool) -> Result<(), ServiceFailure> {
-        let repository = self.mirror.repository()?;
+        let repository = self.mirror.get()?.repository()?;
         let (content, blob) = self.make(&repository, &seen.service, &seen.commit, interrupt)?;
         self.publisher.settle_built(&seen.service, &seen.commit, &seen.key, content, blob, SystemTime::now())?;
         Ok(())
@@ -131,10 +149,10 @@ impl Workshop {
         interrupt: &AtomicBool,
     ) -> Result<bool, ServiceFailure> {
         let publication = stated.descriptor.publication();
-        let repository = self.mirror.repository()?;
+        let repository = self.mirror.get()?.repository()?;
         let local = repository.to_thread_local();
         let key = tarball::content_key(&local, &publication.commit, &service.repository, &service.selection)
-            .map_err(|error| tarball_failure("select", &error))?;
+            .map_err(|error| tarball_failure(&self.mirror, "select", &error))?;
         let (content, blob) = self.make(&repository, service, &publication.commit, interrupt)?;
         if content.digest != publication.digest {
             return Ok(false);
@@ -158,7 +176,7 @@ impl Workshop {
             self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
         let BuildOptions { limits, threads } = &self.options;
         let built = tarball::build(repository, commit, &service.selection, limits, *threads, &mut blob, interrupt)
-            .map_err(|error| tarball_failure("build", &error))?;
+            .map_err(|error| tarball_failure(&self.mirror, "build", &error))?;
         Ok((built.into(), blob))
     }
 }

@@ -33,7 +33,9 @@ impl Task {
                 false
             }
             Err(failure) => {
-                tracing::warn!(%blob, step = failure.step, reason = failure.reason, "a blob cannot be built again");
+                let reason = self.crew.data_dir.redact(&failure.reason);
+                self.mend_mirror();
+                tracing::warn!(%blob, step = failure.step, reason, "a blob cannot be built again");
                 reference.current && self.brought_up(&service).await
             }
         };

@@ -1,21 +1,58 @@
-//! A repository's mirror, opened when it is first needed. All of this blocks.
+//! A repository's mirror, opened when it is first needed, and set aside when it is damaged. All of this blocks.
 
+use std::fs;
+use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::data_dir::DataDir;
 use crate::mirror::{Mirror, MirrorError};
 
+/// A mirror that was set aside is not set aside again within this time: when the trouble comes back with the clone it
+/// is the upstream's, and cloning again and again would not help.
+const SET_ASIDE_GAP: Duration = Duration::from_secs(3600);
+
+/// Every byte of a mirror is read at most this often to find the reason of a fetch that fails.
+const CLOSE_LOOK_GAP: Duration = Duration::from_secs(3600);
+
+/// What a mirror that was set aside is called, in place of `git`. It goes when the new one is there.
+const SET_ASIDE: &str = "damaged";
+
 /// Where a repository's mirror is, and the mirror once it was opened. A job that uses it keeps the data directory.
 pub(super) struct MirrorSlot {
     path: PathBuf,
-    opened: Mutex<Option<Arc<Mirror>>>,
+    slot: Mutex<Slot>,
     _data_dir: DataDir,
+}
+
+#[derive(Default)]
+struct Slot {
+    opened: Option<Arc<Mirror>>,
+    doubt: Option<Doubt>,
+    looked_closely: Option<Instant>,
+    set_aside: Option<Instant>,
+}
+
+/// Why a mirror is not trusted.
+#[derive(Debug, Clone)]
+enum Doubt {
+    /// Something failed that damage would explain.
+    Trouble,
+    /// It is damaged, and this is how.
+    Damage(String),
+}
+
+/// The mirror for a poll.
+pub(super) struct ForPoll {
+    pub(super) mirror: Arc<Mirror>,
+    /// What was wrong with the one before, when it was set aside just now; this one is empty then.
+    pub(super) set_aside: Option<String>,
 }
 
 impl MirrorSlot {
     pub(super) fn new(path: PathBuf, data_dir: DataDir) -> Self {
-        Self { path, opened: Mutex::new(None), _data_dir: data_dir }
+        Self { path, slot: Mutex::default(), _data_dir: data_dir }
     }
 
     /// Whether there is anything to open: nothing, before the first clone.
@@ -23,26 +60,174 @@ impl MirrorSlot {
         self.path.is_dir()
     }
 
-    /// The mirror. A disk that was full or read-only is tried again.
+    /// The mirror, to be read. A disk that was full or read-only is tried again; a damaged mirror is left to the next
+    /// poll, which alone writes.
     pub(super) fn get(&self) -> Result<Arc<Mirror>, MirrorError> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mirror) = opened.as_ref() {
+        let mut slot = self.slot();
+        if let Some(mirror) = &slot.opened {
             return Ok(mirror.clone());
         }
-        let mirror = Arc::new(Mirror::open(&self.path)?);
-        *opened = Some(mirror.clone());
-        Ok(mirror)
+        let opened = Mirror::open(&self.path).inspect_err(|error| slot.suspect(error))?;
+        Ok(slot.opened.insert(Arc::new(opened)).clone())
     }
 
-    /// Removes the mirrors of the same repository at other URLs, once this one holds what it should.
+    /// The mirror, to be written by the one poll that runs. A damaged one is set aside and an empty one made.
+    pub(super) fn for_poll(&self, now: Instant) -> Result<ForPoll, MirrorError> {
+        let damage = match self.get() {
+            Ok(mirror) => match self.doubt_resolved(&mirror, now) {
+                None => return Ok(ForPoll { mirror, set_aside: None }),
+                Some(cause) => cause,
+            },
+            Err(MirrorError::Damaged { cause }) => cause,
+            Err(error) => return Err(error),
+        };
+        let mut slot = self.slot();
+        if !slot.may_set_aside(now) {
+            slot.doubt = Some(Doubt::Damage(damage.clone()));
+            return Err(MirrorError::Damaged { cause: damage });
+        }
+        slot.opened = None;
+        slot.doubt = None;
+        let aside = self.path.with_extension(SET_ASIDE);
+        remove(&aside)
+            .and_then(|()| fs::rename(&self.path, &aside))
+            .map_err(|error| MirrorError::Local { what: "be set aside", cause: error.to_string() })?;
+        slot.set_aside = Some(now);
+        let mirror = slot.opened.insert(Arc::new(Mirror::open(&self.path)?)).clone();
+        Ok(ForPoll { mirror, set_aside: Some(damage) })
+    }
+
+    /// What the doubt about a mirror comes down to: damage, or nothing.
+    fn doubt_resolved(&self, mirror: &Mirror, now: Instant) -> Option<String> {
+        let doubt = self.slot().doubt.take()?;
+        let found = match doubt {
+            Doubt::Damage(cause) => return Some(cause),
+            Doubt::Trouble => {
+                self.slot().looked_closely = Some(now);
+                // Without the lock, because this takes seconds for each gigabyte and others want to read meanwhile.
+                mirror.look_closely()
+            }
+        };
+        match found {
+            Err(MirrorError::Damaged { cause }) => Some(cause),
+            Ok(()) | Err(_) => None,
+        }
+    }
+
+    /// Something failed that a damaged mirror would explain: the next poll takes a close look, unless one was taken
+    /// not long ago.
+    pub(super) fn trouble(&self, now: Instant) {
+        let mut slot = self.slot();
+        let recently = slot.looked_closely.is_some_and(|looked| now < looked + CLOSE_LOOK_GAP);
+        if slot.doubt.is_none() && !recently {
+            slot.doubt = Some(Doubt::Trouble);
+        }
+    }
+
+    /// An object could not be used: whether it is missing or broken in the mirror, which is remembered for the next
+    /// poll.
+    pub(super) fn lacks(&self, object: &str) -> bool {
+        let looked = self.get().and_then(|mirror| mirror.look_at(object));
+        let Err(error) = looked else { return false };
+        self.slot().suspect(&error);
+        matches!(error, MirrorError::Damaged { .. })
+    }
+
+    /// Whether a poll would set the mirror aside or take a close look at it.
+    pub(super) fn wants_poll(&self, now: Instant) -> bool {
+        let slot = self.slot();
+        match &slot.doubt {
+            None => false,
+            Some(Doubt::Trouble) => true,
+            Some(Doubt::Damage(_)) => slot.may_set_aside(now),
+        }
+    }
+
+    /// Removes the mirrors of the same repository at other URLs, and one that was set aside, once this one holds what it
+    /// should.
     pub(super) fn remove_others(&self) {
-        let Some(siblings) = self.path.parent().and_then(|parent| std::fs::read_dir(parent).ok()) else { return };
+        let Some(siblings) = self.path.parent().and_then(|parent| fs::read_dir(parent).ok()) else { return };
         for sibling in siblings.flatten().map(|entry| entry.path()) {
-            // A clone under way stands beside as `<name>.git` with something after it.
-            let is_mirror = sibling.extension().is_some_and(|ending| ending == "git");
-            if is_mirror && sibling != self.path && std::fs::remove_dir_all(&sibling).is_ok() {
-                tracing::info!("the mirror of an earlier URL was removed");
+            // A mirror that is being made stands beside as `.<name>.git.new`.
+            let is_mirror = sibling.extension().is_some_and(|ending| ending == "git" || ending == SET_ASIDE);
+            if is_mirror && sibling != self.path && fs::remove_dir_all(&sibling).is_ok() {
+                tracing::info!("a mirror of an earlier URL, or one that was damaged, was removed");
             }
         }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    fn suspect(&mut self, error: &MirrorError) {
+        if let MirrorError::Damaged { cause } = error {
+            self.doubt = Some(Doubt::Damage(cause.clone()));
+        }
+    }
+
+    fn may_set_aside(&self, now: Instant) -> bool {
+        self.set_aside.is_none_or(|last| now >= last + SET_ASIDE_GAP)
+    }
+}
+
+fn remove(directory: &std::path::Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> (tempfile::TempDir, MirrorSlot) {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        let path = data_dir.mirror(&"shop".parse().unwrap(), "https://git.example/shop");
+        (dir, MirrorSlot::new(path, data_dir))
+    }
+
+    #[test]
+    fn a_damaged_mirror_is_set_aside_once_an_hour_and_removed_when_the_new_one_is_there() {
+        let (_dir, slot) = slot();
+        let now = Instant::now();
+        slot.get().unwrap();
+        let damaged = |slot: &MirrorSlot| {
+            fs::write(slot.path.join("HEAD"), "").unwrap();
+            slot.slot().opened = None;
+            assert!(matches!(slot.get(), Err(MirrorError::Damaged { .. })));
+        };
+        damaged(&slot);
+        assert!(slot.wants_poll(now));
+        assert!(slot.for_poll(now).unwrap().set_aside.is_some());
+        slot.get().unwrap();
+        assert!(slot.path.with_extension(SET_ASIDE).is_dir());
+
+        damaged(&slot);
+        assert!(!slot.wants_poll(now));
+        assert!(matches!(slot.for_poll(now), Err(MirrorError::Damaged { .. })));
+        let later = now + SET_ASIDE_GAP;
+        assert!(slot.wants_poll(later));
+        assert!(slot.for_poll(later).unwrap().set_aside.is_some());
+        slot.remove_others();
+        assert!(!slot.path.with_extension(SET_ASIDE).exists() && slot.exists());
+    }
+
+    #[test]
+    fn trouble_is_looked_at_closely_once_an_hour_and_a_sound_mirror_stays() {
+        let (_dir, slot) = slot();
+        let now = Instant::now();
+        slot.get().unwrap();
+        slot.trouble(now);
+        assert!(slot.wants_poll(now));
+        assert!(slot.for_poll(now).unwrap().set_aside.is_none());
+        slot.trouble(now);
+        assert!(!slot.wants_poll(now));
+        slot.trouble(now + CLOSE_LOOK_GAP);
+        assert!(slot.wants_poll(now + CLOSE_LOOK_GAP));
     }
 }

@@ -47,13 +47,22 @@ impl Task {
         if services.len() == self.services.len() {
             self.unsettled = unsettled;
         }
+        self.mend_mirror();
         self.crew.census.count();
         self.crew.published.notify_one();
     }
 
+    /// A mirror that was found damaged is set aside by the next poll: soon.
+    pub(super) fn mend_mirror(&mut self) {
+        let now = Instant::now();
+        if self.mirror.wants_poll(now) {
+            self.schedule.kick(now);
+        }
+    }
+
     async fn survey(&self, services: &[Arc<Service>]) -> Result<Survey, ServiceFailure> {
         let (mirror, publisher, services) = (self.mirror.clone(), self.crew.publisher.clone(), services.to_vec());
-        let job = Job::begin("survey", &self.crew.threads, move |_| survey(&*mirror.get()?, &publisher, &services));
+        let job = Job::begin("survey", &self.crew.threads, move |_| survey(&mirror, &publisher, &services));
         self.awaited("resolve", job, None).await
     }
 
@@ -83,7 +92,7 @@ impl Task {
         self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
         let (mirror, publisher, options) = (self.mirror.clone(), self.crew.publisher.clone(), self.crew.build);
         let job = Job::begin(&format!("build {}", service.name), &self.crew.threads, move |stop| {
-            work(&Workshop { mirror: mirror.get()?, publisher, options }, stop)
+            work(&Workshop { mirror, publisher, options }, stop)
         });
         let result = self.awaited("build", job, permit).await;
         self.state.send_modify(|state| state.phase = before);
@@ -101,7 +110,11 @@ impl Task {
         let mut job =
             job.map_err(|error| ServiceFailure::passing(step, format!("no thread can be started: {error}")))?;
         let deadline = self.config.build_timeout;
-        let fault = |fault: JobFault| ServiceFailure::passing(step, fault.to_string());
+        let fault = |fault: JobFault| {
+            // What panics may have come upon a pack that is cut short.
+            self.mirror.trouble(Instant::now());
+            ServiceFailure::passing(step, fault.to_string())
+        };
         if let Ok(ended) = tokio::time::timeout(deadline, &mut job).await {
             return ended.map_err(fault)?;
         }

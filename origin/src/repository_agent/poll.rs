@@ -10,6 +10,7 @@ use weir_shared::name::RepositoryName;
 use super::job::Job;
 use super::mirror_slot::MirrorSlot;
 use super::state::{Failure, Phase, RepositoryState};
+use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
 
@@ -29,6 +30,7 @@ pub(super) struct Poller {
     pub(super) threads: TaskTracker,
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
+    pub(super) data_dir: DataDir,
 }
 
 /// How a poll ended.
@@ -51,8 +53,15 @@ impl Poller {
         let mut watched = Watched::new(progress.snapshot(), begun);
         self.show(watched.progress);
         let (mirror, upstream, inner) = (self.mirror.clone(), self.upstream.clone(), progress.clone());
+        let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
-            mirror.get()?.poll(&upstream, &inner, interrupt)
+            let ready = mirror.for_poll(Instant::now())?;
+            ready.set_aside.inspect(|damage| set_aside(damage));
+            let result = ready.mirror.poll(&upstream, &inner, interrupt);
+            if result.as_ref().is_err_and(MirrorError::may_be_damage) {
+                mirror.trouble(Instant::now());
+            }
+            result
         })
         .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
         let mut overdue = None;
@@ -61,7 +70,10 @@ impl Poller {
                 ended = &mut job => return match ended {
                     Ok(Ok(poll)) => Ok(poll),
                     Ok(Err(error)) => Err(overdue.unwrap_or_else(|| failure(&error))),
-                    Err(fault) => Err(failed("fetch", fault.to_string())),
+                    Err(fault) => {
+                        self.mirror.trouble(Instant::now());
+                        Err(failed("fetch", fault.to_string()))
+                    }
                 },
                 () = tokio::time::sleep(LOOK_INTERVAL), if overdue.is_none() => {
                     let now = Instant::now();
@@ -82,6 +94,18 @@ impl Poller {
                     overdue = Some(late);
                 }
             }
+        }
+    }
+
+    /// Tells everybody that the mirror was set aside, from the thread that did it.
+    fn on_set_aside(&self) -> impl Fn(&String) + Send + 'static {
+        let (name, metrics, state) = (self.name.clone(), self.metrics.clone(), self.state.clone());
+        let data_dir = self.data_dir.clone();
+        move |damage| {
+            let damage = data_dir.redact(damage);
+            tracing::warn!(repository = %name, damage, "the mirror was damaged and set aside; it is cloned again");
+            metrics.mirrors_set_aside.with_label_values(&[name.as_str()]).inc();
+            state.send_modify(|state| state.mirrored = false);
         }
     }
 

@@ -87,6 +87,7 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         threads: crew.threads.clone(),
         name: config.name.clone(),
         metrics: crew.metrics.clone(),
+        data_dir: crew.data_dir.clone(),
     });
     let first = Instant::now() + first_delay(crew.repositories, config.poll_interval, fastrand::f64());
     let schedule = Schedule::new(config.poll_interval, first);
@@ -99,6 +100,7 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         schedule,
         unsettled: true,
         hopeless: HashMap::new(),
+        tidied: false,
         crew: crew.clone(),
     };
     let begun = drain.clone();
@@ -121,11 +123,13 @@ pub(super) struct Task {
     pub(super) mirror: Arc<MirrorSlot>,
     poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
-    schedule: Schedule,
+    pub(super) schedule: Schedule,
     /// The services must be looked at even if nothing moved.
     pub(super) unsettled: bool,
     /// The content whose build failed for good, and why; it is not tried again.
     pub(super) hopeless: HashMap<ServiceName, (ContentKey, ServiceFailure)>,
+    /// Whether mirrors that are of no use any more were removed since the start.
+    tidied: bool,
     pub(super) crew: Crew,
 }
 
@@ -195,6 +199,10 @@ impl Task {
         }
         if !before.mirrored {
             tracing::info!(repository = %name, "the repository is mirrored");
+        }
+        if !before.mirrored || !self.tidied {
+            // Also when a process before this one was stopped after its clone and before this.
+            self.tidied = true;
             self.remove_other_mirrors();
         }
         self.crew.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(1);
@@ -218,6 +226,7 @@ impl Task {
         }
         self.crew.metrics.repository_healthy.with_label_values(&[self.config.name.as_str()]).set(0);
         self.schedule.failed(Instant::now(), fastrand::f64());
+        self.mend_mirror();
         if timeout { "timeout" } else { "failed" }
     }
 

@@ -49,6 +49,14 @@ pub enum TarballError {
         /// What is wrong.
         cause: String,
     },
+    /// The mirror holds the object as the upstream made it, and it makes no sense.
+    #[error("object {id} makes no sense: {cause}")]
+    Malformed {
+        /// The object's id.
+        id: String,
+        /// What is wrong.
+        cause: String,
+    },
     /// The bytes could not be written where they should go.
     #[error("the tarball cannot be written: {0}")]
     Write(#[source] std::io::Error),
@@ -60,5 +68,9 @@ pub enum TarballError {
 impl TarballError {
     pub(super) fn object(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self::Object { id: id.to_string(), cause: cause.to_string() }
+    }
+
+    pub(super) fn malformed(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
+        Self::Malformed { id: id.to_string(), cause: cause.to_string() }
     }
 }

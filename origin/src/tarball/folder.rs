@@ -96,7 +96,7 @@ pub(super) fn read_tree(repo: &Repository, id: ObjectId) -> Result<Vec<TreeEntry
     let tree = repo.objects.find_tree_iter(&id, &mut buffer).map_err(|e| TarballError::object(id, e))?;
     let mut entries = Vec::new();
     for entry in tree {
-        let entry = entry.map_err(|e| TarballError::object(id, e))?;
+        let entry = entry.map_err(|e| TarballError::malformed(id, e))?;
         entries.push(TreeEntry { name: entry.filename.to_owned(), mode: entry.mode, id: entry.oid.to_owned() });
     }
     let order = |a: &TreeEntry, name: &[u8], is_tree: bool| {
@@ -108,7 +108,7 @@ pub(super) fn read_tree(repo: &Repository, id: ObjectId) -> Result<Vec<TreeEntry
         entry.mode.is_tree() && entries.binary_search_by(|other| order(other, &entry.name, false)).is_ok()
     };
     if !in_order || entries.iter().any(twice) {
-        return Err(TarballError::object(id, "the tree is out of order or has a name twice"));
+        return Err(TarballError::malformed(id, "the tree is out of order or has a name twice"));
     }
     Ok(entries)
 }
@@ -119,7 +119,7 @@ pub(super) fn blob_size(repo: &Repository, id: ObjectId) -> Result<u64, TarballE
     if header.kind() == gix::object::Kind::Blob {
         Ok(header.size())
     } else {
-        Err(TarballError::object(id, format_args!("a file was expected, but it is a {}", header.kind())))
+        Err(TarballError::malformed(id, format_args!("a file was expected, but it is a {}", header.kind())))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod configuration;
+mod damage;
 mod git_fixture;
 mod healing;
 mod mirror_polls;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::git_fixture::git_command;
+use crate::git_fixture::{Git, git_command};
 
 /// A bare repository and a work tree. Everything goes when it is dropped.
 pub(crate) struct Upstream {
@@ -45,6 +45,16 @@ impl Upstream {
         self.git(&["commit", "--quiet", "--message", file]);
         self.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
         self.git(&["rev-parse", "HEAD"])
+    }
+
+    /// Pushes a commit whose `folder` is a tree that has one name twice; the commit's id.
+    pub(crate) fn push_tree_with_a_name_twice(&self, folder: &str) -> String {
+        let work = Git { dir: self.work() };
+        let file = work.blob(b"x");
+        let bad = work.raw_tree(&[("100644", b"same", &file), ("100644", b"same", &file)]);
+        let commit = work.commit_tree(&[("40000", folder.as_bytes(), &bad)]);
+        self.git(&["push", "--quiet", "--force", "origin", &format!("{commit}:refs/heads/main")]);
+        commit.to_string()
     }
 
     /// Runs git in the work tree.

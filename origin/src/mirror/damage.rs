@@ -1,0 +1,207 @@
+//! Whether a mirror's files are whole. Git's files are not forced to the disk as they are written, so a power loss may
+//! leave any of them empty, cut short or filled with zeroes; and disks forget.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use gix::{ObjectId, Repository};
+
+use super::error::describe;
+
+/// The bytes of a checksum at the end of a pack and of its index.
+const CHECKSUM_BYTES: usize = 20;
+
+/// How much is read at a time while a checksum is made.
+const READ_BYTES: usize = 256 << 10;
+
+/// A quick look: whether every pack is the one that its index was made for and reaches its end, and whether everything
+/// that a ref names is there. The damage in plain words, if there is any.
+///
+/// # Errors
+/// The files cannot be looked at (too many are open, permission is missing): nothing is known then.
+pub(super) fn look(repository: &Repository) -> io::Result<Option<String>> {
+    // gix does without it, but the git program, which repacks, does not.
+    if let Some(damage) = head_is_a_ref(repository.git_dir()).or_else(damage_of)? {
+        return Ok(Some(damage));
+    }
+    for pack in packs(repository.git_dir())? {
+        if let Some(damage) = ends_fit(&pack).or_else(damage_of)? {
+            return Ok(Some(damage));
+        }
+    }
+    match first_missing_tip(repository) {
+        Ok(None) => Ok(None),
+        Ok(Some(name)) => Ok(Some(format!("what `{name}` points at is missing"))),
+        Err(error) => unreadable(repository.git_dir(), &error),
+    }
+}
+
+/// A thorough look: reads every pack and every index in full and compares their checksums.
+///
+/// # Errors
+/// As [`look`].
+pub(super) fn look_closely(repository: &Repository) -> io::Result<Option<String>> {
+    for pack in packs(repository.git_dir())? {
+        for file in [&pack, &pack.with_extension("idx")] {
+            if let Some(damage) = checksum_holds(file).or_else(damage_of)? {
+                return Ok(Some(damage));
+            }
+        }
+    }
+    look(repository)
+}
+
+/// Whether an object that gave trouble is missing or broken: the damage in plain words, if it is.
+///
+/// # Errors
+/// As [`look`].
+pub(super) fn look_at(repository: &Repository, id: ObjectId) -> io::Result<Option<String>> {
+    match repository.find_object(id) {
+        Ok(object) => match gix::objs::compute_hash(id.kind(), object.kind, &object.data) {
+            Ok(found) if found == id => Ok(None),
+            _ => Ok(Some(format!("object {id} has other bytes than its id says"))),
+        },
+        Err(error) => unreadable(repository.git_dir(), &error),
+    }
+}
+
+/// What an error of gix means: damage, unless the system does not let us read the files just now.
+pub(super) fn unreadable(directory: &Path, error: &gix::Error) -> io::Result<Option<String>> {
+    for name in ["HEAD", "config", "packed-refs"] {
+        can_be_read(&directory.join(name))?;
+    }
+    for pack in packs(directory)? {
+        can_be_read(&pack)?;
+        can_be_read(&pack.with_extension("idx"))?;
+    }
+    Ok(Some(describe(error)))
+}
+
+fn can_be_read(file: &Path) -> io::Result<()> {
+    let read = File::open(file).and_then(|mut file| file.read(&mut [0; 1]));
+    match read {
+        Err(error) if !is_damage(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an error of the file system says that the file is gone, cut short or unreadable for good.
+fn is_damage(error: &io::Error) -> bool {
+    /// A block that the disk cannot read back.
+    const EIO: i32 = 5;
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData)
+        || error.raw_os_error() == Some(EIO)
+}
+
+fn damage_of(error: io::Error) -> io::Result<Option<String>> {
+    if is_damage(&error) {
+        Ok(Some(format!("a pack or its index cannot be read: {}", error.kind())))
+    } else {
+        Err(error)
+    }
+}
+
+fn packs(directory: &Path) -> io::Result<Vec<std::path::PathBuf>> {
+    let entries = match fs::read_dir(directory.join("objects/pack")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "pack")).collect())
+}
+
+fn head_is_a_ref(directory: &Path) -> io::Result<Option<String>> {
+    let head = fs::read(directory.join("HEAD"))?;
+    Ok((!head.starts_with(b"ref: refs/")).then(|| "its HEAD is empty or makes no sense".to_owned()))
+}
+
+/// Whether a pack begins and ends as its index says.
+fn ends_fit(pack: &Path) -> io::Result<Option<String>> {
+    let mut start = [0; 4];
+    File::open(pack)?.read_exact(&mut start)?;
+    let of_pack = end_of(pack, CHECKSUM_BYTES)?;
+    let of_index = end_of(&pack.with_extension("idx"), 2 * CHECKSUM_BYTES)?;
+    let fits = start == *b"PACK" && of_index.starts_with(&of_pack) && of_pack.iter().any(|byte| *byte != 0);
+    Ok((!fits).then(|| "a pack is not the one that its index was made for".to_owned()))
+}
+
+fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut file = File::open(file)?;
+    if file.metadata()?.len() < bytes as u64 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    file.seek(SeekFrom::End(-(bytes as i64)))?;
+    let mut end = vec![0; bytes];
+    file.read_exact(&mut end)?;
+    Ok(end)
+}
+
+/// Whether a file's last bytes are the checksum of all before them, as in packs and in their indices.
+fn checksum_holds(path: &Path) -> io::Result<Option<String>> {
+    let expected = end_of(path, CHECKSUM_BYTES)?;
+    let file = File::open(path)?;
+    let mut rest = file.metadata()?.len() - CHECKSUM_BYTES as u64;
+    let mut hasher = gix::hash::hasher(gix::hash::Kind::Sha1);
+    let mut reader = file.take(rest);
+    let mut buffer = vec![0; READ_BYTES];
+    while rest > 0 {
+        let read = reader.read(&mut buffer)?;
+        if read == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        hasher.update(&buffer[..read]);
+        rest -= read as u64;
+    }
+    let holds = hasher.try_finalize().is_ok_and(|found| found.as_slice() == expected);
+    Ok((!holds).then(|| "a pack or its index has other bytes than its checksum says".to_owned()))
+}
+
+fn first_missing_tip(repository: &Repository) -> gix::Result<Option<String>> {
+    for reference in repository.references()?.all()? {
+        let reference = reference?;
+        if let Some(id) = reference.try_id()
+            && repository.try_find_header(id)?.is_none()
+        {
+            return Ok(Some(reference.name().as_bstr().to_string()));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_no_damage() {
+        for error in [ErrorKind::NotFound.into(), ErrorKind::UnexpectedEof.into(), io::Error::from_raw_os_error(5)] {
+            assert!(is_damage(&error), "{error}");
+        }
+        // Too many open files, no permission, no memory.
+        for code in [24, 13, 12] {
+            let error = io::Error::from_raw_os_error(code);
+            assert!(!is_damage(&error) && damage_of(error).is_err(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_pack_must_reach_the_end_that_its_index_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let pack = dir.path().join("pack-1.pack");
+        let put = |pack_bytes: &[u8], index_bytes: &[u8]| {
+            fs::write(&pack, pack_bytes).unwrap();
+            fs::write(pack.with_extension("idx"), index_bytes).unwrap();
+            ends_fit(&pack).or_else(damage_of).unwrap().is_none()
+        };
+        let (sum, own, zero) = ([7; 20], [9; 20], [0; 20]);
+        let whole = [&b"PACK..."[..], &sum].concat();
+        let index = [&b"index"[..], &sum, &own].concat();
+        assert!(put(&whole, &index));
+        assert!(!put(&whole[..whole.len() - 1], &index), "cut short");
+        assert!(!put(b"", &index) && !put(&whole, b""), "empty");
+        assert!(!put(&[&b"PACK..."[..], &zero].concat(), &[zero, zero].concat()), "zeroes");
+        fs::remove_file(pack.with_extension("idx")).unwrap();
+        assert!(ends_fit(&pack).or_else(damage_of).unwrap().is_some(), "gone");
+    }
+}

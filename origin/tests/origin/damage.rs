@@ -1,0 +1,137 @@
+//! Mirrors that a power loss or a disk has damaged: set aside and cloned again, with no hand on it.
+
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::git_fixture::git_command;
+use crate::node::{Home, Node, service};
+use crate::upstream::Upstream;
+
+const SET_ASIDE: &str = "weir_origin_mirrors_set_aside_total{repository=\"shop\"}";
+
+/// The one mirror of the repository.
+fn mirror(home: &Home) -> PathBuf {
+    let entries = fs::read_dir(home.data_dir().join("mirrors/shop")).unwrap();
+    let mut mirrors = entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().unwrap() == "git");
+    mirrors.next().unwrap()
+}
+
+fn packs(mirror: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(mirror.join("objects/pack")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|found| found == ending)).collect()
+}
+
+/// Overwrites the middle of a file in place, as a disk that forgets does.
+fn spoil_the_middle(file: &Path) {
+    let length = fs::metadata(file).unwrap().len();
+    let mut permissions = fs::metadata(file).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
+    fs::set_permissions(file, permissions).unwrap();
+    let mut file = fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.seek(SeekFrom::Start(12)).unwrap();
+    file.write_all(&vec![0; usize::try_from(length).unwrap() - 12 - 20]).unwrap();
+}
+
+fn cut_short(file: &Path) {
+    let length = fs::metadata(file).unwrap().len();
+    let bytes = fs::read(file).unwrap();
+    fs::remove_file(file).unwrap();
+    fs::write(file, &bytes[..usize::try_from(length).unwrap() / 2]).unwrap();
+}
+
+/// What is pushed now arrives, and the mirror is whole.
+async fn follows_again(home: &Home, node: &Node, upstream: &Upstream, damage: &str) {
+    let commit = upstream.push("deploy/app.yaml", damage.as_bytes());
+    node.running.kick(&crate::node::repository());
+    let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric(SET_ASIDE).await, 1.0, "{damage}");
+    let fsck = git_command(&mirror(home)).args(["fsck", "--full"]).output().unwrap();
+    assert!(fsck.status.success(), "{damage}: {}", String::from_utf8_lossy(&fsck.stderr));
+}
+
+#[tokio::test]
+async fn a_mirror_that_a_power_loss_damaged_is_cloned_again() {
+    type Damage = (&'static str, fn(&Path));
+    let damages: [Damage; 7] = [
+        ("HEAD is empty", |mirror| fs::write(mirror.join("HEAD"), "").unwrap()),
+        ("the configuration is zeroes", |mirror| fs::write(mirror.join("config"), [0; 66]).unwrap()),
+        ("packed-refs is zeroes", |mirror| fs::write(mirror.join("packed-refs"), [0; 300]).unwrap()),
+        ("the packs are cut short", |mirror| packs(mirror, "pack").iter().for_each(|pack| cut_short(pack))),
+        ("the indices are empty", |mirror| {
+            for index in packs(mirror, "idx") {
+                fs::remove_file(&index).unwrap();
+                fs::write(&index, "").unwrap();
+            }
+        }),
+        ("the packs never arrived", |mirror| {
+            packs(mirror, "pack").iter().for_each(|pack| fs::remove_file(pack).unwrap());
+        }),
+        ("nothing is in it", |mirror| {
+            fs::remove_dir_all(mirror).unwrap();
+            fs::create_dir(mirror).unwrap();
+        }),
+    ];
+    for (name, damage) in damages {
+        let (home, upstream) = (Home::new(), Upstream::small());
+        let (node, before) = home.start_published(&upstream).await;
+        node.running.cut().await;
+        damage(&mirror(&home));
+        let node = home.start(home.config(&upstream.url())).await;
+        assert_eq!(node.descriptor().await.bytes(), before.bytes(), "{name}: served meanwhile");
+        node.tarball(&before).await;
+        follows_again(&home, &node, &upstream, name).await;
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn objects_that_go_bad_under_a_running_origin_are_fetched_again() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, _) = home.start_published(&upstream).await;
+    packs(&mirror(&home), "pack").iter().for_each(|pack| spoil_the_middle(pack));
+    // Only the new file comes with the push; the other one is asked of the mirror.
+    let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
+    node.running.kick(&crate::node::repository());
+    let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
+    assert_eq!(crate::node::names(&node.tarball(&descriptor).await), ["app.yaml", "db.yaml"]);
+    assert_eq!(node.metric(SET_ASIDE).await, 1.0);
+    let siblings = || fs::read_dir(home.data_dir().join("mirrors/shop")).unwrap().count();
+    while siblings() > 1 {
+        tokio::task::yield_now().await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_bad_mirror_stays_where_it_is_while_the_upstream_is_away_and_what_is_published_is_served() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, before) = home.start_published(&upstream).await;
+    node.stop().await;
+    upstream.take_away();
+    fs::write(mirror(&home).join("HEAD"), "").unwrap();
+    let node = home.start(home.config(&upstream.url())).await;
+    node.repository(|state| state.attempts > 0 && !state.mirrored).await;
+    assert_eq!(node.descriptor().await.bytes(), before.bytes());
+    node.tarball(&before).await;
+    upstream.give_back();
+    follows_again(&home, &node, &upstream, "the upstream was away").await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_tree_that_makes_no_sense_is_the_upstream_s_and_no_damage() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, before) = home.start_published(&upstream).await;
+    let commit = upstream.push_tree_with_a_name_twice("deploy");
+    node.poll().await;
+    node.poll().await;
+    let condition = node.running.condition(&service()).unwrap().borrow().clone();
+    assert!(format!("{condition:?}").contains("makes no sense"), "{condition:?} {commit}");
+    assert_eq!(node.descriptor().await.bytes(), before.bytes());
+    assert_eq!(node.metric(SET_ASIDE).await, 0.0);
+    assert_eq!(node.metric("weir_origin_builds_total{result=\"failed\"}").await, 1.0, "not tried again and again");
+    node.stop().await;
+}
