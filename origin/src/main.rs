@@ -19,7 +19,8 @@ struct Arguments {
     /// The configuration, TOML; paths in it are relative to it.
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Checks the configuration and exits: 0 when it can be used, 2 with the reason when not.
+    /// Checks the configuration, opens the certificates and password files that it names, and exits: 0 when it can be
+    /// used, 2 with the reason when not.
     #[arg(long)]
     check_config: bool,
 }
@@ -35,6 +36,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         }
     };
     if arguments.check_config {
+        if let Err(error) = config.check_files() {
+            eprintln!("{error}");
+            return Ok(ExitCode::from(2));
+        }
         println!("configuration ok");
         return Ok(ExitCode::SUCCESS);
     }

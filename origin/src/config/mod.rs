@@ -12,10 +12,14 @@ use serde::Deserialize;
 use weir_shared::descriptor::Generation;
 use weir_shared::name::NodeName;
 use weir_shared::process::config::{self, ConfigError};
+use weir_shared::process::tls::{self, ClientAuth};
 
 pub use limits::LimitsConfig;
 pub use repository::RepositoryConfig;
 pub use service::ServiceConfig;
+
+/// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
+const LARGEST_FLOOR: Generation = 1 << 52;
 
 /// Everything an origin is told at its start.
 #[derive(Debug, Clone, Deserialize)]
@@ -102,6 +106,12 @@ impl Config {
     /// The whole makes no sense; the message names the repository or service and says what to change.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.limits.validate()?;
+        if self.generation_floor > LARGEST_FLOOR {
+            return Err(ConfigError::invalid(format!(
+                "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",
+                self.generation_floor
+            )));
+        }
         let mut repositories = HashSet::new();
         for repository in &self.repositories {
             if !repositories.insert(&repository.name) {
@@ -129,5 +139,17 @@ impl Config {
             service.selection()?;
         }
         Ok(())
+    }
+
+    /// Opens the files that the configuration names: for `--check-config`. (A start opens the origin's own, and each
+    /// poll its repository's, because those may come later and change.)
+    ///
+    /// # Errors
+    /// A file is missing or holds something else; the message names it.
+    pub fn check_files(&self) -> Result<(), ConfigError> {
+        let TlsConfig { certificate, key, client_ca } = &self.tls;
+        tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca })
+            .map_err(|error| ConfigError::invalid(format!("[tls]: {error}")))?;
+        self.repositories.iter().try_for_each(RepositoryConfig::check_files)
     }
 }

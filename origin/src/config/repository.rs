@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use weir_shared::name::RepositoryName;
 use weir_shared::process::config::{self, ConfigError, duration};
+use weir_shared::process::tls;
 
 use crate::mirror::Upstream;
 
@@ -14,6 +15,7 @@ const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// An upstream Git remote.
 #[derive(Debug, Clone, Deserialize)]
@@ -21,7 +23,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 pub struct RepositoryConfig {
     /// Its name here; services refer to it.
     pub name: RepositoryName,
-    /// Where it is: `https://`, `http://`, `ssh://`, `git://`, `file://`, or a path. Without user name and password.
+    /// Where it is: `https://`, `http://`, `git://`, `file://`, or a path. Without user name and password.
     pub url: String,
     /// How often it is asked whether something moved (jittered by a tenth). At least `1s`.
     #[serde(default = "default_poll_interval", with = "duration")]
@@ -100,6 +102,22 @@ impl RepositoryConfig {
         }
     }
 
+    /// Opens the files that are named.
+    pub(super) fn check_files(&self) -> Result<(), ConfigError> {
+        let named = |error: String| ConfigError::invalid(format!("repository `{}`: {error}", self.name));
+        if let Some(ca) = &self.ca {
+            tls::read_roots(ca).map_err(|error| named(format!("`ca`: {error}")))?;
+        }
+        if let Some(file) = &self.password_file {
+            let read = std::fs::read_to_string(file);
+            let password = read.map_err(|error| named(format!("`password_file` {}: {error}", file.display())))?;
+            if password.trim().is_empty() {
+                return Err(named(format!("`password_file` {} is empty", file.display())));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let wrong = |what: String| Err(ConfigError::invalid(format!("repository `{}`: {what}", self.name)));
         if self.url.is_empty() {
@@ -109,8 +127,10 @@ impl RepositoryConfig {
         let Ok(url) = gix::url::parse(self.url.as_str()) else {
             return wrong("`url` is not an address such as `https://git.example/acme/shop.git`".to_owned());
         };
-        let is_ssh = url.scheme == gix::url::Scheme::Ssh;
-        if url.password().is_some() || (url.user().is_some() && !is_ssh) {
+        if url.scheme == gix::url::Scheme::Ssh {
+            return wrong("`url` is of SSH, which is not supported yet: use `https://`".to_owned());
+        }
+        if url.password().is_some() || url.user().is_some() {
             return wrong(
                 "`url` holds a user name or a password: put the user into `username` and the password into a file \
                  named by `password_file`"
@@ -120,6 +140,13 @@ impl RepositoryConfig {
         match (&self.username, &self.password_file) {
             (Some(_), None) => return wrong("`username` needs `password_file`".to_owned()),
             (None, Some(_)) => return wrong("`password_file` needs `username`".to_owned()),
+            (Some(_), Some(_)) if url.scheme != gix::url::Scheme::Https => {
+                return wrong(
+                    "a password is sent over `https://` only, where nobody else can read it: change `url`, or take \
+                     `username` and `password_file` away"
+                        .to_owned(),
+                );
+            }
             _ => {}
         }
         for (key, value) in [
@@ -130,6 +157,9 @@ impl RepositoryConfig {
         ] {
             if value < SHORTEST_INTERVAL {
                 return wrong(format!("`{key}` must be at least `1s`"));
+            }
+            if value > LONGEST_INTERVAL {
+                return wrong(format!("`{key}` must be at most `366d`"));
             }
         }
         Ok(())

@@ -79,6 +79,11 @@ fn an_error_names_the_object_and_says_what_to_do() {
         (refused("username = \"ci\"\n", ""), ["shop", "username"]),
         (refused("password_file = \"git-password\"\n", ""), ["shop", "password_file"]),
         (refused("poll_interval = \"2m\"", "poll_interval = \"100ms\""), ["shop", "poll_interval"]),
+        (refused("poll_interval = \"2m\"", "poll_interval = \"500000000000y\""), ["shop", "at most"]),
+        (
+            refused("data_dir", "generation_floor = 18446744073709551615\ndata_dir"),
+            ["generation_floor", "milliseconds"],
+        ),
         (refused("include = [\"**/*.yaml\"]", "include = [\"!x\"]"), ["shop-prod", "!x"]),
         (refused("folder = \"deploy/prod\"", "folder = \"../etc\""), ["../etc", "folder"]),
         (refused("name = \"shop-prod\"", "name = \"Shop\""), ["Shop", "service"]),
@@ -92,18 +97,53 @@ fn an_error_names_the_object_and_says_what_to_do() {
 
 #[test]
 fn a_url_with_user_info_is_refused_without_repeating_it() {
-    for url in
-        ["https://ci:s3cret@git.example/a.git", "https://s3cret@git.example/a.git", "ssh://git:s3cret@git.example/a"]
-    {
+    for url in ["https://ci:s3cret@git.example/a.git", "https://s3cret@git.example/a.git"] {
         let error = refused("https://git.example/acme/shop.git", url);
         assert!(error.contains("`username`") && error.contains("`password_file`"), "{error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
-    load(&EXAMPLE.replace("https://git.example/acme/shop.git", "ssh://git@git.example/a.git")).unwrap();
+}
+
+#[test]
+fn a_password_is_for_https_alone_and_ssh_is_told_at_once() {
+    for url in ["http://git.example/a.git", "git://git.example/a.git", "file:///srv/a.git", "upstream/a.git"] {
+        let error = refused("https://git.example/acme/shop.git", url);
+        assert!(error.contains("shop") && error.contains("https://"), "{error}");
+        let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");
+        load(&without.replace("https://git.example/acme/shop.git", url)).unwrap();
+    }
+    for url in ["ssh://git:s3cret@git.example/a.git", "git@git.example:a.git"] {
+        let error = refused("https://git.example/acme/shop.git", url);
+        assert!(error.contains("SSH") && error.contains("https://") && !error.contains("s3cret"), "{error}");
+    }
+}
+
+#[test]
+fn a_check_opens_the_files_and_names_the_one_that_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    weir_shared::process::certificates::write(dir.path(), &[]).unwrap();
+    std::fs::copy(at("ca.pem"), at("git-ca.pem")).unwrap();
+    std::fs::write(at("git-password"), "s3cret\n").unwrap();
+    std::fs::write(at("origin.toml"), EXAMPLE).unwrap();
+    let check = || Config::load(&at("origin.toml")).unwrap().check_files().map_err(|error| error.to_string());
+    check().unwrap();
+    for name in ["origin.pem", "origin.key", "ca.pem", "git-ca.pem", "git-password"] {
+        let good = std::fs::read(at(name)).unwrap();
+        std::fs::remove_file(at(name)).unwrap();
+        let error = check().unwrap_err();
+        assert!(error.contains(&at(name).display().to_string()), "{name}: {error}");
+        std::fs::write(at(name), "").unwrap();
+        let error = check().unwrap_err();
+        assert!(error.contains(name), "{name}: {error}");
+        std::fs::write(at(name), good).unwrap();
+    }
+    check().unwrap();
 }
 
 #[test]
 fn a_path_as_url_is_relative_to_the_file() {
-    let config = load(&EXAMPLE.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
+    let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");
+    let config = load(&without.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
     assert!(std::path::Path::new(&config.repositories[0].url).is_absolute());
 }
