@@ -20,6 +20,7 @@ use crate::metrics::{Metrics, unix_seconds};
 use crate::poll::{Command, Exchange, Follower, Schedule, release_of};
 use crate::release::{Limits, RootLock, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
+use crate::supervise::supervise;
 
 /// Orders that wait for a service at the most; more say nothing new.
 const MAX_COMMANDS: usize = 8;
@@ -138,7 +139,7 @@ impl Start {
                 metrics: self.metrics.hook(&name),
                 drain: self.drain.clone(),
             };
-            self.drain.spawn(hook.run());
+            self.drain.spawn(supervise(hook, self.drain.clone()));
             switched
         });
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
@@ -160,7 +161,7 @@ impl Start {
             hook,
             drain: self.drain.clone(),
         };
-        self.drain.spawn(follower.run());
+        self.drain.spawn(supervise(follower, self.drain.clone()));
         Service { status: watched, commands }
     }
 }

@@ -19,6 +19,7 @@ mod once;
 mod poll;
 mod release;
 mod status;
+mod supervise;
 
 pub use agent::{Running, start};
 pub use config::Config;

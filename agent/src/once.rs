@@ -52,13 +52,17 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
                 Verdict::Failed(reason) => return Err(failed(reason)),
                 // What was begun is brought to its end; it has a time limit of its own.
                 Verdict::Working => {
-                    let _ = status.changed().await;
-                }
-                Verdict::Waiting(reason) => {
-                    if tokio::time::timeout_at(deadline, status.changed()).await.is_err() {
-                        return Err(failed(reason.unwrap_or_else(|| "no edge has answered in time".to_owned())));
+                    if status.changed().await.is_err() {
+                        return Err(failed("its task has ended".to_owned()));
                     }
                 }
+                Verdict::Waiting(reason) => match tokio::time::timeout_at(deadline, status.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Err(failed("its task has ended".to_owned())),
+                    Err(_) => {
+                        return Err(failed(reason.unwrap_or_else(|| "no edge has answered in time".to_owned())));
+                    }
+                },
             }
         }
     }

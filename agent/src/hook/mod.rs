@@ -15,6 +15,7 @@ use weir_shared::process::shutdown::Drain;
 use crate::metrics::{HookMetrics, unix_seconds};
 use crate::release::{HookJob, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
+use crate::supervise::Task;
 
 /// Runs one service's `exec`.
 pub(crate) struct Hook {
@@ -38,11 +39,15 @@ pub(crate) struct Run {
     timeout: Duration,
 }
 
-impl Hook {
-    /// Runs until the drain begins; a run under way is finished first.
-    pub(crate) async fn run(self) {
+impl Task for Hook {
+    /// A run under way is finished when the drain begins.
+    async fn run(&mut self) {
+        // Runs in a row that are still to be done, in this process: what cannot be recorded must not be repeated
+        // without a pause either.
+        let mut in_vain = 0u32;
         while !self.drain.has_begun() {
-            let Some(job) = self.directory.hook_job() else {
+            let Some(job) = self.directory.hook_begins() else {
+                in_vain = 0;
                 self.metrics.pending.set(0);
                 tokio::select! {
                     () = self.drain.begun() => return,
@@ -53,19 +58,32 @@ impl Hook {
             if self.once(&job).await {
                 continue;
             }
+            let pause = retry::pause(job.attempts.max(in_vain), fastrand::f64());
+            in_vain = in_vain.saturating_add(1);
             tokio::select! {
                 () = self.drain.begun() => return,
                 // A newer release does not wait for the older one's turn.
-                () = self.switched.notified() => {}
-                () = tokio::time::sleep(retry::pause(job.attempts, fastrand::f64())) => {}
+                () = self.switched.notified() => in_vain = 0,
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
+    fn panicked(&mut self, message: &str) {
+        self.metrics.error.inc();
+        tracing::error!(service = %self.service, message, "the task that runs exec panicked, which is a bug");
+        self.status.send_modify(|status| {
+            status.hook = HookState::Failed;
+            status.hook_failures += 1;
+            status.hook_error = Some(format!("the agent failed in itself, which is a bug: {message}"));
+        });
+    }
+}
+
+impl Hook {
     /// One run; whether it succeeded.
     async fn once(&self, job: &HookJob) -> bool {
         let release = job.release.directory;
-        self.directory.hook_begins(release);
         self.status.send_modify(|status| status.hook = HookState::Running);
         tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "exec begins");
         let text = |value: Option<String>| value.unwrap_or_default();

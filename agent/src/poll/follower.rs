@@ -14,6 +14,7 @@ use crate::fetch::{Answer, Tarball};
 use crate::metrics::{ServiceMetrics, unix_seconds};
 use crate::release::{Record, ReleaseError, ReleaseName, ServiceDirectory, State};
 use crate::status::{HookState, Release, ServiceStatus};
+use crate::supervise::Task;
 
 /// An order from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +66,9 @@ impl Why {
     }
 }
 
-impl Follower {
-    /// Runs until the drain begins. A download under way is abandoned then; a switch is finished.
-    pub(crate) async fn run(mut self) {
+impl Task for Follower {
+    /// A download under way is abandoned when the drain begins; a switch is finished.
+    async fn run(&mut self) {
         loop {
             let refresh = match self.schedule.due(Instant::now()) {
                 Due::Poll => false,
@@ -87,6 +88,14 @@ impl Follower {
         }
     }
 
+    fn panicked(&mut self, message: &str) {
+        self.exchange.metrics.attempt_failed("panic");
+        self.schedule.failed(false, None, Instant::now(), fastrand::f64());
+        self.ended_badly(format!("the agent failed in itself, which is a bug: {message}"), true);
+    }
+}
+
+impl Follower {
     /// One poll or refresh; `None` when the drain began meanwhile.
     async fn once(&mut self, refresh: bool) -> Option<()> {
         let state = self.directory.state();
@@ -186,8 +195,11 @@ impl Follower {
     }
 
     fn failed(&self, error: &PollError) {
+        self.ended_badly(error.to_string(), error.is_retryable());
+    }
+
+    fn ended_badly(&self, message: String, retryable: bool) {
         self.metrics.polls_error.inc();
-        let message = error.to_string();
         self.status.send_modify(|status| {
             // Once per reason: an edge that is away for an hour is one line, not a hundred.
             if status.last_error.as_ref() == Some(&message) {
@@ -198,7 +210,7 @@ impl Follower {
             status.polls += 1;
             status.errors += 1;
             status.last_error = Some(message);
-            status.last_error_retryable = error.is_retryable();
+            status.last_error_retryable = retryable;
             status.last_poll = Some(SystemTime::now());
         });
     }

@@ -21,6 +21,8 @@ const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 pub(super) struct Beneath {
     root: OwnedFd,
     last: Option<(Vec<u8>, OwnedFd)>,
+    /// Directories that were made.
+    made: u64,
 }
 
 /// Splits `a/b/c` into `a/b` and `c`.
@@ -39,7 +41,7 @@ pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
 impl Beneath {
     /// Everything below the directory at `path`, which is no symlink.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { root: rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?, last: None })
+        Ok(Self { root: rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?, last: None, made: 0 })
     }
 
     /// Opens the directory at a path; the empty one is the root.
@@ -98,7 +100,18 @@ impl Beneath {
         rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
         let directory = open_directory(parent, name)?;
         rustix::fs::fchmod(&directory, DIRECTORY_MODE)?;
+        self.made += 1;
         Ok(())
+    }
+
+    /// How many directories were made, also those that only stand above others.
+    pub(super) fn directories_made(&self) -> u64 {
+        self.made
+    }
+
+    /// What the directory itself is.
+    pub(super) fn stat_root(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::fstat(&self.root)?)
     }
 
     /// Makes a file with mode 0644 or 0755. It is an error when anything is there.
@@ -145,16 +158,17 @@ impl Beneath {
 
     /// Everything below, a directory before what is in it. Ends early when `visit` says so, by `false`.
     pub(super) fn walk(&mut self, mut visit: impl FnMut(&[u8], bool) -> bool) -> io::Result<()> {
-        let mut directories = vec![Vec::new()];
-        while let Some(path) = directories.pop() {
-            for entry in Dir::read_from(self.directory(&path)?)? {
-                let entry = entry?;
-                let name = entry.file_name().to_bytes();
-                if matches!(name, b"." | b"..") {
-                    continue;
-                }
-                let child = join(&path, name);
-                let is_directory = match entry.file_type() {
+        // Of each directory that is still to be listed its name, and how much of the path is that of its parent: a
+        // wide and deep tree has more bytes of paths than of anything else.
+        let mut waiting: Vec<(usize, Vec<u8>)> = vec![(0, Vec::new())];
+        let mut path = Vec::new();
+        while let Some((parent, name)) = waiting.pop() {
+            path.truncate(parent);
+            path = join(&path, &name);
+            for entry in list(self.directory(&path)?)? {
+                let (name, file_type) = entry?;
+                let child = join(&path, &name);
+                let is_directory = match file_type {
                     // Some file systems do not say it in the listing.
                     FileType::Unknown => self.stat(&child)?.is_some_and(|stat| is_type(&stat, FileType::Directory)),
                     file_type => file_type == FileType::Directory,
@@ -163,34 +177,37 @@ impl Beneath {
                     return Ok(());
                 }
                 if is_directory {
-                    directories.push(child);
+                    waiting.push((path.len(), name));
                 }
             }
         }
         Ok(())
     }
 
-    /// Removes everything below.
+    /// Removes everything below. A directory is moved to the top before it is emptied, so that no depth costs more than
+    /// another.
     pub(super) fn remove_contents(&mut self) -> io::Result<()> {
-        let mut files = Vec::new();
-        let mut directories = Vec::new();
-        self.walk(|path, is_directory| {
-            if is_directory {
-                directories.push(path.to_vec());
-            } else {
-                files.push(path.to_vec());
+        self.last = None;
+        let mut moved = 0u64;
+        let mut directories = remove_files(&self.root)?;
+        while let Some(name) = directories.pop() {
+            let directory = open_directory(&self.root, &name)?;
+            for below in remove_files(&directory)? {
+                directories.push(loop {
+                    let top = format!(".removed-{moved}").into_bytes();
+                    moved += 1;
+                    match rustix::fs::renameat(&directory, &below, &self.root, &top) {
+                        Ok(()) => break top,
+                        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                });
             }
-            true
-        })?;
-        for path in files {
-            let (parent, name) = split(&path);
-            rustix::fs::unlinkat(self.directory(parent)?, name, AtFlags::empty())?;
-        }
-        // The walk has a directory before what is in it.
-        for path in directories.into_iter().rev() {
-            self.last = None;
-            let (parent, name) = split(&path);
-            rustix::fs::unlinkat(self.directory(parent)?, name, AtFlags::REMOVEDIR)?;
+            match rustix::fs::unlinkat(&self.root, &name, AtFlags::REMOVEDIR) {
+                // It was empty, and another one was moved to its name and removed under it.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }
@@ -209,6 +226,39 @@ fn open_directory(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, DIRECTORY | OFlags::RDONLY, Mode::empty())?)
 }
 
+/// What is in a directory, but for itself and the one above.
+fn list(directory: &OwnedFd) -> io::Result<impl Iterator<Item = io::Result<(Vec<u8>, FileType)>> + use<>> {
+    Ok(Dir::read_from(directory)?.filter_map(|entry| match entry {
+        Err(error) => Some(Err(error.into())),
+        Ok(entry) => {
+            let name = entry.file_name().to_bytes();
+            (!matches!(name, b"." | b"..")).then(|| Ok((name.to_vec(), entry.file_type())))
+        }
+    }))
+}
+
+/// Removes what is in a directory but for the directories, whose names it returns.
+fn remove_files(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+    // Whatever was done to it: what is in it has to go. When that cannot be changed, it may not be needed.
+    let _ = rustix::fs::fchmod(directory, Mode::RWXU);
+    let entries = list(directory)?.collect::<io::Result<Vec<_>>>()?;
+    let mut directories = Vec::new();
+    for (name, file_type) in entries {
+        let is_directory = match file_type {
+            FileType::Unknown => {
+                is_type(&rustix::fs::statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW)?, FileType::Directory)
+            }
+            file_type => file_type == FileType::Directory,
+        };
+        if is_directory {
+            directories.push(name);
+        } else {
+            rustix::fs::unlinkat(directory, &name, AtFlags::empty())?;
+        }
+    }
+    Ok(directories)
+}
+
 fn file_mode(executable: bool) -> Mode {
     Mode::from_raw_mode(if executable { 0o755 } else { 0o644 })
 }
@@ -221,4 +271,47 @@ pub(super) fn is_type(stat: &Stat, file_type: FileType) -> bool {
 /// Whether a stat has exactly the mode that a release gives.
 pub(super) fn has_mode(stat: &Stat, executable: bool) -> bool {
     Mode::from_raw_mode(stat.st_mode) == file_mode(executable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_below_is_seen_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("tree");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(dir.path().join("outside"), "").unwrap();
+        let mut beneath = Beneath::open(&root).unwrap();
+        let deep = vec!["d"; 3000].join("/");
+        let mut expected = Vec::new();
+        // Names that the removal uses itself are among them.
+        for path in ["a/b/c", "a/b/d", "a/e", ".removed-0/.removed-1/x", ".removed-2", "z/.removed-3/y/v"] {
+            drop(beneath.create_file(path.as_bytes(), false).unwrap());
+            expected.push(path.to_owned());
+        }
+        drop(beneath.create_file(format!("{deep}/file").as_bytes(), false).unwrap());
+        beneath.create_symlink(b"a/link", b"../../outside").unwrap();
+        beneath.create_symlink(b"a/to-directory", b"b").unwrap();
+        beneath.create_directory(b"empty").unwrap();
+        assert_eq!(beneath.directories_made(), 2 + 2 + 3 + 3000 + 1);
+        let mut seen = Vec::new();
+        beneath
+            .walk(|path, is_directory| {
+                if !is_directory {
+                    seen.push(String::from_utf8(path.to_vec()).unwrap());
+                }
+                true
+            })
+            .unwrap();
+        expected.extend([format!("{deep}/file"), "a/link".to_owned(), "a/to-directory".to_owned()]);
+        expected.sort();
+        seen.sort();
+        assert_eq!(seen, expected);
+        rustix::fs::chmod(root.join("a/b"), Mode::RUSR | Mode::XUSR).unwrap();
+        beneath.remove_contents().unwrap();
+        assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
+        assert!(dir.path().join("outside").exists(), "no link is followed");
+    }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use weir_shared::entry_path::percent_encode;
 
 use super::beneath::{Beneath, has_mode, is_type};
@@ -37,68 +38,125 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(difference(b".", "the release is missing"));
         }
+        Err(error) if is_damage(&error) => return Ok(difference(b".", UNREADABLE)),
         Err(error) => return Err(error.into()),
     };
+    if !has_mode(&beneath.stat_root()?, true) {
+        return Ok(difference(b".", "its mode was changed"));
+    }
     let mut reader = TarReader::new(tarball);
+    // Of each path its hash: paths may be long, and each has all those above it.
     let mut expected = HashSet::new();
     while let Some(entry) = reader.next()? {
-        if let Some(what) = compare_entry(&entry, &mut reader, &mut beneath)? {
-            return Ok(difference(&entry.path, what));
+        match compare_entry(&entry, &mut reader, &mut beneath) {
+            Ok(None) => {}
+            Ok(Some(what)) => return Ok(difference(&entry.path, what)),
+            Err(CompareError::Release(error)) if is_damage(&error) => return Ok(difference(&entry.path, UNREADABLE)),
+            Err(CompareError::Release(error) | CompareError::Tarball(error)) => return Err(error.into()),
         }
         // The directories above stand for themselves, also where the tarball does not name them.
         let ends = entry.path.iter().enumerate().rev().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         for end in ends {
-            if !expected.insert(entry.path[..end].to_vec()) {
+            if !expected.insert(blake3::hash(&entry.path[..end])) {
                 break;
             }
         }
-        expected.insert(entry.path);
+        expected.insert(blake3::hash(&entry.path));
     }
     let mut extra = None;
-    beneath.walk(|path, _| {
-        if !expected.contains(path) {
+    let walked = beneath.walk(|path, _| {
+        if !expected.contains(&blake3::hash(path)) {
             extra = Some(path.to_vec());
         }
         extra.is_none()
-    })?;
+    });
+    match walked {
+        Err(error) if is_damage(&error) => return Ok(difference(b".", UNREADABLE)),
+        walked => walked?,
+    }
     Ok(extra.and_then(|path| difference(&path, "it is not in the tarball")))
+}
+
+const UNREADABLE: &str = "it cannot be read";
+
+/// Which side failed.
+enum CompareError {
+    Tarball(io::Error),
+    Release(io::Error),
+}
+
+/// Whether an error says that the files are damaged, and not that the machine has no more of something.
+fn is_damage(error: &io::Error) -> bool {
+    let damage =
+        [Errno::IO, Errno::ACCESS, Errno::PERM, Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::ISDIR, Errno::BADMSG];
+    Errno::from_io_error(error).is_some_and(|errno| damage.contains(&errno))
 }
 
 fn compare_entry<R: Read>(
     entry: &Entry,
     reader: &mut TarReader<R>,
     beneath: &mut Beneath,
-) -> Result<Option<&'static str>, TarError> {
-    let Some(stat) = beneath.stat(&entry.path)? else { return Ok(Some("it is missing")) };
+) -> Result<Option<&'static str>, CompareError> {
+    let Some(stat) = beneath.stat(&entry.path).map_err(CompareError::Release)? else {
+        return Ok(Some("it is missing"));
+    };
     Ok(match &entry.kind {
         Kind::Directory if !is_type(&stat, FileType::Directory) => Some("it is no directory"),
         Kind::Directory => (!has_mode(&stat, true)).then_some("its mode was changed"),
         Kind::Symlink { .. } if !is_type(&stat, FileType::Symlink) => Some("it is no symlink"),
-        Kind::Symlink { target } => (beneath.read_link(&entry.path)? != *target).then_some("its target was changed"),
+        Kind::Symlink { target } => {
+            let found = beneath.read_link(&entry.path).map_err(CompareError::Release)?;
+            (found != *target).then_some("its target was changed")
+        }
         Kind::File { .. } if !is_type(&stat, FileType::RegularFile) => Some("it is no file"),
         Kind::File { executable, .. } if !has_mode(&stat, *executable) => Some("its mode was changed"),
         Kind::File { size, .. } if u64::try_from(stat.st_size) != Ok(*size) => Some("its size was changed"),
         Kind::File { .. } => {
-            let file = beneath.open_file(&entry.path)?;
+            let file = beneath.open_file(&entry.path).map_err(CompareError::Release)?;
             (!equal(reader.contents(), file)?).then_some("its contents were changed")
         }
     })
 }
 
-/// Whether two readers have the same bytes to the end.
-fn equal(mut one: impl Read, mut other: impl Read) -> io::Result<bool> {
+/// Whether the contents of an entry and a file have the same bytes to the end.
+fn equal(mut tarball: impl Read, mut file: impl Read) -> Result<bool, CompareError> {
     const PART: usize = 64 << 10;
     let (mut a, mut b) = (Vec::with_capacity(PART), Vec::with_capacity(PART));
     loop {
         a.clear();
         b.clear();
-        one.by_ref().take(PART as u64).read_to_end(&mut a)?;
-        other.by_ref().take(PART as u64).read_to_end(&mut b)?;
+        tarball.by_ref().take(PART as u64).read_to_end(&mut a).map_err(CompareError::Tarball)?;
+        file.by_ref().take(PART as u64).read_to_end(&mut b).map_err(CompareError::Release)?;
         if a != b {
             return Ok(false);
         }
         if a.is_empty() {
             return Ok(true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Broken(Errno);
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+    }
+
+    #[test]
+    fn a_file_that_the_disk_no_longer_gives_is_a_difference() {
+        let error = equal(&b"a"[..], Broken(Errno::IO)).err();
+        assert!(matches!(error, Some(CompareError::Release(error)) if is_damage(&error)));
+        let error = equal(&b"a"[..], Broken(Errno::MFILE)).err();
+        assert!(
+            matches!(error, Some(CompareError::Release(error)) if !is_damage(&error)),
+            "that is the agent's trouble"
+        );
+        assert!(matches!(equal(Broken(Errno::IO), &b"a"[..]), Err(CompareError::Tarball(_))));
     }
 }

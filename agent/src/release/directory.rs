@@ -17,7 +17,7 @@ use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};
 use super::lock::RootLock;
 use super::name::ReleaseName;
-use super::state::{HookMark, Record, State};
+use super::state::{HookJob, HookMark, Record, State};
 use super::state_file::{read_state, write_state};
 use super::switch::{read_link, write_link};
 use super::tar_reader::TarError;
@@ -27,15 +27,6 @@ use super::{prune, state_file, switch};
 
 pub(super) const RELEASES: &str = "releases";
 pub(super) const INCOMING: &str = "incoming";
-
-/// An `exec` that has to run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HookJob {
-    pub(crate) release: Record,
-    pub(crate) previous: Option<TarballDigest>,
-    /// Runs for this release that failed.
-    pub(crate) attempts: u32,
-}
 
 /// The folder of one service.
 pub(crate) struct ServiceDirectory {
@@ -73,7 +64,10 @@ impl ServiceDirectory {
         let link = read_link(&path)?;
         switch::remove_leftovers(&path)?;
         state_file::remove_leftovers(&path)?;
-        prune::remove_leftovers(&path)?;
+        if let Err(error) = prune::remove_leftovers(&path) {
+            // It costs room on the disk, and nobody looks there: no reason not to follow.
+            tracing::warn!(%service, %error, "what a killed agent left cannot be removed");
+        }
         let state = read_state(&path)?;
         let repaired = state.repaired(link);
         let memory = Mutex::new(Memory { state, in_use: None });
@@ -121,7 +115,11 @@ impl ServiceDirectory {
         for name in (first..).map(|number| ReleaseName::new(digest, number)) {
             let path = self.release_path(name);
             match fs::symlink_metadata(&path) {
-                Ok(_) if compare(rewound(tarball)?, &path)?.is_none() => return Ok(name),
+                Ok(_) if compare(rewound(tarball)?, &path)?.is_none() => {
+                    // Whoever gave it its name may have been killed before that was on disk.
+                    sync_directory(&self.path.join(RELEASES))?;
+                    return Ok(name);
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.unpack(tarball, name)?;
@@ -184,14 +182,15 @@ impl ServiceDirectory {
 
     /// The `exec` that has to run now, if any.
     pub(crate) fn hook_job(&self) -> Option<HookJob> {
-        let state = &self.memory().state;
-        let release = state.release.clone().filter(|_| state.hook == HookMark::Pending)?;
-        Some(HookJob { release, previous: state.previous_digest(), attempts: state.hook_attempts })
+        self.memory().state.hook_job()
     }
 
-    /// `exec` begins to run in a release.
-    pub(crate) fn hook_begins(&self, release: ReleaseName) {
-        self.memory().in_use = Some(release);
+    /// The `exec` that has to run now, if any. From now on it is taken to run: its release is not pruned.
+    pub(crate) fn hook_begins(&self) -> Option<HookJob> {
+        let mut memory = self.memory();
+        let job = memory.state.hook_job();
+        memory.in_use = job.as_ref().map(|job| job.release.directory);
+        job
     }
 
     /// `exec` ended. It says nothing about the present release when that is another one by now.

@@ -22,9 +22,9 @@ mod tar_reader;
 mod tree;
 mod unpack;
 
-pub(crate) use directory::{HookJob, ServiceDirectory};
+pub(crate) use directory::ServiceDirectory;
 pub(crate) use error::ReleaseError;
 pub(crate) use lock::RootLock;
 pub use name::{ReleaseName, ReleaseNameError};
-pub(crate) use state::{Record, State};
+pub(crate) use state::{HookJob, Record, State};
 pub(crate) use unpack::Limits;

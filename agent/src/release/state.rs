@@ -34,6 +34,15 @@ pub(crate) enum HookMark {
     Done,
 }
 
+/// An `exec` that has to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HookJob {
+    pub(crate) release: Record,
+    pub(crate) previous: Option<TarballDigest>,
+    /// Runs for this release that failed.
+    pub(crate) attempts: u32,
+}
+
 /// The file `state`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -123,9 +132,11 @@ impl State {
         Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
     }
 
-    /// The digest of the previous release.
-    pub(crate) fn previous_digest(&self) -> Option<TarballDigest> {
-        self.previous.as_ref().map(|previous| previous.directory.digest())
+    /// The `exec` that has to run now, if any.
+    pub(crate) fn hook_job(&self) -> Option<HookJob> {
+        let release = self.release.clone().filter(|_| self.hook == HookMark::Pending)?;
+        let previous = self.previous.as_ref().map(|previous| previous.directory.digest());
+        Some(HookJob { release, previous, attempts: self.hook_attempts })
     }
 
     /// When an edge last confirmed the release, as far as it was written.

@@ -12,7 +12,7 @@ const MAX_PATH_BYTES: usize = 64 << 10;
 /// What a tarball may hold at the most.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Entries of any kind.
+    /// Entries of any kind, and directories that only stand above them.
     pub(crate) max_files: u64,
     /// Bytes of all files together.
     pub(crate) max_bytes: u64,
@@ -29,10 +29,7 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
     while let Some(entry) = reader.next()? {
         let path = &entry.path;
         let refused = |reason| TarError::refused(path, reason);
-        files += 1;
-        if files > limits.max_files {
-            return Err(refused("the tarball has more entries than `max_files`"));
-        }
+        files += u64::from(entry.kind != Kind::Directory);
         if path.len() > MAX_PATH_BYTES {
             return Err(refused("the path is too long"));
         }
@@ -55,6 +52,9 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
             _ if is_in_the_way(&error) => refused("a file or a symlink stands where a directory should"),
             _ => error.into(),
         })?;
+        if files + beneath.directories_made() > limits.max_files {
+            return Err(refused("the tarball has more entries than `max_files`"));
+        }
     }
     beneath.sync()?;
     Ok(())

@@ -80,3 +80,22 @@ async fn other_kinds_duplicates_and_garbage() {
 async fn a_bomb_is_no_bigger_than_the_limit() {
     is_refused(vec![("larger", Tarball::new().file("zeros", vec![0; 20 << 20]).finish())]).await;
 }
+
+#[tokio::test]
+async fn folders_that_no_entry_names_count_too() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let mut config = world.config(&[edge.url()]);
+    config.max_files = 100;
+    let tree = |depth: usize| {
+        let above = vec!["d"; depth].join("/");
+        Tarball::new().file(format!("{above}/file"), "").file(format!("{above}/other"), "").finish()
+    };
+    edge.answers.publish(&shop(), tree(98));
+    let mut agent = Agent::with_release(config).await;
+    edge.answers.publish(&shop(), tree(99));
+    let error = agent.poll().await.last_error.unwrap();
+    assert!(error.contains("max_files"), "{error}");
+    world.assert_no_leftovers();
+    agent.stop().await;
+}

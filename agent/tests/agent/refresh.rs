@@ -43,7 +43,8 @@ async fn every_difference_is_repaired_beside_and_exec_runs_again() {
     let mut config = world.config(&[edge.url()]);
     config.services[0].exec = Some("true".to_owned());
     let mut agent = Agent::with_release(config).await;
-    let damages: [(&str, Damage); 9] = [
+    let damages: [(&str, Damage); 10] = [
+        ("mode of all", |at| std::fs::set_permissions(at, PermissionsExt::from_mode(0o700)).unwrap()),
         ("contents", |at| std::fs::write(at.join("a"), "aab").unwrap()),
         ("size", |at| std::fs::write(at.join("a"), "aaaa").unwrap()),
         ("missing file", |at| std::fs::remove_file(at.join("d/b")).unwrap()),

@@ -1,0 +1,95 @@
+//! A service's task that panics is said so and started again: a bug in what one tarball or one answer meets must not
+//! end the following of a service in silence.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::time::Duration;
+
+use weir_shared::process::shutdown::Drain;
+
+/// The first pause after a panic; doubled by each up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// A task that can go on after a panic: what it owns is on disk, or whole after each step.
+pub(crate) trait Task: Send {
+    /// Runs until the drain begins.
+    fn run(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// It panicked, and will be run again.
+    fn panicked(&mut self, message: &str);
+}
+
+/// Runs a task until it ends by itself or the drain begins.
+pub(crate) async fn supervise(task: impl Task, drain: Drain) {
+    supervise_with(task, drain, FIRST_PAUSE).await;
+}
+
+async fn supervise_with(mut task: impl Task, drain: Drain, mut pause: Duration) {
+    while let Err(message) = caught(task.run()).await {
+        task.panicked(&message);
+        tokio::select! {
+            () = drain.begun() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// What a future comes to, or with which words it panicked.
+async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => std::task::Poll::Ready(Err(words(panic.as_ref()))),
+    })
+    .await
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without words").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    struct Clumsy {
+        runs: usize,
+        good_after: usize,
+        heard: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Task for Clumsy {
+        async fn run(&mut self) {
+            tokio::task::yield_now().await;
+            self.runs += 1;
+            assert!(self.runs > self.good_after, "run {}", self.runs);
+        }
+
+        fn panicked(&mut self, message: &str) {
+            self.heard.lock().unwrap().push(message.to_owned());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_panics_is_run_again_until_it_ends_well_or_the_drain_begins() {
+        let heard = Arc::<Mutex<Vec<String>>>::default();
+        let task = Clumsy { runs: 0, good_after: 2, heard: heard.clone() };
+        supervise_with(task, Drain::new(), Duration::from_millis(1)).await;
+        assert_eq!(*heard.lock().unwrap(), ["run 1", "run 2"]);
+
+        let drain = Drain::new();
+        drain.spawn(supervise_with(
+            Clumsy { runs: 0, good_after: usize::MAX, heard },
+            drain.clone(),
+            Duration::from_secs(3600),
+        ));
+        assert!(drain.finish(Duration::from_secs(60)).await);
+    }
+}
