@@ -11,7 +11,7 @@ use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
 use super::decision::{self, Content, Decision, Statement};
-use super::retention;
+use super::retention::{self, Superseded};
 use crate::tarball::ContentKey;
 
 /// Service and digest.
@@ -298,16 +298,21 @@ fn supersede(history: &mut History<'_>, superseded: &Descriptor, now: SystemTime
 
 fn expired(history: &History<'_>, now: SystemTime) -> Result<Vec<(String, [u8; 32])>, StateError> {
     let mut expired = Vec::new();
-    let mut versions: Vec<(SystemTime, (String, [u8; 32]))> = Vec::new();
+    let mut versions: Vec<Superseded<(String, [u8; 32])>> = Vec::new();
     // Rows come in the order of services.
     for row in history.iter()? {
         let (key, value) = row?;
         let (service, digest) = key.value();
-        if versions.last().is_some_and(|(_, (other, _))| other != service) {
+        if versions.last().is_some_and(|last| last.version.0 != service) {
             expired.extend(retention::expired(std::mem::take(&mut versions), now));
         }
-        let superseded_at = UNIX_EPOCH + Duration::from_millis(value.value().0);
-        versions.push((superseded_at, (service.to_owned(), *digest)));
+        let (at, bytes) = value.value();
+        versions.push(Superseded {
+            // What cannot be read cannot be served either, and is the first to go.
+            generation: parse(bytes).map_or(0, |descriptor| descriptor.publication().generation),
+            at: UNIX_EPOCH + Duration::from_millis(at),
+            version: (service.to_owned(), *digest),
+        });
     }
     expired.extend(retention::expired(versions, now));
     Ok(expired)
