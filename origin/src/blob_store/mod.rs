@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_shared::digest::BlobDigest;
 
 pub(crate) use temporary::TemporaryBlob;
+use temporary::sync_folder;
 
 /// How much is read at a time while a blob is verified.
 const VERIFY_READ_BYTES: usize = 256 << 10;
@@ -57,6 +58,9 @@ impl BlobStore {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => fs::create_dir_all(&temporary)?,
         }
+        if let Some(parent) = root.parent() {
+            sync_folder(parent)?;
+        }
         Ok(Self { root: root.to_owned(), names: Mutex::new(()) })
     }
 
@@ -92,9 +96,11 @@ impl BlobStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Missing),
             Err(error) => return Err(error.into()),
         };
-        let (found, size) = hash(&mut file)?;
-        if found == *digest {
-            return Ok(OpenBlob { file, size });
+        match hash(&mut file) {
+            Ok((found, size)) if found == *digest => return Ok(OpenBlob { file, size }),
+            Ok(_) => {}
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error.into()),
         }
         let opened = file.metadata()?;
         let _names = self.names();
@@ -104,6 +110,12 @@ impl BlobStore {
         }
         Err(BlobError::Corrupt)
     }
+}
+
+/// Whether the disk cannot read back what it was given: as good as other bytes.
+fn is_lost(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    error.raw_os_error() == Some(EIO)
 }
 
 fn hash(file: &mut File) -> io::Result<(BlobDigest, u64)> {
@@ -144,6 +156,12 @@ mod tests {
         assert!(matches!(store.open_verified(&digest), Err(BlobError::Missing)));
         keep(&store, b"some bytes");
         store.open_verified(&digest).unwrap();
+    }
+
+    #[test]
+    fn a_bad_block_is_lost_and_a_want_of_memory_passes() {
+        assert!(is_lost(&io::Error::from_raw_os_error(5)));
+        assert!(!is_lost(&io::Error::from_raw_os_error(12)) && !is_lost(&io::ErrorKind::PermissionDenied.into()));
     }
 
     #[test]

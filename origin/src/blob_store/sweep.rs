@@ -39,8 +39,14 @@ impl BlobStore {
                     swept.blobs += 1;
                     swept.bytes += file.metadata()?.len();
                 } else {
-                    fs::remove_file(file.path())?;
-                    swept.removed += 1;
+                    match fs::remove_file(file.path()) {
+                        // A request found it corrupt and was faster.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        removed => {
+                            removed?;
+                            swept.removed += 1;
+                        }
+                    }
                 }
             }
         }

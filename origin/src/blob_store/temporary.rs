@@ -36,10 +36,10 @@ impl TemporaryBlob<'_> {
         file.as_file().sync_all()?;
         let path = self.store.path(digest);
         let folder = path.parent().expect("a blob's path has a folder");
-        if !folder.is_dir() {
-            fs::create_dir_all(folder)?;
-            sync_folder(&self.store.root)?;
-        }
+        // The folder may have been made just now by another thread, or by a process that was killed before it got to
+        // this; a folder that is on the disk already costs next to nothing here.
+        fs::create_dir_all(folder)?;
+        sync_folder(&self.store.root)?;
         let names = self.store.names();
         file.persist(&path).map_err(|error| without_path(&error.error))?;
         drop(names);
@@ -58,7 +58,7 @@ impl Write for TemporaryBlob<'_> {
 }
 
 /// A rename is durable once its folder is.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
