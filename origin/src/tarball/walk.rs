@@ -207,7 +207,9 @@ impl Walk<'_> {
 
     fn omit(&mut self, reason: OmissionReason) -> Result<(), TarballError> {
         let path = entry_path::percent_encode(&self.path[self.prefix_bytes..]);
-        self.omission_bytes += path.len() + 48;
+        // Quotes and backslashes take two bytes in JSON; controls are percent-encoded already.
+        let escaped = path.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+        self.omission_bytes += path.len() + escaped + 48;
         if self.omission_bytes > MAX_OMISSION_BYTES {
             return Err(TarballError::TooManyOmissions);
         }
