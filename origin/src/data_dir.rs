@@ -1,5 +1,6 @@
 //! The data directory: its layout, and the lock that keeps a second process out of it.
 
+use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,16 @@ impl DataDir {
         self.root.join("mirrors")
     }
 
+    /// The folders of mirrors of repositories that are not `configured`, in the order of their names. Nothing removes
+    /// them: a name that was mistyped for a day must not cost a clone.
+    pub(crate) fn unused_mirrors(&self, configured: &HashSet<&str>) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.mirrors()).into_iter().flatten().flatten();
+        let unused = entries.filter(|entry| !entry.file_name().to_str().is_some_and(|name| configured.contains(name)));
+        let mut paths: Vec<PathBuf> = unused.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        paths.sort();
+        paths
+    }
+
     /// The mirror of a repository at a URL. Another URL is another mirror: what was fetched from one place must never
     /// be published as the content of another.
     pub(crate) fn mirror(&self, repository: &RepositoryName, url: &str) -> PathBuf {
@@ -89,6 +100,19 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         let text = format!("cannot lock '{}'", data.mirrors().join("shop/x.git/packed-refs.lock").display());
         assert_eq!(data.redact(&text), "cannot lock '<data_dir>/mirrors/shop/x.git/packed-refs.lock'");
+    }
+
+    #[test]
+    fn mirrors_that_nobody_configures_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert!(data.unused_mirrors(&["shop"].into()).is_empty(), "no mirror at all");
+        for name in ["shop", "old", "older"] {
+            std::fs::create_dir_all(data.mirrors().join(name)).unwrap();
+        }
+        std::fs::write(data.mirrors().join("a-file"), "").unwrap();
+        let unused = ["old", "older"].map(|name| data.mirrors().join(name));
+        assert_eq!(data.unused_mirrors(&["shop"].into()), unused);
     }
 
     #[test]

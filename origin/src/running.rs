@@ -120,8 +120,12 @@ async fn load(
 ) -> anyhow::Result<(DataDir, Arc<Publisher>, HashMap<ServiceName, Descriptor>)> {
     let (root, floor) = (config.data_dir.clone(), config.generation_floor);
     let names: Vec<ServiceName> = config.services.iter().map(|service| service.name.clone()).collect();
+    let repositories: Vec<RepositoryName> = config.repositories.iter().map(|each| each.name.clone()).collect();
     spawn_blocking(move || {
         let data_dir = DataDir::open(&root)?;
+        for unused in data_dir.unused_mirrors(&repositories.iter().map(RepositoryName::as_str).collect()) {
+            tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
+        }
         let cannot = || format!("what {} holds cannot be opened", root.display());
         let publisher = Publisher::open(data_dir.clone(), floor, metrics).with_context(cannot)?;
         let configured: HashSet<&str> = names.iter().map(ServiceName::as_str).collect();

@@ -146,8 +146,11 @@ impl Task {
                 }
                 // A heal reads the mirror only, so it need not wait for a poll that hangs.
                 Some(heal) = heals.recv() => {
-                    self.heal(&heal.blob).await;
-                    let _ = heal.done.send(());
+                    // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
+                    if !heal.done.is_closed() {
+                        self.heal(&heal.blob).await;
+                        let _ = heal.done.send(());
+                    }
                 }
                 () = kicks.notified() => self.schedule.kick(Instant::now()),
                 () = tokio::time::sleep_until(due), if polling.is_none() => {
