@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::{header, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
@@ -71,6 +72,14 @@ impl HttpBody for Body {
             Body::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Body::Stream(stream) => stream.size_hint(),
         }
+    }
+}
+
+/// Writes the length of a body that knows it, unless the handler did. No length is written for an empty one, which may
+/// stand for a body that was left out (HEAD, `304`).
+pub(super) fn add_length(head: &mut response::Parts, body: &Body) {
+    if let Some(length @ 1..) = body.size_hint().exact() {
+        head.headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
     }
 }
 

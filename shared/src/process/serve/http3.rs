@@ -2,17 +2,18 @@
 //!
 //! What is not obvious here was measured: the handshake is awaited before h3 sees the connection (handing it over
 //! earlier hung some clients), the end of a request's stream is read before it is answered (else every request ends in
-//! a STOP_SENDING), and a drain counts its own requests (h3's accept returns `None` only after the *peer* went away).
+//! a STOP_SENDING), and a drain counts its own requests (h3's accept returns `None` only after the *peer* went away) until
+//! the client has acknowledged all of their answers (quinn takes megabytes ahead of a slow reader).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use h3::error::Code;
 use h3::server::{Connection, RequestResolver, RequestStream};
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, header, response};
 use http_body_util::BodyExt;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{Endpoint, Incoming, VarInt};
@@ -21,15 +22,19 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
+use super::body::add_length;
 use super::metrics::ListenerMetrics;
-use super::{BoxError, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
+use super::quic_streams::{self, Unacknowledged};
+use super::{Body, BoxError, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
 use crate::process::identity::Identity;
 use crate::process::shutdown::Drain;
+
+type Resolver = RequestResolver<quic_streams::Connection, Bytes>;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a drained connection is kept after its last response, so that the response's last packets arrive.
+/// How long a drained connection is kept after its last answer arrived, so that the client can be the one who closes.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// The properties of a QUIC listener.
@@ -88,8 +93,16 @@ pub fn quic<H: Handler>(
             };
             server.drain.spawn(server.clone().connection(incoming, permit));
         }
-        // The endpoint drives all connections: it lives until the last one has gone.
-        server.drain.spawn(async move { endpoint.wait_idle().await });
+        // The endpoint drives all connections: it lives until the last one has gone. Who comes now is told at once.
+        let no_more = async {
+            while let Some(incoming) = endpoint.accept().await {
+                incoming.refuse()
+            }
+        };
+        tokio::select! {
+            () = endpoint.wait_idle() => {}
+            () = no_more => {}
+        }
     });
     Ok(address)
 }
@@ -103,8 +116,12 @@ struct Server<H> {
 
 impl<H: Handler> Server<H> {
     async fn connection(self, incoming: Incoming, _permit: OwnedSemaphorePermit) {
-        let handshake = async { incoming.accept()?.await };
-        let connection = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.accept()?.await });
+        let handshake = tokio::select! {
+            () = self.drain.begun() => return,
+            done = handshake => done,
+        };
+        let connection = match handshake {
             Ok(Ok(connection)) => connection,
             failed => {
                 tracing::debug!(error = ?failed.err(), "a QUIC handshake failed");
@@ -113,38 +130,49 @@ impl<H: Handler> Server<H> {
             }
         };
         let _open = self.metrics.connection("quic");
-        let peer = Arc::new(Peer { address: connection.remote_address(), identity: identity(&connection) });
+        let connection = Closing(connection);
+        let peer = Arc::new(Peer { address: connection.0.remote_address(), identity: identity(&connection.0) });
+        let answers = TaskTracker::new();
+        let unacknowledged = Unacknowledged { answers: answers.clone(), drain: self.drain.clone() };
         let framed = h3::server::builder()
             .send_grease(false)
             .max_field_section_size(MAX_HEADER_BYTES as u64)
-            .build(h3_quinn::Connection::new(connection.clone()))
+            .build(quic_streams::Connection::new(connection.0.clone(), unacknowledged))
             .await;
         match framed {
-            Ok(framed) => self.requests(framed, &peer).await,
+            Ok(framed) => self.requests(framed, &answers, &peer).await,
             Err(error) => tracing::debug!(%error, "an HTTP/3 connection failed"),
         }
-        connection.close(VarInt::from_u32(0x100), b""); // H3_NO_ERROR
     }
 
-    async fn requests(&self, mut connection: Connection<h3_quinn::Connection, Bytes>, peer: &Arc<Peer>) {
-        let requests = TaskTracker::new();
+    /// `answers`: those that are being made, and those that the client does not have in full yet.
+    async fn requests(
+        &self,
+        mut connection: Connection<quic_streams::Connection, Bytes>,
+        answers: &TaskTracker,
+        peer: &Arc<Peer>,
+    ) {
         let mut draining = false;
         loop {
             let accepted = tokio::select! {
                 accepted = connection.accept() => accepted,
                 () = self.drain.begun(), if !draining => {
                     draining = true;
-                    requests.close();
+                    answers.close();
                     if connection.shutdown(0).await.is_err() {
                         return;
                     }
                     continue;
                 }
-                () = async { requests.wait().await; tokio::time::sleep(LINGER).await }, if draining => return,
+                () = async { answers.wait().await; tokio::time::sleep(LINGER).await }, if draining => return,
             };
             match accepted {
                 Ok(Some(resolver)) => {
-                    requests.spawn(self.clone().request(resolver, peer.clone()));
+                    let (request, unfinished) = (self.clone().request(resolver, peer.clone()), answers.token());
+                    self.drain.spawn(async move {
+                        request.await;
+                        drop(unfinished);
+                    });
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -153,52 +181,77 @@ impl<H: Handler> Server<H> {
                 }
             }
         }
-        requests.close();
-        requests.wait().await;
+        answers.close();
+        answers.wait().await;
         tokio::time::sleep(LINGER).await;
     }
 
-    async fn request(self, resolver: RequestResolver<h3_quinn::Connection, Bytes>, peer: Arc<Peer>) {
+    async fn request(self, resolver: Resolver, peer: Arc<Peer>) {
         if let Err(error) = self.answer(resolver, peer).await {
             tracing::debug!(%error, "an HTTP/3 request ended with an error");
         }
     }
 
-    async fn answer(
-        &self,
-        resolver: RequestResolver<h3_quinn::Connection, Bytes>,
-        peer: Arc<Peer>,
-    ) -> Result<(), BoxError> {
+    async fn answer(&self, resolver: Resolver, peer: Arc<Peer>) -> Result<(), BoxError> {
         let (request, stream) = resolver.resolve_request().await?;
         let begun = Instant::now();
-        let (mut sender, mut receiver): (RequestStream<h3_quinn::SendStream<Bytes>, Bytes>, _) = stream.split();
+        let (sender, mut receiver) = stream.split();
+        let mut answer = Unfinished(Some(sender));
         if matches!(*request.method(), Method::GET | Method::HEAD) {
             let _ = receiver.recv_data().now_or_never();
         }
         let method = request.method().clone();
         let response = self.handler.handle(without_body(request), peer).await;
         self.metrics.answered(http::Version::HTTP_3, &method, response.status(), begun.elapsed());
-        let (head, mut body) = response.into_parts();
+        let (mut head, mut body) = response.into_parts();
+        complete(&mut head, &body, SystemTime::now());
+        let sender = answer.sender();
         sender.send_response(Response::from_parts(head, ())).await?;
         if method != Method::HEAD {
             while let Some(frame) = body.frame().await {
-                match frame {
-                    Ok(frame) => {
-                        if let Ok(data) = frame.into_data() {
-                            sender.send_data(data).await?;
-                        }
-                    }
-                    Err(error) => {
-                        // Never a clean end for a body that is not whole.
-                        sender.stop_stream(Code::H3_INTERNAL_ERROR);
-                        return Err(error);
-                    }
+                if let Ok(data) = frame?.into_data() {
+                    sender.send_data(data).await?;
                 }
             }
         }
         sender.finish().await?;
+        answer.0 = None;
         Ok(())
     }
+}
+
+/// A connection that is closed when this is dropped: also when the drain is cut, or whoever serves it panics.
+struct Closing(quinn::Connection);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close(VarInt::from_u32(0x100), b""); // H3_NO_ERROR
+    }
+}
+
+/// An answer that is reset when this is dropped before it is whole. quinn by itself would end it cleanly.
+struct Unfinished(Option<RequestStream<quic_streams::SendStream, Bytes>>);
+
+impl Unfinished {
+    fn sender(&mut self) -> &mut RequestStream<quic_streams::SendStream, Bytes> {
+        self.0.as_mut().expect("it is taken away at the very end")
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(sender) = &mut self.0 {
+            sender.stop_stream(Code::H3_INTERNAL_ERROR);
+        }
+    }
+}
+
+/// Adds what hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
+fn complete(head: &mut response::Parts, body: &Body, now: SystemTime) {
+    head.headers
+        .entry(header::DATE)
+        .or_insert_with(|| HeaderValue::try_from(httpdate::fmt_http_date(now)).expect("a date is visible ASCII"));
+    add_length(head, body);
 }
 
 fn without_body(request: Request<()>) -> Request<RequestBody> {

@@ -7,6 +7,7 @@
 mod body;
 mod http3;
 mod metrics;
+mod quic_streams;
 mod tcp;
 
 use std::future::Future;
@@ -31,8 +32,8 @@ pub const MAX_HEADER_BYTES: usize = 16 << 10;
 
 /// Answers requests, whatever version of HTTP they came by.
 ///
-/// The response's headers hold no hop-by-hop fields. For HEAD the body is dropped by whoever serves; a handler that
-/// knows the length sets `Content-Length` itself.
+/// The response's headers hold no hop-by-hop fields. `Date`, and `Content-Length` where the body knows its length, are
+/// added by whoever serves. For HEAD the body is dropped; a handler that sends none for it sets the length itself.
 pub trait Handler: Clone + Send + Sync + 'static {
     /// Answers one request. May be dropped at any await when the client goes away.
     fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> impl Future<Output = Response<Body>> + Send;

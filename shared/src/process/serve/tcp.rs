@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{HeaderValue, Method, Request, Response, header};
-use http_body::Body as _;
+use http::{Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,12 +18,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::body::add_length;
 use super::metrics::ListenerMetrics;
 use super::{Body, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
+use crate::problem::Problem;
 use crate::process::identity::Identity;
 use crate::process::shutdown::Drain;
 
-/// How long a TLS handshake, and then the head of a request over HTTP/1.1, may take.
+/// How long a TLS handshake, then the first request of a connection, and any head over HTTP/1.1, may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the listener pauses when the system has no file descriptor left for another connection.
@@ -118,20 +120,31 @@ impl<H: Handler> Server<H> {
             // An idle client that went away without a word is noticed; one that lives answers at no cost to its polls.
             .keep_alive_interval(Duration::from_secs(60))
             .keep_alive_timeout(Duration::from_secs(20));
+        let asked = AtomicBool::new(false);
         let service = service_fn(|request: Request<Incoming>| {
+            asked.store(true, Ordering::Relaxed);
             let (handler, metrics, peer) = (self.handler.clone(), self.metrics.clone(), peer.clone());
             async move {
                 let begun = Instant::now();
                 let (version, method) = (request.version(), request.method().clone());
-                let response = handler.handle(request.map(RequestBody::Incoming), peer).await;
+                let response = match refusal(&request) {
+                    None => handler.handle(request.map(RequestBody::Incoming), peer).await,
+                    Some(problem) => problem.into_response(),
+                };
                 metrics.answered(version, &method, response.status(), begun.elapsed());
                 Ok::<_, Infallible>(if method == Method::HEAD { without_body(response) } else { response })
             }
         });
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let silent = async {
+            tokio::time::sleep(HEAD_TIMEOUT).await;
+            if asked.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
         let result = tokio::select! {
             result = connection.as_mut() => result,
-            () = self.drain.begun() => {
+            () = async { tokio::select! { () = self.drain.begun() => {}, () = silent => {} } } => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -142,11 +155,29 @@ impl<H: Handler> Server<H> {
     }
 }
 
+/// What hyper lets pass over HTTP/1 and the later versions of HTTP refuse by themselves.
+fn refusal<B>(request: &Request<B>) -> Option<Problem> {
+    if request.version() > Version::HTTP_11 {
+        return None;
+    }
+    let bytes: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes > MAX_HEADER_BYTES {
+        return Some(Problem::new(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "headers-too-large",
+            "The headers are too large",
+            format!("The headers of a request may have {MAX_HEADER_BYTES} bytes; these have {bytes}."),
+        ));
+    }
+    // RFC 9112 section 3.2.
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    (hosts != 1 && request.version() == Version::HTTP_11)
+        .then(|| Problem::malformed("A request over HTTP/1.1 has exactly one `Host`."))
+}
+
 /// An answer to HEAD. hyper drops the body over HTTP/1.1 alone; over HTTP/2 a client takes it for a broken stream.
 fn without_body(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
-    if let Some(length @ 1..) = body.size_hint().exact() {
-        head.headers.entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
-    }
+    add_length(&mut head, &body);
     Response::from_parts(head, Body::Empty)
 }
