@@ -7,10 +7,8 @@ mod headers;
 mod tarball;
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Request, Response, Version, header};
-use http_body::Body as _;
 use weir_shared::cache_status::CacheStatus;
 use weir_shared::name::NodeName;
 use weir_shared::process::serve::{Body, Handler, Peer, RequestBody};
@@ -78,7 +76,7 @@ impl Handler for AgentApi {
             Err(error) => (error.into_response(), "error"),
         };
         api.metrics.answered(label, request.method(), cache, response.status());
-        api.complete(&request, &mut response);
+        api.alternative(request.version(), &mut response);
         response
     }
 }
@@ -106,25 +104,12 @@ impl Inner {
         self.tarball(request, &which).await
     }
 
-    /// What every response carries, whatever it is.
-    fn complete(&self, request: &Request<RequestBody>, response: &mut Response<Body>) {
-        if request.version() == Version::HTTP_3 {
-            // Over TCP the date is written by hyper.
-            let now = httpdate::fmt_http_date(SystemTime::now());
-            response.headers_mut().insert(header::DATE, HeaderValue::try_from(now).expect("a date is visible ASCII"));
-        } else {
+    /// Tells who came over TCP where HTTP/3 is; in a drain, that it is there no longer.
+    fn alternative(&self, version: Version, response: &mut Response<Body>) {
+        if version != Version::HTTP_3 {
             let alternative =
                 if self.drain.has_begun() { HeaderValue::from_static("clear") } else { self.rendered.alt_svc.clone() };
             response.headers_mut().insert(header::ALT_SVC, alternative);
-        }
-        let length = response.body().size_hint().exact().filter(|length| *length > 0);
-        if let Some(length) = length {
-            // HTTP/3 does not write it by itself.
-            response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
-        }
-        if request.method() == Method::HEAD {
-            // Not every version of HTTP drops the body of an answer to HEAD by itself.
-            *response.body_mut() = Body::Empty;
         }
     }
 }

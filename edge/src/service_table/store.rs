@@ -1,6 +1,8 @@
 //! The table on disk: what outlives the process. Every call blocks.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use weir_shared::descriptor::Generation;
@@ -30,6 +32,35 @@ pub(crate) struct Store {
 #[error("the service table cannot be used: {0}")]
 pub(crate) struct StoreError(#[source] Box<redb::Error>);
 
+/// The table cannot be opened.
+///
+/// It is not made anew by itself: it alone knows the highest generations that were ever served, and an edge without it
+/// would take an origin that went back at its word. A person decides that, and the message says how.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// The file is there, and it is not, or no longer, a table that this version reads.
+    #[error(
+        "the service table {} is damaged, or was written by another version of this program ({reason}): put back a \
+         copy of it, or start the version that wrote it, or move it away so that the edge begins with an empty one, \
+         which forgets the highest generations that were served and asks the origins for everything anew",
+        path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file system says no.
+    #[error("the service table {} cannot be opened: {reason}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        reason: String,
+    },
+}
+
 impl StoreError {
     /// The thread that was to write has ended.
     pub(super) fn interrupted() -> Self {
@@ -58,13 +89,35 @@ pub(crate) struct Record {
 
 impl Store {
     /// Opens the file, or makes it.
-    pub(crate) fn open(path: &Path, lock: DirectoryLock) -> Result<Self, StoreError> {
-        let database = Database::create(path)?;
-        // Both tables exist from here on: readers need not mind.
-        let transaction = database.begin_write()?;
-        transaction.open_table(SERVICES)?;
-        transaction.open_table(LAST_WORDS)?;
-        transaction.commit()?;
+    ///
+    /// # Errors
+    /// It is damaged, of another version, or out of reach. It is never replaced.
+    pub(crate) fn open(path: &Path, lock: DirectoryLock) -> Result<Self, OpenError> {
+        let io = |error: io::Error| OpenError::Io { path: path.to_owned(), reason: error.to_string() };
+        let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
+        if !path.try_exists().map_err(io)? {
+            // Made under another name, so that a process that dies meanwhile leaves nothing that looks damaged.
+            let unfinished = path.with_extension("unfinished");
+            match fs::remove_file(&unfinished) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+                _ => {}
+            }
+            drop(read_all(&unfinished).map_err(|error| io(io::Error::other(error.to_string())))?);
+            fs::rename(&unfinished, path).map_err(io)?;
+            if let Some(parent) = path.parent() {
+                File::open(parent).and_then(|parent| parent.sync_all()).map_err(io)?;
+            }
+        }
+        if fs::metadata(path).map_err(io)?.len() == 0 {
+            return Err(unreadable("it is empty".to_owned()));
+        }
+        // redb asserts what it expects of its own file; a file that breaks it is a damaged one.
+        let opened = std::panic::catch_unwind(|| read_all(path));
+        let database = match opened {
+            Ok(Ok(database)) => database,
+            Ok(Err(error)) => return Err(unreadable(error.to_string())),
+            Err(_) => return Err(unreadable("it contradicts itself".to_owned())),
+        };
         Ok(Self { database, _lock: lock })
     }
 
@@ -120,6 +173,20 @@ impl Store {
     }
 }
 
+/// Opens a database and makes sure that both tables exist, so that readers need not mind, and that they can be read.
+fn read_all(path: &Path) -> Result<Database, StoreError> {
+    let database = Database::create(path)?;
+    let transaction = database.begin_write()?;
+    for row in transaction.open_table(SERVICES)?.iter()? {
+        row?;
+    }
+    for row in transaction.open_table(LAST_WORDS)?.iter()? {
+        row?;
+    }
+    transaction.commit()?;
+    Ok(database)
+}
+
 impl Record {
     fn from_stored((generation, revision, origin, descriptor): Stored<'_>, last_word: u64) -> Self {
         Self {
@@ -158,5 +225,54 @@ mod tests {
         assert_eq!(store.get("c").unwrap(), None);
         assert_eq!(store.all(10).unwrap().len(), 2);
         assert_eq!(store.all(1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_table_that_is_damaged_is_an_error_that_says_what_to_do_and_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("table.redb");
+        let open = || Store::open(&path, DirectoryLock::take(dir.path()).unwrap().0);
+        {
+            let store = open().unwrap();
+            let descriptor = Some(vec![7; 10_000]);
+            let record = Record { highest: (7, 2), origin: "o:1".to_owned(), descriptor, last_word: 1 };
+            let records: Vec<_> = (0..200).map(|n| (format!("s{n}").parse().unwrap(), record.clone())).collect();
+            store.put_all(&records).unwrap();
+        }
+        let whole = fs::read(&path).unwrap();
+        let mut opened = 0;
+        for (what, bytes) in [
+            ("emptied", Vec::new()),
+            ("something else", b"not a table".repeat(1000)),
+            ("cut short", whole[..whole.len() / 2].to_vec()),
+            ("cut to its header", whole[..512].to_vec()),
+            ("a newer format", edited(&whole, 9..64, 0xff)),
+            ("a header of noise", edited(&whole, 64..320, 0x5a)),
+            ("pages of noise", edited(&whole, 4096..whole.len(), 0xa5)),
+            ("pages of nothing", edited(&whole, 4096..whole.len(), 0)),
+        ] {
+            fs::write(&path, &bytes).unwrap();
+            match open() {
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(message.contains("table.redb") && message.contains("move it away"), "{what}: {message}");
+                    assert_eq!(fs::read(&path).unwrap().is_empty(), bytes.is_empty(), "{what}");
+                }
+                Ok(store) => {
+                    assert_eq!(store.all(1000).unwrap().len(), 200, "{what}: nothing is lost without a word");
+                    opened += 1;
+                }
+            }
+        }
+        assert_eq!(opened, 0);
+        fs::remove_file(&path).unwrap();
+        fs::write(path.with_extension("unfinished"), "of one that died").unwrap();
+        assert_eq!(open().unwrap().all(1).unwrap().len(), 0);
+    }
+
+    fn edited(bytes: &[u8], part: std::ops::Range<usize>, with: u8) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[part].fill(with);
+        bytes
     }
 }

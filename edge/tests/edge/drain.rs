@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -43,4 +44,42 @@ async fn what_is_in_flight_is_finished() {
     // The directory is free, and what was fetched meanwhile is there.
     site.start_edge().await;
     assert_eq!(site.blob_files().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_takes_its_time_gets_everything() {
+    let mut site = Site::start().await;
+    // Less than the edge hands to the operating system, or to QUIC, ahead of the reader.
+    let tarball = Tarball::random(1, 8 << 20);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let mut downloads = Vec::new();
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        let mut download = client.begin("GET", TARBALL, &[ZSTD]).await;
+        let first = download.next().await.unwrap().unwrap();
+        downloads.push((version, client, download, first.len()));
+    }
+    let draining = tokio::spawn(site.take_edge().drain(PATIENCE));
+    // Long after the last byte was handed over, for QUIC.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    for (version, client, download, read) in downloads {
+        let reply = download.finish().await;
+        assert!(reply.bytes() == &tarball.zstd.slice(read..), "{version}");
+        drop(client);
+    }
+    assert!(draining.await.unwrap(), "nothing had to be cut");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_frees_the_directory_at_once_and_no_answer_ends_cleanly() {
+    let mut site = Site::start().await;
+    let tarball = Tarball::random(1, 24 << 20);
+    site.origin.publish("shop", 7, 1, &tarball);
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        let download = client.begin("GET", TARBALL, &[ZSTD]).await;
+        site.cut_edge().await;
+        assert!(download.finish().await.body.is_err(), "{version}");
+        site.start_edge().await;
+    }
 }

@@ -14,4 +14,5 @@ mod generations;
 mod headers;
 mod identity;
 mod outage;
+mod serving;
 mod startup;
