@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Removes half-written packs, `.keep` files without a meaning any more, and locks. Only while nobody fetches.
 pub(super) fn remove(repository: &Path) -> io::Result<()> {
@@ -24,29 +24,42 @@ pub(super) fn remove(repository: &Path) -> io::Result<()> {
 /// Removes directories without anything in them below `directory`, but not itself: an empty `refs/heads/del/` stands in
 /// the way of a branch `del`.
 pub(super) fn remove_empty_directories(directory: &Path) -> io::Result<()> {
-    for entry in read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_empty_directories(&entry.path())?;
-            match fs::remove_dir(entry.path()) {
-                Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
-                _ => {}
-            }
+    // Deeper ones come later, so the way back empties a directory before it is looked at.
+    for below in directories(directory)?.iter().skip(1).rev() {
+        match fs::remove_dir(below) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
+            _ => {}
         }
     }
     Ok(())
 }
 
 fn remove_ref_locks(directory: &Path) -> io::Result<()> {
-    for entry in read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_ref_locks(&entry.path())?;
-        } else if is_lock(&entry.file_name().to_string_lossy()) {
-            fs::remove_file(entry.path())?;
+    for directory in directories(directory)? {
+        for name in names_in(&directory)? {
+            if is_lock(&name) {
+                fs::remove_file(directory.join(name))?;
+            }
         }
     }
     Ok(())
+}
+
+/// A directory and all below it, each after the one that it is in. Not by recursion: names of refs come from outside, and
+/// a deep one would take a file descriptor and a piece of the stack for each level.
+fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = vec![top.to_owned()];
+    let mut next = 0;
+    while let Some(directory) = found.get(next) {
+        let entries = read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+        for entry in entries {
+            if entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        next += 1;
+    }
+    Ok(found)
 }
 
 /// No ref's name may end like this, so it is nothing but a lock.
@@ -112,6 +125,21 @@ mod tests {
         for name in [&gone[..], &gone_too].concat() {
             assert!(!at(name).exists(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_deep_name_takes_neither_stack_nor_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        let refs = dir.path().join("refs");
+        let deep = refs.join("a/".repeat(1900));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("main.lock"), "").unwrap();
+        let removed = std::thread::Builder::new().stack_size(128 << 10).spawn({
+            let refs = refs.clone();
+            move || remove_ref_locks(&refs).and_then(|()| remove_empty_directories(&refs))
+        });
+        removed.unwrap().join().unwrap().unwrap();
+        assert_eq!(fs::read_dir(refs).unwrap().count(), 0);
     }
 
     #[test]

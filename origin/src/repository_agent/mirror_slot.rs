@@ -75,17 +75,14 @@ impl MirrorSlot {
     pub(super) fn for_poll(&self, now: Instant) -> Result<ForPoll, MirrorError> {
         let damage = match self.get() {
             Ok(mirror) => match self.doubt_resolved(&mirror, now) {
-                None => return Ok(ForPoll { mirror, set_aside: None }),
-                Some(cause) => cause,
+                // What is still lacking soon after a clone may come with what is fetched next.
+                Some(cause) if self.slot().may_set_aside(now) => cause,
+                _ => return Ok(ForPoll { mirror, set_aside: None }),
             },
-            Err(MirrorError::Damaged { cause }) => cause,
+            Err(MirrorError::Damaged { cause }) if self.slot().may_set_aside(now) => cause,
             Err(error) => return Err(error),
         };
         let mut slot = self.slot();
-        if !slot.may_set_aside(now) {
-            slot.doubt = Some(Doubt::Damage(damage.clone()));
-            return Err(MirrorError::Damaged { cause: damage });
-        }
         slot.opened = None;
         slot.doubt = None;
         let aside = self.path.with_extension(SET_ASIDE);
@@ -215,6 +212,19 @@ mod tests {
         assert!(slot.for_poll(later).unwrap().set_aside.is_some());
         slot.remove_others();
         assert!(!slot.path.with_extension(SET_ASIDE).exists() && slot.exists());
+    }
+
+    #[test]
+    fn an_object_that_the_clone_lacks_too_stops_no_poll() {
+        let (_dir, slot) = slot();
+        let now = Instant::now();
+        let absent = "1".repeat(40);
+        assert!(slot.lacks(&absent) && slot.wants_poll(now));
+        assert!(slot.for_poll(now).unwrap().set_aside.is_some());
+        assert!(slot.lacks(&absent) && !slot.wants_poll(now));
+        assert!(slot.for_poll(now).unwrap().set_aside.is_none(), "it is used as it is");
+        assert!(!slot.lacks("of an attribute file"));
+        assert!(slot.lacks(&absent) && slot.wants_poll(now + SET_ASIDE_GAP));
     }
 
     #[test]

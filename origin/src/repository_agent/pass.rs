@@ -44,9 +44,8 @@ impl Task {
                 }
             }
         }
-        if services.len() == self.services.len() {
-            self.unsettled = unsettled;
-        }
+        let all = services.len() == self.services.len();
+        self.unsettled = unsettled || (self.unsettled && !all);
         self.mend_mirror();
         self.crew.census.count();
         self.crew.published.notify_one();

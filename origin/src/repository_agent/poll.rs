@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use weir_shared::name::RepositoryName;
 
-use super::job::Job;
+use super::job::{Job, JobFault};
 use super::mirror_slot::MirrorSlot;
 use super::state::{Failure, Phase, RepositoryState};
 use crate::data_dir::DataDir;
@@ -37,6 +37,13 @@ pub(super) struct Poller {
 pub(super) struct PollEnd {
     pub(super) result: Result<Poll, Failure>,
     pub(super) took: Duration,
+}
+
+impl PollEnd {
+    /// The end of a poll whose watcher panicked.
+    pub(super) fn fault() -> Self {
+        Self { result: Err(failed("fetch", JobFault.to_string())), took: Duration::ZERO }
+    }
 }
 
 impl Poller {

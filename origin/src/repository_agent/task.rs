@@ -1,13 +1,11 @@
 //! The owner of a repository: what happens, in one loop.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
@@ -114,7 +112,9 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
     handle
 }
 
-type Polling = Pin<Box<dyn Future<Output = PollEnd> + Send>>;
+/// A poll under way. A task of its own, so that it keeps its deadline, and gives back its place among the polls, while the
+/// owner builds. Dropped, it is told to stop.
+type Polling = AbortOnDropHandle<PollEnd>;
 
 /// The owner of a repository.
 pub(super) struct Task {
@@ -156,7 +156,7 @@ impl Task {
                 () = tokio::time::sleep_until(due), if polling.is_none() => {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);
-                    polling = Some(Box::pin(self.poller.clone().poll()));
+                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.poller.clone().poll())));
                 }
             }
             self.show_next_poll(polling.is_some());
@@ -252,7 +252,7 @@ impl Task {
 
 async fn ended(polling: &mut Option<Polling>) -> PollEnd {
     match polling {
-        Some(polling) => polling.await,
+        Some(polling) => polling.await.unwrap_or_else(|_| PollEnd::fault()),
         None => std::future::pending().await,
     }
 }
