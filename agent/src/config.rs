@@ -13,6 +13,12 @@ pub use crate::edge_client::EdgeUrl;
 /// The shortest interval that is accepted for polls and refreshes.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The longest time that is accepted for anything: beyond it is a slip of the pen.
+pub const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The most downloads at a time that are accepted.
+pub const MAX_DOWNLOADS: usize = 1024;
+
 /// Which version of HTTP the agent speaks to edges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -251,6 +257,12 @@ impl Config {
             if value < MIN_INTERVAL {
                 return Err(ConfigError::invalid(format!("`{key}` is shorter than 1s")));
             }
+            if value > MAX_INTERVAL {
+                return Err(ConfigError::invalid(format!("`{key}` is longer than a year")));
+            }
+        }
+        if self.h3_connect_timeout > MAX_INTERVAL {
+            return invalid("`h3_connect_timeout` is longer than a year");
         }
         if self.h3_connect_timeout.is_zero() {
             return invalid("`h3_connect_timeout` is 0: to speak HTTP/2 alone, set `http = \"h2\"`");
@@ -260,6 +272,9 @@ impl Config {
         }
         if self.max_downloads == 0 || self.max_tarball_bytes == 0 || self.max_files == 0 {
             return invalid("`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
+        }
+        if self.max_downloads > MAX_DOWNLOADS {
+            return Err(ConfigError::invalid(format!("`max_downloads` is more than {MAX_DOWNLOADS}")));
         }
         if self.client_certificate.is_some() != self.client_key.is_some() {
             return invalid("`client_certificate` and `client_key` go together");
@@ -338,6 +353,8 @@ mod tests {
         for (wrong, named) in [
             (format!("pol_interval = '1s'\n{text}"), "pol_interval"),
             (text.replace("30s", "10ms"), "poll_interval"),
+            (text.replace("2h", "500000000000y"), "refresh_interval"),
+            (format!("max_downloads = {}\n{text}", i64::MAX), "max_downloads"),
             (text.replace("https://edge.example", "http://edge.example"), "https"),
             (format!("{text}\n[[service]]\nname = 'shop-prod'"), "twice"),
             (format!("{text}\nexe = 'x'"), "exe"),

@@ -6,6 +6,7 @@ mod problem;
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -20,6 +21,22 @@ use crate::metrics::Metrics;
 
 /// Parts of a body between the network and the disk; each is at most as large as the edge's frames.
 const PARTS_BETWEEN: usize = 16;
+
+/// A download that is slower than this many bytes a second, after its first minute, is given up: whoever sends a byte
+/// now and then would keep the agent from asking anybody else.
+const MIN_RATE: u64 = 1 << 10;
+
+/// How long a download may be as slow as it likes.
+const SLOW_START: Duration = Duration::from_secs(60);
+
+/// The most bytes of a body: no coding makes a tarball much larger, but empty frames decode to nothing for ever.
+fn max_coded(max_bytes: u64) -> u64 {
+    max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
+}
+
+fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
+    elapsed > SLOW_START && bytes < MIN_RATE.saturating_mul(elapsed.as_secs())
+}
 
 /// A tarball whose bytes are those of its digest.
 pub(crate) struct Tarball {
@@ -39,6 +56,9 @@ pub(crate) enum FetchError {
     /// The bytes are not those of the digest.
     #[error("the tarball's digest is {found} and should be {expected}")]
     Mismatch { expected: TarballDigest, found: TarballDigest },
+    /// It comes too slowly to be waited for.
+    #[error("the tarball comes too slowly: {0} bytes in {1:?}")]
+    Slow(u64, Duration),
     /// It is larger than the limit.
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
@@ -66,15 +86,24 @@ pub(crate) async fn fetch(
     let (parts, received) = mpsc::channel::<Bytes>(PARTS_BETWEEN);
     // Decoding and hashing are work for a thread of their own.
     let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &incoming, max_bytes));
+    let begun = Instant::now();
     let received = async {
+        let mut coded = 0u64;
         while let Some(part) = body.chunk().await? {
             metrics.fetched_bytes.inc_by(part.len() as u64);
+            coded += part.len() as u64;
+            if coded > max_coded(max_bytes) {
+                return Err(FetchError::TooLarge(max_bytes));
+            }
+            if is_too_slow(coded, begun.elapsed()) {
+                return Err(FetchError::Slow(coded, begun.elapsed()));
+            }
             if parts.send(part).await.is_err() {
                 // The writer gave up; it says why.
                 break;
             }
         }
-        Ok::<_, RequestError>(())
+        Ok(())
     }
     .await;
     drop(parts);
@@ -86,4 +115,18 @@ pub(crate) async fn fetch(
         return Err(FetchError::Mismatch { expected: digest, found });
     }
     Ok(Tarball { file, digest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_download_has_to_get_on() {
+        assert!(!is_too_slow(1, SLOW_START));
+        assert!(is_too_slow(1, SLOW_START + Duration::from_secs(1)));
+        assert!(!is_too_slow(MIN_RATE * 3600, Duration::from_secs(3600)));
+        assert!(is_too_slow(MIN_RATE * 3600 - 1, Duration::from_secs(3600)));
+        assert!(max_coded(0) >= 1 << 10 && max_coded(u64::MAX) == u64::MAX);
+    }
 }

@@ -55,6 +55,7 @@ impl PollError {
             Self::Answer(_) => "answer",
             Self::Regressed { .. } => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
+            Self::Fetch(FetchError::Slow(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk(_)) => "disk",
             Self::Release(ReleaseError::Tar(_)) => "unpack",
@@ -68,6 +69,7 @@ impl PollError {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Certificate(_))
             }
+            Self::Fetch(FetchError::Slow(..)) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
             _ => false,
         }
@@ -77,6 +79,7 @@ impl PollError {
     pub(crate) fn is_of_the_edge(&self) -> bool {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => !matches!(error, RequestError::Broken(_)),
+            Self::Fetch(FetchError::Slow(..)) => true,
             Self::Status { status, .. } => *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error(),
             _ => false,
         }

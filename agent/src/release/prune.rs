@@ -22,7 +22,7 @@ pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Resu
             others.push((made, name));
         }
     }
-    for name in surplus(others, keep.saturating_sub(needed.len())) {
+    for name in surplus(others, needed, keep.saturating_sub(needed.len())) {
         // Away from its name first: under a release's name there is always a whole one.
         let removed = releases.join(format!(".{name}.removed"));
         remove_tree(&removed)?;
@@ -32,9 +32,15 @@ pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Resu
     Ok(())
 }
 
-/// All but the youngest.
-fn surplus(mut releases: Vec<(SystemTime, ReleaseName)>, keep: usize) -> impl Iterator<Item = ReleaseName> {
-    releases.sort_unstable();
+/// All but the youngest. Of one digest only the last copy is worth keeping: the others were found changed.
+fn surplus(
+    mut releases: Vec<(SystemTime, ReleaseName)>,
+    needed: &[ReleaseName],
+    keep: usize,
+) -> impl Iterator<Item = ReleaseName> {
+    let all: Vec<_> = releases.iter().map(|(_, name)| *name).chain(needed.iter().copied()).collect();
+    let is_superseded = |name: &ReleaseName| all.iter().any(|other| other.digest() == name.digest() && other > name);
+    releases.sort_unstable_by_key(|(made, name)| (!is_superseded(name), *made, *name));
     releases.into_iter().rev().skip(keep).map(|(_, name)| name)
 }
 
@@ -60,11 +66,20 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first() {
-        let name = |number| ReleaseName::new(TarballDigest::of(b"a"), number);
+        let name = |content: &[u8]| ReleaseName::new(TarballDigest::of(content), 0);
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let releases = vec![(at(2), name(2)), (at(9), name(0)), (at(1), name(1))];
-        assert_eq!(surplus(releases.clone(), 1).collect::<Vec<_>>(), [name(2), name(1)]);
-        assert_eq!(surplus(releases.clone(), 3).count(), 0);
-        assert_eq!(surplus(releases, 0).count(), 3);
+        let releases = vec![(at(2), name(b"b")), (at(9), name(b"a")), (at(1), name(b"c"))];
+        assert_eq!(surplus(releases.clone(), &[], 1).collect::<Vec<_>>(), [name(b"b"), name(b"c")]);
+        assert_eq!(surplus(releases.clone(), &[], 3).count(), 0);
+        assert_eq!(surplus(releases, &[], 0).count(), 3);
+    }
+
+    #[test]
+    fn a_copy_that_was_found_changed_goes_before_an_older_release() {
+        let name = |content: &[u8], number| ReleaseName::new(TarballDigest::of(content), number);
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let needed = [name(b"new", 2), name(b"new", 1)];
+        let others = vec![(at(1), name(b"old", 0)), (at(9), name(b"new", 0))];
+        assert_eq!(surplus(others, &needed, 1).collect::<Vec<_>>(), [name(b"new", 0)]);
     }
 }

@@ -150,3 +150,23 @@ async fn a_drain_lets_it_finish() {
     assert_eq!(agent.status.borrow().hook, HookState::Done);
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn an_end_that_cannot_be_recorded_is_no_end() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let log = world.path().join("log");
+    // While it runs for the first time the state becomes one that cannot be written.
+    let exec = format!("echo >> {0}; test $(wc -l < {0}) -gt 1 || mkdir ../../.state.new", log.display());
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    agent.until("exec has run", |status| status.hook_runs > 0).await;
+    assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 1.0);
+    std::fs::remove_dir(world.service_dir().join(".state.new")).unwrap();
+    agent.until("exec has run again", |status| status.hook_runs > 1 && status.hook == HookState::Done).await;
+    assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 0.0);
+    agent.stop().await;
+    let agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    assert_eq!(agent.status.borrow().hook, HookState::Done);
+    agent.stop().await;
+}
