@@ -13,6 +13,8 @@ use weir_shared::name::RepositoryName;
 #[derive(Debug, Clone)]
 pub(crate) struct DataDir {
     root: PathBuf,
+    /// The same without symlinks and relative to nothing: some errors have it like this.
+    real_root: PathBuf,
     _lock: Arc<File>,
 }
 
@@ -33,7 +35,10 @@ impl DataDir {
         let lock =
             File::options().create(true).truncate(false).write(true).open(root.join("lock")).map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { root: root.to_owned(), _lock: Arc::new(lock) }),
+            Ok(()) => {
+                let real_root = root.canonicalize().map_err(unusable)?;
+                Ok(Self { root: root.to_owned(), real_root, _lock: Arc::new(lock) })
+            }
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse(root.to_owned())),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -41,8 +46,11 @@ impl DataDir {
 
     /// A text for others without the directory's path: errors of the file system are fond of it.
     pub(crate) fn redact(&self, text: &str) -> String {
-        let root = self.root.to_string_lossy();
-        if root.len() > 1 { text.replace(&*root, "<data_dir>") } else { text.to_owned() }
+        // The longer one first, because the other may stand within it.
+        let mut roots = [&self.real_root, &self.root].map(|root| root.to_string_lossy());
+        roots.sort_by_key(|root| std::cmp::Reverse(root.len()));
+        let roots = roots.iter().filter(|root| root.len() > 1);
+        roots.fold(text.to_owned(), |text, root| text.replace(&**root, "<data_dir>"))
     }
 
     /// The database of publications.
@@ -100,6 +108,13 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         let text = format!("cannot lock '{}'", data.mirrors().join("shop/x.git/packed-refs.lock").display());
         assert_eq!(data.redact(&text), "cannot lock '<data_dir>/mirrors/shop/x.git/packed-refs.lock'");
+
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let data = DataDir::open(&link).unwrap();
+        let text = format!("'{}' and '{}'", real.join("x").display(), link.join("y").display());
+        assert_eq!(data.redact(&text), "'<data_dir>/x' and '<data_dir>/y'");
     }
 
     #[test]

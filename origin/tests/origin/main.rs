@@ -1,6 +1,7 @@
 //! The origin against real Git, real TLS, real disks and real sockets.
 
 mod access;
+mod attribute_corners;
 mod configuration;
 mod damage;
 mod git_fixture;
