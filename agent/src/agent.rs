@@ -129,6 +129,10 @@ impl Start {
         }
         let hook = exec.map(|command| {
             let switched = Arc::new(Notify::new());
+            let hook_metrics = self.metrics.hook(&name);
+            if let Some(last) = state.hook_last_success() {
+                hook_metrics.last_success.set(unix_seconds(last));
+            }
             let hook = Hook {
                 service: name.clone(),
                 command,
@@ -136,7 +140,7 @@ impl Start {
                 directory: directory.clone(),
                 switched: switched.clone(),
                 status: status.clone(),
-                metrics: self.metrics.hook(&name),
+                metrics: hook_metrics,
                 drain: self.drain.clone(),
             };
             self.drain.spawn(supervise(hook, self.drain.clone()));

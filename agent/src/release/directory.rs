@@ -17,7 +17,7 @@ use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};
 use super::lock::RootLock;
 use super::name::ReleaseName;
-use super::state::{HookJob, HookMark, Record, State};
+use super::state::{HookJob, Record, State};
 use super::state_file::{read_state, write_state};
 use super::switch::{read_link, write_link};
 use super::tar_reader::TarError;
@@ -198,11 +198,7 @@ impl ServiceDirectory {
         self.memory().in_use = None;
         self.change(|state| {
             if state.release.as_ref().is_some_and(|present| present.directory == release) {
-                if succeeded {
-                    state.hook = HookMark::Done;
-                } else {
-                    state.hook_attempts = state.hook_attempts.saturating_add(1);
-                }
+                state.hook_ended(succeeded, SystemTime::now());
             }
         })
     }

@@ -57,6 +57,9 @@ pub(crate) struct State {
     pub(crate) hook_attempts: u32,
     /// Unix seconds. Written along with other changes, so it may lag behind.
     last_success: Option<u64>,
+    /// Unix seconds: when `exec` last ended well, for whichever release.
+    #[serde(default)]
+    hook_last_success: Option<u64>,
 }
 
 impl Default for State {
@@ -69,6 +72,7 @@ impl Default for State {
             hook: HookMark::Done,
             hook_attempts: 0,
             last_success: None,
+            hook_last_success: None,
         }
     }
 }
@@ -112,6 +116,7 @@ impl State {
             hook: HookMark::Pending,
             hook_attempts: 0,
             last_success: self.last_success,
+            hook_last_success: self.hook_last_success,
         }
     }
 
@@ -146,8 +151,27 @@ impl State {
 
     /// Notes a success.
     pub(crate) fn succeeded(&mut self, now: SystemTime) {
-        self.last_success = now.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+        self.last_success = seconds(now);
     }
+
+    /// When `exec` last ended well.
+    pub(crate) fn hook_last_success(&self) -> Option<SystemTime> {
+        self.hook_last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    /// `exec` ended for the release in force.
+    pub(crate) fn hook_ended(&mut self, succeeded: bool, now: SystemTime) {
+        if succeeded {
+            self.hook = HookMark::Done;
+            self.hook_last_success = seconds(now);
+        } else {
+            self.hook_attempts = self.hook_attempts.saturating_add(1);
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> Option<u64> {
+    time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ async fn it_runs_in_the_new_release_and_knows_the_old_one() {
     // Nor does a restart.
     let agent = Agent::start(with_exec(&world, &edge, &exec)).await;
     assert_eq!(agent.status.borrow().hook, HookState::Done);
+    // An alert on its age goes on where it was.
+    assert!(agent.metric("weir_agent_hook_last_success_timestamp_seconds", &[]) > 0.0);
     agent.stop().await;
     assert_eq!(lines(&log).len(), 2);
 }
