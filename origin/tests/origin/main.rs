@@ -6,6 +6,7 @@ mod configuration;
 mod damage;
 mod git_fixture;
 mod healing;
+mod hostile_trees;
 mod mirror_polls;
 mod mirror_transports;
 mod node;
