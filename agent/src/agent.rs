@@ -163,6 +163,7 @@ impl Start {
             commands: received,
             metrics,
             hook,
+            refused: None,
             drain: self.drain.clone(),
         };
         self.drain.spawn(supervise(follower, self.drain.clone()));

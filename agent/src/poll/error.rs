@@ -28,6 +28,9 @@ pub(crate) enum PollError {
     /// The edge is behind what this agent has seen.
     #[error("the edge offers generation {offered}, and {seen} was seen already")]
     Regressed { seen: u64, offered: u64 },
+    /// The edge still offers a tarball that cannot be unpacked.
+    #[error("the tarball was refused before")]
+    RefusedBefore,
     /// There is no verified tarball.
     #[error(transparent)]
     Fetch(#[from] FetchError),
@@ -58,7 +61,7 @@ impl PollError {
             Self::Fetch(FetchError::Slow(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk(_)) => "disk",
-            Self::Release(ReleaseError::Tar(_)) => "unpack",
+            Self::RefusedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
         }
     }

@@ -20,6 +20,8 @@ use crate::metrics::{Metrics, ServiceMetrics};
 pub(crate) struct Held {
     pub(crate) digest: Option<TarballDigest>,
     pub(crate) highest_generation: u64,
+    /// A tarball whose verified bytes could not be unpacked, and never will be: a poll does not fetch it again.
+    pub(crate) refused: Option<TarballDigest>,
 }
 
 /// What an edge said.
@@ -100,19 +102,27 @@ impl Exchange {
 
     async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
         // Whoever holds nothing need not ask whether it changed.
-        if let Some(digest) = held.digest {
-            let mut response = edge.ask(&self.question(Method::HEAD, Some(digest), false)).await?;
+        if held.digest.is_some() || held.refused.is_some() {
+            let mut response = edge.ask(&self.question(Method::HEAD, held.digest, false)).await?;
             if needs_words(response.status) {
                 // An answer to HEAD has no body: the same question once more, so that the edge can say why.
-                response = edge.ask(&self.question(Method::GET, Some(digest), false)).await?;
+                response = edge.ask(&self.question(Method::GET, held.digest, false)).await?;
             }
             let (status, protocol) = (response.status, response.protocol);
             let (answer, _) = self.answer(edge, response, held).await?;
-            if status == StatusCode::NOT_MODIFIED && answer.digest.is_some_and(|other| other != digest) {
-                return Err(AnswerError("weir-digest").into());
-            }
-            if status == StatusCode::NOT_MODIFIED || answer.require_digest()? == digest {
+            let offered = match status {
+                // A `304` is about what was asked about.
+                StatusCode::NOT_MODIFIED if answer.digest.is_none() => held.digest,
+                StatusCode::NOT_MODIFIED if answer.digest != held.digest => {
+                    return Err(AnswerError("weir-digest").into());
+                }
+                _ => Some(answer.require_digest()?),
+            };
+            if offered.is_some() && offered == held.digest {
                 return Ok((Found::Unchanged(answer), protocol));
+            }
+            if offered.is_some() && offered == held.refused {
+                return Err(PollError::RefusedBefore);
             }
         }
         self.get(edge, held, false).await

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
+use weir_shared::digest::TarballDigest;
 use weir_shared::process::shutdown::Drain;
 
 use super::error::PollError;
@@ -12,7 +13,7 @@ use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::{Answer, Tarball};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{Record, ReleaseError, ReleaseName, ServiceDirectory, State};
+use crate::release::{Record, ReleaseError, ReleaseName, ServiceDirectory, State, TarError};
 use crate::status::{HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 
@@ -36,6 +37,8 @@ pub(crate) struct Follower {
     /// Woken after each switch; `None` without an `exec`.
     pub(crate) hook: Option<Arc<Notify>>,
     pub(crate) drain: Drain,
+    /// The tarball that cannot be unpacked, and why not.
+    pub(crate) refused: Option<(TarballDigest, String)>,
 }
 
 /// What came of a poll or refresh.
@@ -102,12 +105,17 @@ impl Follower {
         let held = Held {
             digest: state.release.as_ref().map(|release| release.directory.digest()),
             highest_generation: state.highest_generation,
+            refused: self.refused.as_ref().map(|(digest, _)| *digest),
         };
         let asked = tokio::select! {
             () = self.drain.begun() => return None,
             asked = self.exchange.run(held, refresh) => asked,
         };
         let protocol = asked.as_ref().ok().map(|(_, protocol)| *protocol);
+        let fetched = match &asked {
+            Ok((Found::Tarball(tarball, _), _)) => Some(tarball.digest),
+            _ => None,
+        };
         let outcome = match asked {
             Ok((found, _)) => self.settle(found, refresh).await.map_err(|error| (error, None)),
             Err(failed) => Err(failed),
@@ -119,6 +127,11 @@ impl Follower {
             }
             Err((error, retry_after)) => {
                 self.schedule.failed(refresh, retry_after, Instant::now(), fastrand::f64());
+                if let (Some(digest), PollError::Release(ReleaseError::Tar(why))) = (fetched, &error)
+                    && !matches!(why, TarError::Read(_))
+                {
+                    self.refused = Some((digest, error.to_string()));
+                }
                 self.failed(&error);
             }
         }
@@ -195,7 +208,12 @@ impl Follower {
     }
 
     fn failed(&self, error: &PollError) {
-        self.ended_badly(error.to_string(), error.is_retryable());
+        let message = match (error, &self.refused) {
+            // The reason is what it was.
+            (PollError::RefusedBefore, Some((_, why))) => why.clone(),
+            _ => error.to_string(),
+        };
+        self.ended_badly(message, error.is_retryable());
     }
 
     fn ended_badly(&self, message: String, retryable: bool) {

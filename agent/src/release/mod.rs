@@ -27,4 +27,5 @@ pub(crate) use error::ReleaseError;
 pub(crate) use lock::RootLock;
 pub use name::{ReleaseName, ReleaseNameError};
 pub(crate) use state::{HookJob, Record, State};
+pub(crate) use tar_reader::TarError;
 pub(crate) use unpack::Limits;

@@ -99,3 +99,24 @@ async fn folders_that_no_entry_names_count_too() {
     world.assert_no_leftovers();
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn what_was_refused_is_not_fetched_with_every_poll() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let evil = Tarball::new().file("../evil", "x").finish();
+    edge.answers.publish(&shop(), evil);
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    let first = agent.until("the first poll has ended", |status| status.polls > 0).await;
+    edge.answers.forget();
+    let status = agent.poll().await;
+    assert_eq!((status.errors, &status.last_error), (2, &first.last_error), "the reason is still told");
+    assert!(edge.answers.seen().iter().all(|seen| seen.method == http::Method::HEAD));
+    // A refresh looks again, and another tarball is another matter.
+    agent.refresh().await;
+    assert!(edge.answers.seen().iter().any(|seen| seen.method == http::Method::GET));
+    edge.answers.publish(&shop(), with_content("good"));
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_eq!(world.read("content").as_deref(), Some("good"));
+    agent.stop().await;
+}
