@@ -88,6 +88,10 @@ pub struct CacheConfig {
     /// The blobs that are fetched from origins at a time; further ones wait.
     #[serde(default = "default_fills")]
     pub fills: usize,
+    /// The tarballs that are decoded at a time, for clients that take no stored coding; each takes up to 9 MiB of
+    /// memory for as long as its client reads. Further ones are refused (`503`).
+    #[serde(default = "default_decoders")]
+    pub decoders: usize,
 }
 
 /// `[[origin]]`: a node that publishes.
@@ -138,6 +142,10 @@ fn default_fills() -> usize {
     64
 }
 
+fn default_decoders() -> usize {
+    128
+}
+
 fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     duration::deserialize(deserializer).map(Some)
 }
@@ -167,7 +175,13 @@ impl FreshnessConfig {
 impl CacheConfig {
     /// A cache in `dir` with the default bounds.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), disk: default_disk(), services: default_services(), fills: default_fills() }
+        Self {
+            dir: dir.into(),
+            disk: default_disk(),
+            services: default_services(),
+            fills: default_fills(),
+            decoders: default_decoders(),
+        }
     }
 }
 
@@ -278,8 +292,8 @@ impl Config {
         if self.cache.disk.as_u64() == 0 {
             return invalid("disk in [cache] must be more than nothing, for example \"10GiB\"");
         }
-        if self.cache.services == 0 || self.cache.fills == 0 {
-            return invalid("services and fills in [cache] must be at least 1");
+        if self.cache.services == 0 || self.cache.fills == 0 || self.cache.decoders == 0 {
+            return invalid("services, fills and decoders in [cache] must be at least 1");
         }
         let freshness = &self.freshness;
         if freshness.wait.is_zero() {

@@ -157,8 +157,7 @@ fn load(
     let services = config.cache.services;
     let table =
         Table::load(store, services, origins.clone(), parameters, clock, metrics.table.clone()).with_context(cannot)?;
-    let (limit, fills) = (config.cache.disk.as_u64(), config.cache.fills);
-    let blobs = BlobCache::open(directory, limit, fills, origins.clone(), clock, metrics.clone(), drain)
+    let blobs = BlobCache::open(directory, &config.cache, origins.clone(), clock, metrics.clone(), drain)
         .with_context(cannot)?;
     Ok((Arc::new(table), blobs, released))
 }

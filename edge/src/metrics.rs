@@ -38,6 +38,8 @@ pub(crate) struct CacheMetrics {
     fill_duration: Histogram,
     pub(crate) fill_waiters: IntGauge,
     pub(crate) collapsed_fills: IntCounter,
+    pub(crate) decoders: IntGauge,
+    pub(crate) decoders_limit: IntGauge,
     verify_failures: IntCounterVec,
     evictions: IntCounterVec,
     evicted_bytes: IntCounterVec,
@@ -167,6 +169,9 @@ impl CacheMetrics {
                 "weir_edge_fills_collapsed_total",
                 "Requests that waited for a fill that was under way already.",
             )?,
+            decoders: family.gauge("weir_edge_decoders", "Tarballs that are being decoded for clients now.")?,
+            decoders_limit: family
+                .gauge("weir_edge_decoders_limit", "Tarballs that are decoded at a time, at the most.")?,
             verify_failures: family.counters(
                 "weir_edge_verify_failures_total",
                 "Blobs whose bytes were not what their name says, by where they came from. Should be 0.",

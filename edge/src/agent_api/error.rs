@@ -28,6 +28,7 @@ pub(super) enum ApiError {
     NoSuchVersion(ServiceName, TarballDigest),
     Lookup(ServiceName, LookupError),
     Blob(ServiceName, FillError),
+    NoDecoder(ServiceName),
 }
 
 impl From<RouteError> for ApiError {
@@ -87,6 +88,11 @@ impl ApiError {
             .about("tarball", &digest),
             ApiError::Lookup(service, error) => lookup(&service, error),
             ApiError::Blob(service, error) => blob(&service, &error),
+            ApiError::NoDecoder(service) => {
+                overloaded("Too many tarballs are being decoded; one that is accepted as `zstd` needs no decoder here.")
+                    .about("service", &service)
+                    .retry_after(RETRY_AFTER)
+            }
         }
     }
 }

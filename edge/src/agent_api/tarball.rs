@@ -112,8 +112,8 @@ impl Inner {
         let sent = self.metrics.sent_bytes.clone();
         let blob = &obtained.blob;
         if form.is_decoded() {
-            let body = blob_cache::decoded(blob, form.length, sent)
-                .map_err(|error| ApiError::Blob(which.service().clone(), error.into()))?;
+            let decoding = self.blobs.decoding().ok_or_else(|| ApiError::NoDecoder(which.service().clone()))?;
+            let body = blob_cache::decoded(blob, form.length, decoding, sent);
             return Ok(self.whole(found, which, form, status, Body::stream(body)));
         }
         let range = part.clone().unwrap_or(0..form.length);

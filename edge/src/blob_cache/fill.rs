@@ -102,10 +102,12 @@ impl Fetch<'_> {
     /// Fetches and verifies a blob. Wrong bytes are asked for once more, past any cache on the way.
     pub(super) async fn blob(&self, wanted: Wanted) -> Result<Received, FillError> {
         for no_cache in [false, true] {
-            let received = self.bytes(wanted, no_cache).await?;
-            if received.digest == wanted.digest {
-                return Ok(received);
-            }
+            let received = match self.bytes(wanted, no_cache).await {
+                Ok(received) if received.digest == wanted.digest => return Ok(received),
+                Ok(received) => received,
+                Err(FillError::Corrupt) => continue,
+                Err(error) => return Err(error),
+            };
             self.metrics.verify_failed(VerifiedAt::Origin);
             tracing::warn!(blob = %wanted.digest, got = %received.digest, "an origin sent wrong bytes for a blob");
             let _ = tokio::task::spawn_blocking(move || drop(received)).await;
@@ -119,6 +121,8 @@ impl Fetch<'_> {
         loop {
             match self.attempt(wanted, no_cache, &mut incoming).await {
                 Ok(()) => return Ok(incoming.finish().await?),
+                // It broke off behind its last byte: there is nothing left to ask for.
+                Err(FillError::Broken(_)) if incoming.written() == wanted.size => return Ok(incoming.finish().await?),
                 Err(error) if attempt == MAX_ATTEMPTS || !is_worth_resuming(&error) => return Err(error),
                 Err(error) => {
                     tracing::debug!(blob = %wanted.digest, %error, at = incoming.written(), "a fill is resumed");
@@ -135,9 +139,11 @@ impl Fetch<'_> {
         let response = self.origins.blob(&wanted.digest, wanted.origin, BlobRequest { offset, no_cache }).await?;
         if offset > 0 && !continues_at(&response, offset) {
             if response.status() != StatusCode::OK {
+                self.metrics.verify_failed(VerifiedAt::Origin);
+                tracing::warn!(blob = %wanted.digest, offset, "an origin sent another part of a blob than was asked for");
                 return Err(FillError::Corrupt);
             }
-            incoming.start_over().await;
+            incoming.start_over().await?;
         }
         let mut body = response.into_body();
         while let Some(frame) = next_frame(&mut body).await? {
@@ -147,7 +153,7 @@ impl Fetch<'_> {
                 tracing::warn!(blob = %wanted.digest, size = wanted.size, "an origin sent too many bytes for a blob");
                 return Err(FillError::Corrupt);
             }
-            incoming.write(frame).await;
+            incoming.write(frame).await?;
         }
         if incoming.written() < wanted.size {
             return Err(FillError::Broken("it ended early".to_owned()));

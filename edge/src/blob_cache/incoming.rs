@@ -18,13 +18,14 @@ const QUEUE: usize = 16;
 /// The writing end.
 pub(super) struct Incoming {
     orders: mpsc::Sender<Order>,
+    failure: oneshot::Receiver<io::Error>,
     written: u64,
 }
 
 enum Order {
     Write(Bytes),
     StartOver,
-    Finish(oneshot::Sender<io::Result<Received>>),
+    Finish(oneshot::Sender<Received>),
 }
 
 /// All bytes of a blob, in a file that goes away when this is dropped.
@@ -37,9 +38,15 @@ impl Incoming {
     /// An empty file that waits for bytes.
     pub(super) fn begin(directory: &Directory) -> Self {
         let (orders, queue) = mpsc::channel(QUEUE);
+        let (failed, failure) = oneshot::channel();
         let directory = directory.clone();
-        tokio::task::spawn_blocking(move || write(&directory, queue));
-        Self { orders, written: 0 }
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = write(&directory, queue) {
+                // Whoever sends finds that nobody takes it any more, and looks here.
+                let _ = failed.send(error);
+            }
+        });
+        Self { orders, failure, written: 0 }
     }
 
     /// Bytes that were handed over.
@@ -49,49 +56,68 @@ impl Incoming {
 
     /// Appends bytes; waits while the disk is slower than the origin.
     ///
-    /// A failure of the disk shows at [`Incoming::finish`].
-    pub(super) async fn write(&mut self, bytes: Bytes) {
+    /// # Errors
+    /// The disk failed, at these bytes or before them.
+    pub(super) async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         self.written += bytes.len() as u64;
-        let _ = self.orders.send(Order::Write(bytes)).await;
+        self.order(Order::Write(bytes)).await
     }
 
     /// Forgets all bytes.
-    pub(super) async fn start_over(&mut self) {
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub(super) async fn start_over(&mut self) -> io::Result<()> {
         self.written = 0;
-        let _ = self.orders.send(Order::StartOver).await;
+        self.order(Order::StartOver).await
     }
 
-    /// The file and what its bytes hash to. More can be written after [`Incoming::start_over`] only.
-    pub(super) async fn finish(self) -> io::Result<Received> {
+    /// The file and what its bytes hash to.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub(super) async fn finish(mut self) -> io::Result<Received> {
         let (answer, received) = oneshot::channel();
-        let _ = self.orders.send(Order::Finish(answer)).await;
-        received.await.map_err(|_| io::Error::other("the thread that writes a blob has ended"))?
+        self.order(Order::Finish(answer)).await?;
+        match received.await {
+            Ok(received) => Ok(received),
+            Err(_) => Err(self.failure().await),
+        }
+    }
+
+    async fn order(&mut self, order: Order) -> io::Result<()> {
+        match self.orders.send(order).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.failure().await),
+        }
+    }
+
+    async fn failure(&mut self) -> io::Error {
+        let ended = |_| io::Error::other("the thread that writes a blob has ended");
+        (&mut self.failure).await.unwrap_or_else(ended)
     }
 }
 
-fn write(directory: &Directory, mut orders: mpsc::Receiver<Order>) {
-    let mut file = directory.incoming();
+fn write(directory: &Directory, mut orders: mpsc::Receiver<Order>) -> io::Result<()> {
+    let mut file = directory.incoming()?;
     let mut hasher = blake3::Hasher::new();
     while let Some(order) = orders.blocking_recv() {
         match order {
             Order::Finish(answer) => {
                 let digest = BlobDigest::from(hasher.finalize());
-                let _ = answer.send(file.map(|file| Received { file, digest }));
-                return;
+                let _ = answer.send(Received { file, digest });
+                break;
             }
-            // After a failure the rest is taken and thrown away: whoever sends hears of it at the end.
             Order::Write(bytes) => {
                 hasher.update(&bytes);
-                file = file.and_then(|mut file| file.write_all(&bytes).map(|()| file));
+                file.write_all(&bytes)?;
             }
             Order::StartOver => {
                 hasher.reset();
-                file = file.and_then(|mut file| {
-                    file.as_file().set_len(0)?;
-                    file.rewind()?;
-                    Ok(file)
-                });
+                file.as_file().set_len(0)?;
+                file.rewind()?;
             }
         }
     }
+    Ok(())
 }

@@ -4,11 +4,13 @@
 //! by one task, whoever asks. A smaller, faster tier would stand before [`BlobCache::get`]; following a fill before it
 //! ends would begin in [`incoming`].
 
+mod decoders;
 mod directory;
 mod eviction;
 mod fill;
 mod incoming;
 mod reader;
+mod room;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +20,18 @@ use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
 use weir_shared::process::shutdown::Drain;
 
+use self::decoders::Decoders;
 use self::eviction::{Accounting, Evicted};
 use self::fill::Fetch;
 use self::incoming::Received;
+use self::room::{Room, Rooms};
 use crate::clock::Clock;
+use crate::config::CacheConfig;
 use crate::metrics::{Dropped, Metrics, VerifiedAt};
 use crate::origin_client::Origins;
 use crate::single_flight::SingleFlight;
 
+pub(crate) use decoders::Decoding;
 pub(crate) use directory::{Blob, Directory};
 pub(crate) use fill::{FillError, Wanted};
 pub(crate) use reader::{decoded, stored};
@@ -53,6 +59,8 @@ struct Inner {
     /// `accounting`, and only on threads that may block.
     naming: Mutex<()>,
     fills: Semaphore,
+    rooms: Rooms,
+    decoders: Decoders,
     origins: Arc<Origins>,
     clock: Clock,
     metrics: Metrics,
@@ -92,19 +100,19 @@ pub(crate) struct Use {
 }
 
 impl BlobCache {
-    /// The cache over a directory, of at most `limit` bytes; what lies there is taken up. Blocks.
+    /// The cache over a directory, with the bounds of `config`; what lies there is taken up. Blocks.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub(crate) fn open(
         directory: Directory,
-        limit: u64,
-        fills: usize,
+        config: &CacheConfig,
         origins: Arc<Origins>,
         clock: Clock,
         metrics: Metrics,
         drain: &Drain,
     ) -> io::Result<Self> {
+        let limit = config.disk.as_u64();
         let mut accounting = Accounting::new(limit);
         let now = clock.now();
         for present in directory.scan()? {
@@ -115,7 +123,9 @@ impl BlobCache {
             directory,
             accounting: Mutex::new(accounting),
             naming: Mutex::default(),
-            fills: Semaphore::new(fills),
+            fills: Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS)),
+            rooms: Rooms::of(limit),
+            decoders: Decoders::new(config.decoders, metrics.cache.decoders.clone(), &metrics.cache.decoders_limit),
             origins,
             clock,
             metrics,
@@ -147,6 +157,11 @@ impl BlobCache {
             *shared = collapsed;
         }
         Ok(obtained)
+    }
+
+    /// A place for a decoder; `None` when all are taken.
+    pub(crate) fn decoding(&self) -> Option<Decoding> {
+        self.inner.decoders.begin()
     }
 
     /// What the cache holds.
@@ -199,7 +214,7 @@ impl Inner {
     async fn obtain(self: Arc<Self>, wanted: Wanted) -> Result<Obtained, FillError> {
         let inner = self.clone();
         let on_disk = tokio::task::spawn_blocking(move || inner.verify(wanted)).await;
-        if let Some(blob) = on_disk.ok().flatten() {
+        if let Some(blob) = on_disk.map_err(|_| FillError::Abandoned)?? {
             return Ok(Obtained { blob, source: Source::Disk });
         }
         let _permit = self.fills.acquire().await.map_err(|_| FillError::Abandoned)?;
@@ -230,26 +245,33 @@ impl Inner {
     }
 
     /// Compares a blob's file with its name. What is wrong is dropped. Blocks.
-    fn verify(&self, wanted: Wanted) -> Option<Blob> {
+    ///
+    /// # Errors
+    /// Nothing can be said of the file: it stays.
+    fn verify(&self, wanted: Wanted) -> Result<Option<Blob>, FillError> {
         let digest = wanted.digest;
-        self.accounting().touch(&digest, self.clock.now())?;
-        let found = self.directory.blob(&digest, wanted.size);
-        let outcome = found.and_then(|blob| if blob.is(&digest)? { Ok(Some(blob)) } else { Ok(None) });
-        let why = match outcome {
-            Ok(Some(blob)) => {
-                self.accounting().verified(&digest);
-                return Some(blob);
-            }
-            Ok(None) => "its bytes have changed".to_owned(),
+        if self.accounting().touch(&digest, self.clock.now()).is_none() {
+            return Ok(None);
+        }
+        let why = match self.directory.blob(&digest, wanted.size) {
+            Ok(blob) => match blob.is(&digest) {
+                Ok(true) => {
+                    self.accounting().verified(&digest);
+                    return Ok(Some(blob));
+                }
+                Ok(false) => "its bytes have changed".to_owned(),
+                Err(error) => error.to_string(),
+            },
+            Err(error) if says_nothing_of_the_file(&error) => return Err(error.into()),
             Err(error) => error.to_string(),
         };
         let _naming = self.naming();
         // Nothing is wrong with one that was evicted meanwhile.
-        let dropped = self.accounting().remove(&digest)?;
+        let Some(dropped) = self.accounting().remove(&digest) else { return Ok(None) };
         self.metrics.cache.verify_failed(VerifiedAt::Disk);
         tracing::warn!(blob = %digest, why, "a blob on disk is damaged; it is dropped and fetched again");
         self.unlink(&[dropped], Dropped::Corrupt);
-        None
+        Ok(None)
     }
 
     /// Gives a blob that was fetched its name, when it fits at all. Blocks.
@@ -295,42 +317,13 @@ impl Inner {
     }
 }
 
-/// Bytes that are set aside for a blob on its way; given back when this is dropped.
-struct Room {
-    inner: Arc<Inner>,
-    size: u64,
-}
-
-impl Room {
-    /// Sets bytes aside, evicting what has to go for it; none when the blob is larger than the whole cache.
-    async fn reserve(inner: Arc<Inner>, size: u64) -> Result<Self, FillError> {
-        let reserved = tokio::task::spawn_blocking(move || {
-            let _naming = inner.naming();
-            let mut accounting = inner.accounting();
-            let size = if accounting.fits(size) { size } else { 0 };
-            let evicted = accounting.reserve(size);
-            drop(accounting);
-            inner.unlink(&evicted, Dropped::Size);
-            Room { inner: inner.clone(), size }
-        });
-        reserved.await.map_err(|_| FillError::Abandoned)
-    }
-
-    fn is_reserved(&self) -> bool {
-        self.size > 0
-    }
-
-    fn release_in(mut self, accounting: &mut Accounting) {
-        accounting.release(std::mem::take(&mut self.size));
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if self.size > 0 {
-            self.inner.accounting().release(self.size);
-        }
-    }
+/// Whether opening a file failed for want of descriptors or memory: a busy edge must not throw good blobs away.
+fn says_nothing_of_the_file(error: &io::Error) -> bool {
+    // The same numbers on every Unix.
+    const TOO_MANY_IN_THE_SYSTEM: i32 = 23;
+    const TOO_MANY_IN_THE_PROCESS: i32 = 24;
+    error.kind() == io::ErrorKind::OutOfMemory
+        || matches!(error.raw_os_error(), Some(TOO_MANY_IN_THE_SYSTEM | TOO_MANY_IN_THE_PROCESS))
 }
 
 /// Counts a request that waits, until it is dropped.

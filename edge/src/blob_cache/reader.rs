@@ -1,71 +1,81 @@
 //! Bodies from blobs: read on threads that may block, at most one chunk ahead of the client.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::future::Future;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use async_compression::tokio::bufread::ZstdDecoder;
+use async_compression::zstd::DParameter;
 use bytes::Bytes;
+use futures_util::stream::{self, Stream};
 use http_body::{Body, Frame, SizeHint};
 use prometheus::IntCounter;
+use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
+use tokio_util::io::StreamReader;
 use weir_shared::process::serve::BoxError;
 
+use super::decoders::Decoding;
 use super::directory::Blob;
 
-/// Bytes that are read at a time.
+/// Bytes that are read at a time of what is sent as it is stored.
 const CHUNK: u64 = 128 << 10;
 
+/// Bytes that are read at a time to be decoded, and that are decoded at a time: an async worker is not held for longer
+/// than they take.
+const DECODED_CHUNK: u64 = 64 << 10;
+
 /// The largest window of a zstd frame that is decoded, as a power of two: 8 MiB, as the protocol promises.
-const MAX_WINDOW_LOG: u32 = 23;
+pub(super) const MAX_WINDOW_LOG: u32 = 23;
 
 /// Part of a blob, as it is stored.
 pub(crate) fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
-    let length = part.end - part.start;
-    BlobBody::new(Box::new(Slice { file: blob.file.clone(), part }), length, sent)
+    let left = part.end - part.start;
+    BlobBody { source: Source::Stored(chunks(blob, part, CHUNK)), left, sent }
 }
 
-/// A whole blob, decoded from zstd on the way; it must give exactly `length` bytes.
-///
-/// # Errors
-/// The decoder cannot be made: no memory.
-pub(crate) fn decoded(blob: &Blob, length: u64, sent: IntCounter) -> io::Result<BlobBody> {
-    let slice = Slice { file: blob.file.clone(), part: 0..blob.length };
-    // It reads one frame after the other until the input ends.
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(CHUNK as usize, slice))?;
-    decoder.window_log_max(MAX_WINDOW_LOG)?;
-    Ok(BlobBody::new(Box::new(decoder), length, sent))
+/// A whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with the
+/// body.
+pub(crate) fn decoded(blob: &Blob, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
+    let coded = StreamReader::new(chunks(blob, 0..blob.length, DECODED_CHUNK));
+    let mut decoder = Decoder::with_params(coded, &[DParameter::window_log_max(MAX_WINDOW_LOG)]);
+    // One frame after the other until the input ends.
+    decoder.multiple_members(true);
+    let next = Box::pin(decode(decoder, length));
+    BlobBody { source: Source::Decoded { next: Some(next), _decoding: decoding }, left: length, sent }
 }
-
-type Source = Box<dyn Read + Send>;
 
 /// A body of a known length. When its source gives more or less it ends in an error: never in a clean end.
 pub(crate) struct BlobBody {
-    reading: Option<JoinHandle<io::Result<(Source, Bytes)>>>,
+    source: Source,
     /// Bytes that are still to be sent.
     left: u64,
     sent: IntCounter,
 }
 
-impl BlobBody {
-    fn new(source: Source, length: u64, sent: IntCounter) -> Self {
-        Self { reading: Some(read_chunk(source, length)), left: length, sent }
-    }
+enum Source {
+    Stored(Chunks),
+    Decoded { next: Option<Pin<Box<dyn Future<Output = io::Result<(Decoder, Bytes)>> + Send>>>, _decoding: Decoding },
+    Ended,
 }
 
-/// Reads the next chunk of `left` bytes; the last one is read to the source's end, which must be there.
-fn read_chunk(mut source: Source, left: u64) -> JoinHandle<io::Result<(Source, Bytes)>> {
-    tokio::task::spawn_blocking(move || {
-        let mut chunk = vec![0; usize::try_from(left.min(CHUNK)).expect("a chunk fits in memory")];
-        source.read_exact(&mut chunk)?;
-        if left <= CHUNK && source.read(&mut [0])? != 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob holds more than its descriptor says"));
-        }
-        Ok((source, chunk.into()))
-    })
+type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+type Decoder = ZstdDecoder<StreamReader<Chunks, Bytes>>;
+
+/// The next chunk of `left` bytes; the last one only once the end was seen behind it.
+async fn decode(mut decoder: Decoder, left: u64) -> io::Result<(Decoder, Bytes)> {
+    let mut chunk = vec![0; usize::try_from(left.min(DECODED_CHUNK)).expect("a chunk fits in memory")];
+    decoder.read_exact(&mut chunk).await?;
+    if left <= DECODED_CHUNK && decoder.read(&mut [0]).await? != 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob holds more than its descriptor says"));
+    }
+    Ok((decoder, chunk.into()))
 }
 
 impl Body for BlobBody {
@@ -74,26 +84,44 @@ impl Body for BlobBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let body = self.get_mut();
-        let Some(reading) = &mut body.reading else { return Poll::Ready(None) };
-        let read = ready!(Pin::new(reading).poll(cx));
-        body.reading = None;
-        let (source, chunk) = match read.map_err(io::Error::other).and_then(|read| read) {
-            Ok(read) => read,
-            Err(error) => {
-                tracing::warn!(%error, left = body.left, "a body breaks off: its blob cannot be read");
-                return Poll::Ready(Some(Err(error.into())));
-            }
+        let read = match &mut body.source {
+            Source::Stored(chunks) => ready!(chunks.as_mut().poll_next(cx)),
+            Source::Decoded { next, .. } => match next {
+                Some(reading) => {
+                    let read = ready!(reading.as_mut().poll(cx));
+                    *next = None;
+                    Some(read.map(|(decoder, chunk)| {
+                        let left = body.left - chunk.len() as u64;
+                        if left > 0 {
+                            *next = Some(Box::pin(decode(decoder, left)));
+                        }
+                        chunk
+                    }))
+                }
+                None => None,
+            },
+            Source::Ended => None,
         };
-        body.left -= chunk.len() as u64;
-        body.sent.inc_by(chunk.len() as u64);
-        if body.left > 0 {
-            body.reading = Some(read_chunk(source, body.left));
+        match read {
+            Some(Ok(chunk)) => {
+                body.left -= chunk.len() as u64;
+                body.sent.inc_by(chunk.len() as u64);
+                if body.left == 0 {
+                    body.source = Source::Ended;
+                }
+                if chunk.is_empty() { Poll::Ready(None) } else { Poll::Ready(Some(Ok(Frame::data(chunk)))) }
+            }
+            Some(Err(error)) => {
+                body.source = Source::Ended;
+                tracing::warn!(%error, left = body.left, "a body breaks off: its blob cannot be read");
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => Poll::Ready(None),
         }
-        if chunk.is_empty() { Poll::Ready(None) } else { Poll::Ready(Some(Ok(Frame::data(chunk)))) }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.reading.is_none()
+        matches!(self.source, Source::Ended)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -101,19 +129,28 @@ impl Body for BlobBody {
     }
 }
 
-/// A part of a file, read without a shared position.
-struct Slice {
-    file: Arc<File>,
-    part: Range<u64>,
+/// The bytes of a part, `size` at a time; an error when the file turns out shorter. One chunk is read ahead.
+fn chunks(blob: &Blob, part: Range<u64>, size: u64) -> Chunks {
+    let begun = (!part.is_empty()).then(|| read_chunk(blob.file.clone(), part.clone(), size));
+    let file = blob.file.clone();
+    Box::pin(stream::try_unfold((begun, part), move |(reading, mut part)| {
+        let file = file.clone();
+        async move {
+            let Some(reading) = reading else { return Ok(None) };
+            let chunk: Bytes = reading.await.map_err(io::Error::other)??;
+            part.start += chunk.len() as u64;
+            let next = (!part.is_empty()).then(|| read_chunk(file, part.clone(), size));
+            Ok(Some((chunk, (next, part))))
+        }
+    }))
 }
 
-impl Read for Slice {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.part.end - self.part.start).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read_at(&mut buffer[..most], self.part.start)?;
-        self.part.start += read as u64;
-        Ok(read)
-    }
+fn read_chunk(file: Arc<File>, part: Range<u64>, size: u64) -> JoinHandle<io::Result<Bytes>> {
+    tokio::task::spawn_blocking(move || {
+        let mut chunk = vec![0; usize::try_from(size.min(part.end - part.start)).expect("a chunk fits in memory")];
+        file.read_exact_at(&mut chunk, part.start)?;
+        Ok(chunk.into())
+    })
 }
 
 #[cfg(test)]
@@ -130,6 +167,11 @@ mod tests {
 
     fn sent() -> IntCounter {
         IntCounter::new("sent", "sent").unwrap()
+    }
+
+    fn decoding() -> Decoding {
+        let gauge = || prometheus::IntGauge::new("decoders", "decoders").unwrap();
+        crate::blob_cache::decoders::Decoders::new(1, gauge(), &gauge()).begin().unwrap()
     }
 
     fn content() -> Vec<u8> {
@@ -156,7 +198,7 @@ mod tests {
             coded.extend(zstd::encode_all(frame, 3).unwrap());
         }
         let length = content.len() as u64;
-        let all = |length, coded: &[u8]| decoded(&blob(coded), length, sent()).unwrap().collect();
+        let all = |length, coded: &[u8]| decoded(&blob(coded), length, decoding(), sent()).collect();
         assert_eq!(all(length, &coded).await.unwrap().to_bytes(), content);
         assert!(all(length - 1, &coded).await.is_err());
         assert!(all(length + 1, &coded).await.is_err());
@@ -170,5 +212,26 @@ mod tests {
         let blob = blob(&content);
         blob.file.set_len(content.len() as u64 - 1).unwrap();
         assert!(stored(&blob, 0..content.len() as u64, sent()).collect().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_window_beyond_the_protocol_s_is_refused_and_garbage_behind_a_frame_too() {
+        let content = content();
+        let length = content.len() as u64;
+        let mut coder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        coder.window_log(MAX_WINDOW_LOG + 1).unwrap();
+        coder.write_all(&content).unwrap();
+        let coded = coder.finish().unwrap();
+        assert!(decoded(&blob(&coded), length, decoding(), sent()).collect().await.is_err());
+        let mut coded = zstd::encode_all(&content[..], 1).unwrap();
+        assert!(decoded(&blob(&coded), length, decoding(), sent()).collect().await.is_ok());
+        coded.extend(b"more");
+        let mut body = decoded(&blob(&coded), length, decoding(), sent());
+        let mut read = 0;
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else { break };
+            read += frame.into_data().unwrap().len() as u64;
+        }
+        assert!(read < length, "the last bytes are kept back until the end was seen");
     }
 }

@@ -99,3 +99,47 @@ async fn a_transfer_that_breaks_off_is_resumed() {
     assert_eq!((reply.status, reply.problem()["retryable"].as_bool()), (503, Some(true)));
     site.until("nothing is left behind", async || site.incoming_files() == 0).await;
 }
+
+#[tokio::test]
+async fn what_an_origin_does_wrong_is_asked_for_again_or_needs_no_answer() {
+    let site = Site::start().await;
+    let mut client = site.client("h2").await;
+    let length = Tarball::random(0, 300_000).zstd.len();
+    for (seed, what, faults, asked, failures) in [
+        (1, "it breaks off behind the last byte", vec![Fault::Break(length)], 1, 0.0),
+        (2, "more than there should be", vec![Fault::Longer], 2, 1.0),
+        (3, "a range is ignored", vec![Fault::Break(1000), Fault::RangeIgnored], 2, 0.0),
+        (4, "a range is another one", vec![Fault::Break(1000), Fault::OtherRange], 3, 1.0),
+        (5, "a range that holds too much", vec![Fault::Break(1000), Fault::Longer], 3, 1.0),
+    ] {
+        let tarball = Tarball::random(seed, 300_000);
+        site.origin.publish("shop", seed, 1, &tarball);
+        let path = format!("/v1/services/shop/tarballs/{}", tarball.digest());
+        let before = (site.origin.asked("blob").len(), site.metric("weir_edge_verify_failures_total", &[]));
+        site.origin.faults(faults);
+        let reply = client.get(&path, &[ZSTD]).await;
+        assert_eq!((reply.status, reply.bytes() == &tarball.zstd), (200, true), "{what}");
+        assert_eq!(site.origin.asked("blob").len() - before.0, asked, "{what}");
+        assert_eq!(site.metric("weir_edge_verify_failures_total", &[]) - before.1, failures, "{what}");
+    }
+    site.until("nothing is left behind", async || site.incoming_files() == 0).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_ends_a_fill_at_once() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 8 << 20);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let incoming = site.config.cache.dir.join("incoming");
+    fs::remove_dir(&incoming).unwrap();
+    let mut client = site.client("h2").await;
+    let reply = client.get(TARBALL, &[ZSTD]).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
+    let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
+    assert!(!detail.contains("incoming"), "{detail}");
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "disk_failed")]), 1.0);
+    assert!(site.metric("weir_edge_origin_received_bytes_total", &[]) < 4e6, "the rest is not fetched");
+    assert_eq!(site.metric("weir_edge_cache_bytes", &[]), 0.0, "and no room is kept for it");
+    fs::create_dir(&incoming).unwrap();
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+}

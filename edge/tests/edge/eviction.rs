@@ -1,9 +1,11 @@
 use std::fs;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
+use tokio::sync::Semaphore;
 
 use crate::site::{Site, ZSTD};
-use crate::test_origin::Tarball;
+use crate::test_origin::{Fault, Tarball};
 
 fn path(number: u64) -> String {
     format!("/v1/services/s{number}/tarball")
@@ -59,4 +61,33 @@ async fn a_blob_larger_than_the_cache_is_served_and_not_kept() {
     assert_eq!(reply.bytes(), &large.zstd);
     assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200");
     assert_eq!((site.blob_files().len(), site.incoming_files()), (1, 0), "and the small one stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bound_holds_for_blobs_on_their_way_too() {
+    let site = Site::with(|config| config.cache.disk = ByteSize::mib(10)).await;
+    let tarballs: Vec<_> = (0..4).map(|seed| Tarball::random(seed, 6 << 20)).collect();
+    let gate = Arc::new(Semaphore::new(0));
+    let mut downloads = Vec::new();
+    for (number, tarball) in (0..).zip(&tarballs) {
+        site.origin.publish(&format!("s{number}"), 7, 1, tarball);
+        site.origin.faults([Fault::Gate(gate.clone())]);
+        let mut client = site.client("h2").await;
+        downloads.push(tokio::spawn(async move { client.get(&path(number), &[ZSTD]).await }));
+    }
+    site.until("all wait", async || site.metric("weir_edge_fill_waiters", &[]) == 4.0).await;
+    site.until("one is on its way", async || site.origin.asked("blob").len() == 1).await;
+    for ended in 1..=4 {
+        assert!(site.metric("weir_edge_cache_bytes", &[]) <= (10 << 20) as f64);
+        gate.add_permits(1);
+        site.until("one more has ended", async || {
+            site.metric("weir_edge_fills_total", &[("result", "ok")]) == f64::from(ended)
+        })
+        .await;
+    }
+    for (download, tarball) in downloads.into_iter().zip(&tarballs) {
+        assert!(download.await.unwrap().bytes() == &tarball.zstd);
+    }
+    assert!(bytes_on_disk(&site) <= 10 << 20);
+    assert_eq!(bytes_on_disk(&site) as f64, site.metric("weir_edge_cache_bytes", &[]));
 }

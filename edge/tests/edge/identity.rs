@@ -34,3 +34,23 @@ async fn a_blob_that_decodes_to_another_length_never_ends_cleanly() {
         }
     }
 }
+
+#[tokio::test]
+async fn decoders_are_counted_and_bounded() {
+    let site = Site::with(|config| config.cache.decoders = 1).await;
+    let tarball = Tarball::random(1, 24 << 20);
+    site.origin.publish("shop", 7, 1, &tarball);
+    // Nobody reads it: its decoder stays.
+    let slow = site.client("h1").await.begin("GET", TARBALL, &[]).await;
+    assert_eq!(site.metric("weir_edge_decoders", &[]), 1.0);
+    assert_eq!(site.metric("weir_edge_decoders_limit", &[]), 1.0);
+    let mut client = site.client("h2").await;
+    let reply = client.get(TARBALL, &[]).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
+    assert_eq!(reply.problem()["type"], "urn:weir:problem:overloaded");
+    assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &tarball.zstd, "which needs none");
+    assert_eq!(client.head(TARBALL, &[]).await.status, 200, "and neither does this");
+    drop(slow);
+    site.until("the place is free", async || site.metric("weir_edge_decoders", &[]) == 0.0).await;
+    assert!(client.get(TARBALL, &[]).await.bytes() == &tarball.tar);
+}

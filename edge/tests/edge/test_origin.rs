@@ -93,6 +93,12 @@ pub(crate) enum Fault {
     Break(usize),
     /// A bit is wrong.
     Flip,
+    /// There is more than there should be.
+    Longer,
+    /// A range is answered with everything.
+    RangeIgnored,
+    /// A range is answered with another one.
+    OtherRange,
     /// It is not there.
     Missing,
 }
@@ -256,7 +262,12 @@ fn descriptor(bytes: Option<&Bytes>, held: Option<&str>) -> Response<Body> {
 
 fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<Body> {
     let length = bytes.len();
-    let offset = range.map_or(0, |range| range["bytes=".len()..].trim_end_matches('-').parse().unwrap());
+    let mut offset = range.map_or(0, |range| range["bytes=".len()..].trim_end_matches('-').parse().unwrap());
+    match fault {
+        Some(Fault::RangeIgnored) => offset = 0,
+        Some(Fault::OtherRange) => offset += 1,
+        _ => {}
+    }
     let part = bytes.slice(offset..);
     let body = match fault {
         Some(Fault::Flip) => {
@@ -264,6 +275,7 @@ fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<
             wrong[length / 3] ^= 0x10;
             Body::from(wrong)
         }
+        Some(Fault::Longer) => Body::from([&part[..], b"more"].concat()),
         Some(Fault::Break(after)) => steps(vec![Step::Send(part.slice(..after)), Step::Break]),
         Some(Fault::Gate(gate)) => {
             let half = part.len() / 2;
