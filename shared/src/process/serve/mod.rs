@@ -7,7 +7,6 @@
 mod body;
 mod http3;
 mod metrics;
-mod quic_streams;
 mod tcp;
 
 use std::future::Future;

@@ -1,0 +1,105 @@
+//! One connection: its requests, its control streams, and its end.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use quinn::Connection;
+use tokio::time::Instant;
+
+use super::control::{self, Opened};
+use super::error::{Code, RequestError};
+use super::request::{self, Context};
+use crate::process::serve::Handler;
+
+/// How long a drained connection is kept after its last answer arrived, so that the client can be the one who closes.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// The first GOAWAY of two: no stream has a higher id, so it refuses nothing yet (RFC 9114 section 5.2).
+const NO_STREAM_REFUSED: u64 = (1 << 62) - 4;
+
+/// Serves a connection until it ends; gives the error to close it with.
+///
+/// Requests are answered side by side in this one task: what a poll costs is mostly handing it from task to task. An
+/// answer that takes processor time or blocks does that elsewhere, as everywhere in an async program.
+pub(super) async fn serve<H: Handler>(connection: &Connection, context: Arc<Context<H>>) -> Code {
+    let Some(mut control) = control::open(connection).await else { return Code::NO_ERROR };
+    let mut opened = Opened::default();
+    let mut identified = FuturesUnordered::new();
+    let mut watched = FuturesUnordered::new();
+    let mut requests = FuturesUnordered::new();
+    let mut next_stream = 0;
+    let mut phase = Phase::Open;
+    let mut draining = pin!(context.drain.begun());
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+    loop {
+        tokio::select! {
+            Some(ended) = requests.next(), if !requests.is_empty() => {
+                if phase == Phase::Refusing {
+                    timer.as_mut().reset(Instant::now() + LINGER);
+                }
+                match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(RequestError::Connection(code))) => return code,
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, address = %context.peer.address, "an HTTP/3 request ended with an error");
+                    }
+                    // The panic has been told already; it is this request's alone, whose answer was reset.
+                    Err(_) => {}
+                }
+            }
+            accepted = connection.accept_bi() => {
+                let Ok((mut sender, mut receiver)) = accepted else { return Code::NO_ERROR };
+                if phase == Phase::Refusing {
+                    let _ = receiver.stop(Code::REQUEST_REJECTED.into());
+                    let _ = sender.reset(Code::REQUEST_REJECTED.into());
+                    continue;
+                }
+                next_stream = u64::from(quinn::VarInt::from(sender.id())) + 4;
+                requests.push(AssertUnwindSafe(request::serve(context.clone(), sender, receiver)).catch_unwind());
+            }
+            accepted = connection.accept_uni() => match accepted {
+                Ok(stream) => identified.push(control::identify(stream)),
+                Err(_) => return Code::NO_ERROR,
+            },
+            Some((found, reader)) = identified.next(), if !identified.is_empty() => match opened.admit(found, reader) {
+                Ok(incoming) => watched.push(incoming.watch()),
+                Err(code) => return code,
+            },
+            Some(broken) = watched.next(), if !watched.is_empty() => {
+                if let Some(code) = broken {
+                    return code;
+                }
+            }
+            () = draining.as_mut(), if phase == Phase::Open => {
+                if control::go_away(&mut control, NO_STREAM_REFUSED).await.is_none() {
+                    return Code::NO_ERROR;
+                }
+                phase = Phase::GoingAway;
+                // A request that the client sent before it could know is still answered.
+                timer.as_mut().reset(Instant::now() + 2 * connection.rtt() + LINGER);
+            }
+            () = timer.as_mut(), if phase == Phase::GoingAway || phase == Phase::Refusing && requests.is_empty() => {
+                if phase == Phase::Refusing || control::go_away(&mut control, next_stream).await.is_none() {
+                    return Code::NO_ERROR;
+                }
+                phase = Phase::Refusing;
+                timer.as_mut().reset(Instant::now() + LINGER);
+            }
+        }
+    }
+}
+
+/// How far a connection's shutdown is (RFC 9114 section 5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It has not begun.
+    Open,
+    /// The client was told; what is on its way to us is still answered.
+    GoingAway,
+    /// What comes now is refused; what is under way is finished.
+    Refusing,
+}

@@ -1,0 +1,186 @@
+//! One request: its stream is read, it is answered, the answer is written.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::{HeaderValue, Method, Response, StatusCode, Version, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use quinn::{RecvStream, SendStream};
+
+use super::super::body::add_length;
+use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer};
+use super::error::{Code, RequestError};
+use super::frame::{self, kind};
+use super::head::{self, Head};
+use super::qpack;
+use crate::problem::Problem;
+use crate::process::shutdown::Drain;
+
+/// How much of a stream may come before the head of its request is whole, in bytes. A section is never larger coded
+/// than decoded by more than its framing; unknown frames before it may take the rest.
+const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
+
+/// A body up to this many bytes is sent together with the head: one buffer, one packet or few.
+const SMALL_BODY: u64 = 16 << 10;
+
+/// What all requests of a connection share.
+pub(super) struct Context<H> {
+    pub(super) handler: H,
+    pub(super) metrics: ListenerMetrics,
+    pub(super) peer: Arc<Peer>,
+    pub(super) drain: Drain,
+}
+
+/// Reads and answers a request.
+///
+/// # Errors
+/// It was not answered to its end; the stream has been reset.
+pub(super) async fn serve<H: Handler>(
+    context: Arc<Context<H>>,
+    sender: SendStream,
+    mut receiver: RecvStream,
+) -> Result<(), RequestError> {
+    let mut answer = Answer { sender, code: Code::INTERNAL_ERROR, is_whole: false };
+    let done = respond(&context, &mut answer, &mut receiver).await;
+    if let Err(RequestError::Stream(code) | RequestError::Connection(code)) = &done {
+        answer.code = *code;
+    }
+    // What the client still sends is not wanted. After the end of its stream this does nothing.
+    let _ = receiver.stop(Code::NO_ERROR.into());
+    done
+}
+
+async fn respond<H: Handler>(
+    context: &Context<H>,
+    answer: &mut Answer,
+    receiver: &mut RecvStream,
+) -> Result<(), RequestError> {
+    let head = read_head(receiver).await?;
+    let begun = Instant::now();
+    let (method, response) = match head {
+        Head::Request(request) => {
+            // The end of the stream is here already, as a rule: then the client is not told to stop.
+            let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
+            let method = request.method().clone();
+            (method, context.handler.handle(request, context.peer.clone()).await)
+        }
+        Head::TooLarge => (Method::GET, too_large()),
+    };
+    context.metrics.answered(Version::HTTP_3, &method, response.status(), begun.elapsed());
+    write(answer, &method, response, &context.drain).await
+}
+
+fn too_large() -> Response<Body> {
+    let detail = format!("The header fields take more than the {MAX_HEADER_BYTES} bytes that are read.");
+    Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The header is too large", detail)
+        .into_response()
+}
+
+/// Reads up to the end of the first HEADERS frame.
+async fn read_head(receiver: &mut RecvStream) -> Result<Head, RequestError> {
+    let mut bytes = Bytes::new();
+    loop {
+        // Frames of unknown types may stand before it, and mean nothing (section 9).
+        while let Some((found, length, head)) = frame::read_head(&bytes) {
+            let is_head = match found {
+                kind::HEADERS => true,
+                kind::DATA
+                | kind::CANCEL_PUSH
+                | kind::SETTINGS
+                | kind::PUSH_PROMISE
+                | kind::GOAWAY
+                | kind::MAX_PUSH_ID => {
+                    return Err(RequestError::Connection(Code::FRAME_UNEXPECTED));
+                }
+                reserved if kind::is_reserved(reserved) => {
+                    return Err(RequestError::Connection(Code::FRAME_UNEXPECTED));
+                }
+                _ => false,
+            };
+            if length > MAX_BYTES_BEFORE_HEAD as u64 {
+                return if is_head { Ok(Head::TooLarge) } else { Err(RequestError::Stream(Code::EXCESSIVE_LOAD)) };
+            }
+            let end = head + length as usize;
+            let Some(payload) = bytes.get(head..end) else { break };
+            if is_head {
+                return head::read(payload, MAX_HEADER_BYTES);
+            }
+            bytes = bytes.slice(end..);
+        }
+        if bytes.len() > MAX_BYTES_BEFORE_HEAD {
+            return Err(RequestError::Stream(Code::EXCESSIVE_LOAD));
+        }
+        match receiver.read_chunk(usize::MAX, true).await? {
+            None => return Err(RequestError::Stream(Code::REQUEST_INCOMPLETE)),
+            Some(chunk) if bytes.is_empty() => bytes = chunk.bytes,
+            Some(chunk) => {
+                let mut joined = BytesMut::from(bytes);
+                joined.extend_from_slice(&chunk.bytes);
+                bytes = joined.freeze();
+            }
+        }
+    }
+}
+
+async fn write(
+    answer: &mut Answer,
+    method: &Method,
+    response: Response<Body>,
+    drain: &Drain,
+) -> Result<(), RequestError> {
+    let (mut head, mut body) = response.into_parts();
+    // What hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
+    let date = || HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).expect("a date is visible ASCII");
+    head.headers.entry(header::DATE).or_insert_with(date);
+    add_length(&mut head, &body);
+    if method == Method::HEAD {
+        body = Body::Empty;
+    }
+
+    let mut section = Vec::with_capacity(512);
+    let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    qpack::encode(head.status.as_u16(), fields, &mut section);
+    let mut out = Vec::with_capacity(section.len() + 32);
+    frame::write_head(kind::HEADERS, section.len() as u64, &mut out);
+    out.extend_from_slice(&section);
+    if let Body::Full(bytes) = &body
+        && bytes.len() as u64 <= SMALL_BODY
+    {
+        frame::write_head(kind::DATA, bytes.len() as u64, &mut out);
+        out.extend_from_slice(bytes);
+        body = Body::Empty;
+    }
+    let is_all = body.is_end_stream();
+    answer.sender.write_chunk(out.into()).await?;
+    while let Some(part) = body.frame().await {
+        let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
+        let mut head = Vec::with_capacity(16);
+        frame::write_head(kind::DATA, data.len() as u64, &mut head);
+        answer.sender.write_all_chunks(&mut [head.into(), data]).await?;
+    }
+    let _ = answer.sender.finish();
+    answer.is_whole = true;
+    if !is_all || drain.has_begun() {
+        // quinn takes megabytes ahead of a slow reader: an answer is under way until the client has all of it.
+        let _ = answer.sender.stopped().await;
+    }
+    Ok(())
+}
+
+/// An answer that is reset when this is dropped before it is whole. quinn by itself would end it cleanly.
+struct Answer {
+    sender: SendStream,
+    code: Code,
+    is_whole: bool,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            let _ = self.sender.reset(self.code.into());
+        }
+    }
+}
