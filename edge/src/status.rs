@@ -58,6 +58,7 @@ impl Status {
         let origin = entry.origin.map(|id| &self.origins.all()[id]);
         let publication = entry.version.as_ref().map(|version| version.descriptor().publication());
         let why = match (publication, origin) {
+            (None, _) if entry.is_unreadable => "what stands on disk cannot be read; the origin is asked",
             (None, _) => "the origin says that it is gone",
             (_, None) => "the origin it came from is no longer configured; all are asked",
             (_, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",

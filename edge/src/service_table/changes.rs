@@ -261,4 +261,21 @@ mod tests {
         assert!(entry.version.is_none() && entry.highest == (5, 1));
         assert!(matches!(table.apply(take("a", 6)).await.unwrap(), Outcome::Held(_)));
     }
+
+    #[tokio::test]
+    async fn a_descriptor_of_the_future_is_no_tombstone_and_its_generation_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("table.redb");
+        {
+            let (lock, _) = DirectoryLock::take(dir.path()).unwrap();
+            let descriptor = Some(b"a newer one".to_vec());
+            let record = Record { highest: (7, 1), origin: String::new(), descriptor, last_word: 0 };
+            Store::open(&path, lock).unwrap().put_all(&[("a".parse().unwrap(), record)]).unwrap();
+        }
+        let table = table(&path, 10);
+        let entry = table.hot(&"a".parse().unwrap()).unwrap();
+        assert!(entry.is_unreadable && entry.version.is_none());
+        assert!(matches!(table.apply(take("a", 6)).await.unwrap(), Outcome::Regressed));
+        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Held(entry) if !entry.is_unreadable));
+    }
 }

@@ -13,8 +13,10 @@ use crate::version::Version;
 /// What the table knows of one service.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// What is served; `None` is a tombstone: the service is gone.
+    /// What is served; `None` is a tombstone: the service is gone. Unless it is unreadable.
     pub(crate) version: Option<Arc<Version>>,
+    /// What stands on disk cannot be read, by this version at least: nothing is known but the highest generation.
+    pub(crate) is_unreadable: bool,
     /// The highest generation and revision ever seen, a tombstone's included.
     pub(crate) highest: (Generation, u64),
     /// Whose it is; `None` when that origin is no longer configured.
@@ -45,12 +47,18 @@ impl Entry {
     ) -> Self {
         Self {
             version,
+            is_unreadable: false,
             highest,
             origin,
             last_word: AtomicMoment::new(last_word),
             last_asked: AtomicMoment::new(last_word),
             unwritten: AtomicBool::new(false),
         }
+    }
+
+    /// A service whose descriptor on disk cannot be read.
+    pub(crate) fn unreadable(highest: (Generation, u64), origin: Option<OriginId>, last_word: Moment) -> Self {
+        Self { is_unreadable: true, ..Self::new(None, highest, origin, last_word) }
     }
 
     /// A service of which `origin` just said that this is current.

@@ -162,7 +162,9 @@ impl Lookup {
         let now = self.clock.now();
         let age = entry.age(now);
         let verdict = self.parameters.judge(age);
-        let forced = demand == Demand::Forced && entry.since_asked(now) >= FORCED_INTERVAL;
+        // A question that is under way already costs the origin nothing, and its answer is the newest there is.
+        let forced =
+            demand == Demand::Forced && (entry.since_asked(now) >= FORCED_INTERVAL || self.asks.is_under_way(service));
         let why = match verdict {
             _ if demand == Demand::Again => Forward::Stale,
             _ if forced => Forward::Request,
@@ -196,14 +198,20 @@ impl Lookup {
         digest: &TarballDigest,
         demand: Demand,
     ) -> Result<Found, LookupError> {
-        let entry = self.held(service).await?;
+        let mut entry = self.held(service).await?;
+        if entry.as_ref().is_some_and(|entry| entry.version.is_none()) {
+            // Whether the service is still gone is found out as for any other request.
+            self.find(service, Demand::Normal).await?;
+            entry = self.held(service).await?;
+        }
         let now = self.clock.now();
         let hit = CacheStatus::Hit { stale_for: 0 };
-        if let Some(entry) = &entry {
-            let Some(current) = &entry.version else { return Err(LookupError::Absent) };
-            if current.descriptor().publication().digest == *digest && demand != Demand::Again {
-                return found(entry, entry.age(now), hit);
-            }
+        if let Some(entry) = &entry
+            && let Some(current) = &entry.version
+            && current.descriptor().publication().digest == *digest
+            && demand != Demand::Again
+        {
+            return found(entry, entry.age(now), hit);
         }
         let key = (service.clone(), *digest);
         if demand != Demand::Again
@@ -346,7 +354,8 @@ impl PastVersion {
 }
 
 fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, LookupError> {
-    let version = entry.version.clone().ok_or(LookupError::Absent)?;
+    let nothing = || if entry.is_unreadable { LookupError::Internal } else { LookupError::Absent };
+    let version = entry.version.clone().ok_or_else(nothing)?;
     Ok(Found { version, origin: entry.origin, age, status })
 }
 

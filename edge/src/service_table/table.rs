@@ -145,17 +145,17 @@ impl Table {
     fn entry(&self, service: &ServiceName, record: Record) -> Entry {
         let now = self.clock.now();
         let unknown = now.before(self.parameters.unknown_age());
-        let mut last_word = Moment::from_the_wall(record.last_word, now, SystemTime::now()).unwrap_or(unknown);
-        let version = record.descriptor.and_then(|bytes| match Descriptor::parse(Bytes::from(bytes)) {
-            Ok(descriptor) => Some(Arc::new(Version::new(descriptor))),
+        let last_word = Moment::from_the_wall(record.last_word, now, SystemTime::now()).unwrap_or(unknown);
+        let origin = self.origins.find(&record.origin);
+        let Some(bytes) = record.descriptor else { return Entry::new(None, record.highest, origin, last_word) };
+        match Descriptor::parse(Bytes::from(bytes)) {
+            Ok(descriptor) => Entry::new(Some(Arc::new(Version::new(descriptor))), record.highest, origin, last_word),
             Err(error) => {
                 tracing::warn!(%service, %error, "a descriptor in the table cannot be read; the origin will be asked");
                 // It is no tombstone: the origin is asked before anything is said of it.
-                last_word = unknown;
-                None
+                Entry::unreadable(record.highest, origin, unknown)
             }
-        });
-        Entry::new(version, record.highest, self.origins.find(&record.origin), last_word)
+        }
     }
 
     fn count(&self) {

@@ -108,3 +108,26 @@ async fn a_forced_refresh_asks_the_origin_at_most_once_a_second() {
     let reply = client.get(TARBALL, &forced).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit; ttl=-1"));
 }
+
+#[tokio::test]
+async fn forced_refreshes_share_the_question_that_is_under_way() {
+    let site = Site::with(|config| config.freshness.fresh = Duration::from_secs(3600)).await;
+    let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    site.origin.publish("shop", 7, 1, &old);
+    site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    site.origin.publish("shop", 8, 1, &new);
+    let gate = site.origin.hold_descriptors();
+    let mut refreshes = Vec::new();
+    for number in 0..10 {
+        let mut client = site.client(["h1", "h2", "h3"][number % 3]).await;
+        let forced = [ZSTD, ("cache-control", "max-age=0, No-Cache")];
+        refreshes.push(tokio::spawn(async move { client.get(TARBALL, &forced).await }));
+    }
+    site.until("all wait for one", async || site.metric("weir_edge_asks_collapsed_total", &[]) == 9.0).await;
+    gate.add_permits(100);
+    for refresh in refreshes {
+        assert_eq!(refresh.await.unwrap().bytes(), &new.zstd);
+    }
+    assert_eq!(site.origin.asked("service").len(), 2);
+}
