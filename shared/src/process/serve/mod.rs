@@ -6,6 +6,7 @@
 
 mod body;
 mod http3;
+mod lingering;
 mod metrics;
 mod tcp;
 

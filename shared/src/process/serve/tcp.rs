@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use super::body::add_length;
+use super::lingering::Lingering;
 use super::metrics::ListenerMetrics;
 use super::{Body, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody};
 use crate::problem::Problem;
@@ -135,7 +136,7 @@ impl<H: Handler> Server<H> {
                 Ok::<_, Infallible>(if method == Method::HEAD { without_body(response) } else { response })
             }
         });
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(Lingering::new(stream)), service));
         let silent = async {
             tokio::time::sleep(HEAD_TIMEOUT).await;
             if asked.load(Ordering::Relaxed) {

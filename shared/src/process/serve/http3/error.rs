@@ -38,6 +38,9 @@ pub(super) enum RequestError {
     /// This request alone is.
     #[error("the request is malformed ({0:?})")]
     Stream(Code),
+    /// Its header is larger than was allowed: it is answered with that.
+    #[error("the header is too large")]
+    HeadTooLarge,
     /// The peer went away, or wants no answer any more.
     #[error("the peer ended it: {0}")]
     Ended(String),
@@ -49,8 +52,7 @@ pub(super) enum RequestError {
 impl From<QpackError> for RequestError {
     fn from(error: QpackError) -> Self {
         match error {
-            // Answered with 431 before it comes to this.
-            QpackError::TooLarge => Self::Stream(Code::EXCESSIVE_LOAD),
+            QpackError::TooLarge => Self::HeadTooLarge,
             QpackError::Malformed | QpackError::Dynamic => Self::Connection(Code::QPACK_DECOMPRESSION_FAILED),
         }
     }

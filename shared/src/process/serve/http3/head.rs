@@ -4,29 +4,17 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 
 use super::error::{Code, RequestError};
-use super::qpack::{self, QpackError};
+use super::qpack;
 use crate::process::serve::RequestBody;
-
-/// The head of a request.
-#[derive(Debug)]
-pub(super) enum Head {
-    /// It can be answered.
-    Request(Request<RequestBody>),
-    /// It is larger than was allowed.
-    TooLarge,
-}
 
 /// Reads the field section of a request of at most `limit` bytes.
 ///
 /// # Errors
-/// It cannot be decoded, or is no head of a request.
-pub(super) fn read(section: &[u8], limit: usize) -> Result<Head, RequestError> {
+/// It is too large, cannot be decoded, or is no head of a request.
+pub(super) fn read(section: &[u8], limit: usize) -> Result<Request<RequestBody>, RequestError> {
     let mut fields = Fields::default();
-    match qpack::decode(section, limit, |name, value| fields.take(name, value)) {
-        Ok(()) => fields.into_request().map(Head::Request).ok_or(RequestError::Stream(Code::MESSAGE_ERROR)),
-        Err(QpackError::TooLarge) => Ok(Head::TooLarge),
-        Err(error) => Err(error.into()),
-    }
+    qpack::decode(section, limit, |name, value| fields.take(name, value))?;
+    fields.into_request().ok_or(RequestError::Stream(Code::MESSAGE_ERROR))
 }
 
 #[derive(Default)]
@@ -131,7 +119,7 @@ mod tests {
 
     fn read_fields(fields: &[(&str, &str)]) -> Option<Request<RequestBody>> {
         match read(&section(fields), 4096) {
-            Ok(Head::Request(request)) => Some(request),
+            Ok(request) => Some(request),
             Err(RequestError::Stream(Code::MESSAGE_ERROR)) => None,
             other => panic!("{other:?}"),
         }
@@ -172,7 +160,7 @@ mod tests {
         assert!(read_fields(&[&GET[..3], &[("accept", "x")], &GET[3..]].concat()).is_none(), "a late pseudo-header");
         assert!(read_fields(&[(":method", "CONNECT"), GET[1], GET[2], GET[3]]).is_none());
         assert!(read_fields(&[GET[0], GET[1], (":authority", "user@edge"), GET[3]]).is_none());
-        assert!(matches!(read(&section(&GET), 50), Ok(Head::TooLarge)));
+        assert!(matches!(read(&section(&GET), 50), Err(RequestError::HeadTooLarge)));
     }
 
     proptest! {

@@ -94,7 +94,7 @@ pub fn quic<H: Handler>(
         // The endpoint drives all connections: it lives until the last one has gone. Who comes now is told at once.
         let no_more = async {
             while let Some(incoming) = endpoint.accept().await {
-                incoming.refuse()
+                incoming.refuse();
             }
         };
         tokio::select! {

@@ -5,16 +5,16 @@ use std::time::{Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderValue, Method, Response, StatusCode, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use quinn::{RecvStream, SendStream};
 
 use super::super::body::add_length;
-use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer};
+use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
-use super::head::{self, Head};
+use super::head;
 use super::qpack;
 use crate::problem::Problem;
 use crate::process::shutdown::Drain;
@@ -58,16 +58,17 @@ async fn respond<H: Handler>(
     answer: &mut Answer,
     receiver: &mut RecvStream,
 ) -> Result<(), RequestError> {
-    let head = read_head(receiver).await?;
+    let request = read_head(receiver).await;
     let begun = Instant::now();
-    let (method, response) = match head {
-        Head::Request(request) => {
+    let (method, response) = match request {
+        Ok(request) => {
             // The end of the stream is here already, as a rule: then the client is not told to stop.
             let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
             (method, context.handler.handle(request, context.peer.clone()).await)
         }
-        Head::TooLarge => (Method::GET, too_large()),
+        Err(RequestError::HeadTooLarge) => (Method::GET, too_large()),
+        Err(error) => return Err(error),
     };
     context.metrics.answered(Version::HTTP_3, &method, response.status(), begun.elapsed());
     write(answer, &method, response, &context.drain).await
@@ -80,7 +81,7 @@ fn too_large() -> Response<Body> {
 }
 
 /// Reads up to the end of the first HEADERS frame.
-async fn read_head(receiver: &mut RecvStream) -> Result<Head, RequestError> {
+async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, RequestError> {
     let mut bytes = Bytes::new();
     loop {
         // Frames of unknown types may stand before it, and mean nothing (section 9).
@@ -101,7 +102,8 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Head, RequestError> {
                 _ => false,
             };
             if length > MAX_BYTES_BEFORE_HEAD as u64 {
-                return if is_head { Ok(Head::TooLarge) } else { Err(RequestError::Stream(Code::EXCESSIVE_LOAD)) };
+                let unknown = RequestError::Stream(Code::EXCESSIVE_LOAD);
+                return Err(if is_head { RequestError::HeadTooLarge } else { unknown });
             }
             let end = head + length as usize;
             let Some(payload) = bytes.get(head..end) else { break };

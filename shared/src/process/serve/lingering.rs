@@ -1,0 +1,81 @@
+//! A TCP connection that is closed only after the client has taken what was sent.
+//!
+//! An answer may lie in the system's buffers for long after it was written. When the socket is closed meanwhile and the
+//! client then sends anything (over HTTP/2 it does: how much it has taken), the system answers with a reset and throws
+//! away what is left. So the closing side says that it is done, and reads on until the client has gone too.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// How long a client that was told of the end may say nothing before it is taken for gone.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Bytes that are read at a time, and thrown away.
+const SCRATCH: usize = 4 << 10;
+
+/// A stream whose shutdown ends when the peer has closed its side too, or says nothing any more.
+pub(super) struct Lingering<S> {
+    stream: S,
+    /// From the moment on when this side is closed.
+    quiet: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Lingering<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, quiet: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, quiet } = &mut *self;
+        if quiet.is_none() {
+            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+        }
+        let quiet = quiet.get_or_insert_with(|| Box::pin(tokio::time::sleep(QUIET)));
+        loop {
+            let mut scratch = [0; SCRATCH];
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
+                }
+                // However it went, it has gone.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => return quiet.as_mut().poll(cx).map(Ok),
+            }
+        }
+    }
+}
