@@ -60,9 +60,11 @@ pub(crate) struct BlobBody {
 
 enum Source {
     Stored(Chunks),
-    Decoded { next: Option<Pin<Box<dyn Future<Output = io::Result<(Decoder, Bytes)>> + Send>>>, _decoding: Decoding },
+    Decoded { next: Option<Next>, _decoding: Decoding },
     Ended,
 }
+
+type Next = Pin<Box<dyn Future<Output = io::Result<(Decoder, Bytes)>> + Send>>;
 
 type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
