@@ -163,17 +163,8 @@ impl Reply {
     }
 }
 
-async fn quic(
-    address: SocketAddr,
-    mut tls: rustls::ClientConfig,
-) -> h3::client::SendRequest<h3_quinn::OpenStreams, Bytes> {
-    tls.alpn_protocols = vec![b"h3".to_vec()];
-    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
-    let mut transport = quinn::TransportConfig::default();
-    transport.keep_alive_interval(Some(Duration::from_secs(5)));
-    config.transport_config(Arc::new(transport));
-    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let connection = endpoint.connect_with(config, address, "127.0.0.1").unwrap().await.unwrap();
+async fn quic(address: SocketAddr, tls: rustls::ClientConfig) -> h3::client::SendRequest<h3_quinn::OpenStreams, Bytes> {
+    let (endpoint, connection) = quic_connection(address, tls).await;
     let (mut driver, requests) =
         h3::client::builder().send_grease(false).build(h3_quinn::Connection::new(connection)).await.unwrap();
     tokio::spawn(async move {
@@ -181,4 +172,19 @@ async fn quic(
         driver.wait_idle().await
     });
     requests
+}
+
+/// A bare connection that announces HTTP/3.
+pub(crate) async fn quic_connection(
+    address: SocketAddr,
+    mut tls: rustls::ClientConfig,
+) -> (quinn::Endpoint, quinn::Connection) {
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+    let mut transport = quinn::TransportConfig::default();
+    transport.keep_alive_interval(Some(Duration::from_secs(5)));
+    config.transport_config(Arc::new(transport));
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connection = endpoint.connect_with(config, address, "127.0.0.1").unwrap().await.unwrap();
+    (endpoint, connection)
 }

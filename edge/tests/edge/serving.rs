@@ -18,7 +18,7 @@ use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, QuicOp
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
 
-use crate::client::Client;
+use crate::client::{Client, quic_connection};
 use crate::site::PATIENCE;
 
 #[derive(Clone)]
@@ -173,4 +173,16 @@ async fn http_1_1_without_a_host_is_malformed() {
         let _ = stream.read_to_end(&mut answer).await;
         assert_eq!(String::from_utf8_lossy(&answer).split(' ').nth(1), Some(status), "{head}");
     }
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_is_waited_for_no_longer_than_allowed() {
+    let listeners = Listeners::start().await;
+    let tls = tls::client_config(&listeners.pki().join("ca.pem"), None).unwrap();
+    let (_endpoint, connection) = quic_connection(listeners.address, tls).await;
+    let (mut sender, mut receiver) = connection.open_bi().await.unwrap();
+    // The beginning of a HEADERS frame.
+    sender.write_all(&[0x01, 0x20, 0x00]).await.unwrap();
+    let answered = tokio::time::timeout(PATIENCE, receiver.read_to_end(1000)).await;
+    assert!(matches!(answered, Ok(Err(_))), "{answered:?}");
 }

@@ -1,7 +1,7 @@
 //! One request: its stream is read, it is answered, the answer is written.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -25,6 +25,9 @@ const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
 
 /// A body up to this many bytes is sent together with the head: one buffer, one packet or few.
 const SMALL_BODY: u64 = 16 << 10;
+
+/// How long a request may take from the opening of its stream to the end of its head: as long as over TCP.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What all requests of a connection share.
 pub(super) struct Context<H> {
@@ -58,7 +61,8 @@ async fn respond<H: Handler>(
     answer: &mut Answer,
     receiver: &mut RecvStream,
 ) -> Result<(), RequestError> {
-    let request = read_head(receiver).await;
+    let request = tokio::time::timeout(HEAD_TIMEOUT, read_head(receiver)).await;
+    let request = request.unwrap_or(Err(RequestError::Stream(Code::REQUEST_INCOMPLETE)));
     let begun = Instant::now();
     let (method, response) = match request {
         Ok(request) => {
