@@ -142,8 +142,12 @@ async fn a_drain_waits_for_no_stranger() {
 }
 
 #[tokio::test]
-async fn a_connection_that_asks_nothing_is_closed() {
+async fn what_does_not_come_is_waited_for_no_longer_than_allowed() {
     let listeners = Listeners::start().await;
+    tokio::join!(a_connection_that_asks_nothing_is_closed(&listeners), a_stream_without_a_head_is_reset(&listeners));
+}
+
+async fn a_connection_that_asks_nothing_is_closed(listeners: &Listeners) {
     let tls = tls::client_config(&listeners.pki().join("ca.pem"), None).unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
     let tcp = TcpStream::connect(listeners.address).await.unwrap();
@@ -175,9 +179,7 @@ async fn http_1_1_without_a_host_is_malformed() {
     }
 }
 
-#[tokio::test]
-async fn a_head_that_does_not_come_is_waited_for_no_longer_than_allowed() {
-    let listeners = Listeners::start().await;
+async fn a_stream_without_a_head_is_reset(listeners: &Listeners) {
     let tls = tls::client_config(&listeners.pki().join("ca.pem"), None).unwrap();
     let (_endpoint, connection) = quic_connection(listeners.address, tls).await;
     let (mut sender, mut receiver) = connection.open_bi().await.unwrap();
