@@ -1,5 +1,6 @@
 //! One connection: its requests, its control streams, and its end.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use futures_util::{FutureExt, StreamExt};
 use quinn::Connection;
 use tokio::time::Instant;
 
-use super::control::{self, Opened};
+use super::control::{self, Opened, Outgoing};
 use super::error::{Code, RequestError};
-use super::request::{self, Context};
+use super::request::{self, Answer, Context};
 use crate::process::serve::Handler;
 
 /// How long a drained connection is kept after its last answer arrived, so that the client can be the one who closes.
@@ -21,16 +22,25 @@ const LINGER: Duration = Duration::from_millis(100);
 /// The first GOAWAY of two: no stream has a higher id, so it refuses nothing yet (RFC 9114 section 5.2).
 const NO_STREAM_REFUSED: u64 = (1 << 62) - 4;
 
+/// Small answers whose arrival is still looked for, for each connection. A client that keeps to the protocol rarely has
+/// more than one; of more than these the oldest is taken for arrived.
+const MAX_SENT: usize = 256;
+
 /// Serves a connection until it ends; gives the error to close it with.
 ///
 /// Requests are answered side by side in this one task: what a poll costs is mostly handing it from task to task. An
 /// answer that takes processor time or blocks does that elsewhere, as everywhere in an async program.
-pub(super) async fn serve<H: Handler>(connection: &Connection, context: Arc<Context<H>>) -> Code {
-    let Some(mut control) = control::open(connection).await else { return Code::NO_ERROR };
+pub(super) async fn serve<H: Handler>(
+    connection: &Connection,
+    mut control: Outgoing,
+    context: Arc<Context<H>>,
+) -> Code {
     let mut opened = Opened::default();
     let mut identified = FuturesUnordered::new();
     let mut watched = FuturesUnordered::new();
     let mut requests = FuturesUnordered::new();
+    let mut sent = Sent::default();
+    let mut arriving = FuturesUnordered::new();
     let mut next_stream = 0;
     let mut phase = Phase::Open;
     let mut draining = pin!(context.drain.begun());
@@ -42,7 +52,9 @@ pub(super) async fn serve<H: Handler>(connection: &Connection, context: Arc<Cont
                     timer.as_mut().reset(Instant::now() + LINGER);
                 }
                 match ended {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(Some(answer))) if phase == Phase::Open => sent.push(answer),
+                    Ok(Ok(Some(answer))) => arriving.push(arrival(answer)),
+                    Ok(Ok(None)) => {}
                     Ok(Err(RequestError::Connection(code))) => return code,
                     Ok(Err(error)) => {
                         tracing::debug!(%error, address = %context.peer.address, "an HTTP/3 request ended with an error");
@@ -74,22 +86,59 @@ pub(super) async fn serve<H: Handler>(connection: &Connection, context: Arc<Cont
                     return code;
                 }
             }
-            () = draining.as_mut(), if phase == Phase::Open => {
-                if control::go_away(&mut control, NO_STREAM_REFUSED).await.is_none() {
-                    return Code::NO_ERROR;
+            written = control.write(), if control.has_unsent() => {
+                if let Err(code) = written {
+                    return code;
                 }
+            }
+            Some(()) = arriving.next(), if !arriving.is_empty() => {
+                if phase == Phase::Refusing {
+                    timer.as_mut().reset(Instant::now() + LINGER);
+                }
+            }
+            () = draining.as_mut(), if phase == Phase::Open => {
+                control.go_away(NO_STREAM_REFUSED);
                 phase = Phase::GoingAway;
+                arriving.extend(sent.take().map(arrival));
                 // A request that the client sent before it could know is still answered.
                 timer.as_mut().reset(Instant::now() + 2 * connection.rtt() + LINGER);
             }
-            () = timer.as_mut(), if phase == Phase::GoingAway || phase == Phase::Refusing && requests.is_empty() => {
-                if phase == Phase::Refusing || control::go_away(&mut control, next_stream).await.is_none() {
+            () = timer.as_mut(), if phase == Phase::GoingAway
+                || phase == Phase::Refusing && requests.is_empty() && arriving.is_empty() =>
+            {
+                if phase == Phase::Refusing {
                     return Code::NO_ERROR;
                 }
+                control.go_away(next_stream);
                 phase = Phase::Refusing;
                 timer.as_mut().reset(Instant::now() + LINGER);
             }
         }
+    }
+}
+
+async fn arrival(answer: Answer) {
+    answer.arrived().await;
+}
+
+/// Small answers that may not have arrived yet. To wait for each would cost a poll as much as answering it; to close
+/// the connection before they have would lose them. So they are looked at now and then, and waited for in the drain.
+#[derive(Default)]
+struct Sent(VecDeque<Answer>);
+
+impl Sent {
+    fn push(&mut self, answer: Answer) {
+        while self.0.front().is_some_and(|oldest| oldest.arrived().now_or_never().is_some()) {
+            self.0.pop_front();
+        }
+        if self.0.len() == MAX_SENT {
+            self.0.pop_front();
+        }
+        self.0.push_back(answer);
+    }
+
+    fn take(&mut self) -> impl Iterator<Item = Answer> {
+        std::mem::take(&mut self.0).into_iter()
     }
 }
 

@@ -1,41 +1,63 @@
 //! The streams in one direction: what this end says of itself, and what the other does.
 
 use bytes::{Buf, BytesMut};
-use quinn::{RecvStream, SendStream};
+use quinn::{RecvStream, SendStream, WriteError};
 
 use super::super::MAX_HEADER_BYTES;
+use super::control_frames::{ControlFrames, Payload};
 use super::error::Code;
 use super::frame::{self, kind};
+use super::qpack::{DecoderStream, EncoderStream};
 
-/// The largest frame on the control stream that is read as a whole, in bytes. Settings are pairs of integers.
-const MAX_CONTROL_FRAME: u64 = 4 << 10;
-
-/// Opens this end's control stream with its settings.
+/// This end's control stream, with what is still to be said there.
 ///
-/// # Errors
-/// The connection is gone.
-pub(super) async fn open(connection: &quinn::Connection) -> Option<SendStream> {
-    let mut settings = Vec::new();
-    frame::write_integer(frame::MAX_FIELD_SECTION_SIZE, &mut settings);
-    frame::write_integer(MAX_HEADER_BYTES as u64, &mut settings);
-    // No setting for QPACK: no dynamic table, no blocked streams, is what its absence means.
-    let mut out = Vec::new();
-    frame::write_integer(kind::CONTROL_STREAM, &mut out);
-    frame::write_head(kind::SETTINGS, settings.len() as u64, &mut out);
-    out.extend_from_slice(&settings);
-    let mut stream = connection.open_uni().await.ok()?;
-    stream.write_all(&out).await.ok()?;
-    Some(stream)
+/// A client may be slow to take even that, or busy with a large answer: nothing else waits for it.
+pub(super) struct Outgoing {
+    stream: SendStream,
+    unsent: Vec<u8>,
 }
 
-/// Tells the client that no request from this stream on will be answered (section 5.2).
-pub(super) async fn go_away(control: &mut SendStream, stream: u64) -> Option<()> {
-    let mut id = Vec::new();
-    frame::write_integer(stream, &mut id);
-    let mut out = Vec::new();
-    frame::write_head(kind::GOAWAY, id.len() as u64, &mut out);
-    out.extend_from_slice(&id);
-    control.write_all(&out).await.ok()
+impl Outgoing {
+    /// Begins with the settings.
+    pub(super) fn new(stream: SendStream) -> Self {
+        let mut settings = Vec::new();
+        frame::write_integer(frame::MAX_FIELD_SECTION_SIZE, &mut settings);
+        frame::write_integer(MAX_HEADER_BYTES as u64, &mut settings);
+        // No setting for QPACK: no dynamic table, no blocked streams, is what its absence means.
+        let mut unsent = Vec::new();
+        frame::write_integer(kind::CONTROL_STREAM, &mut unsent);
+        frame::write_head(kind::SETTINGS, settings.len() as u64, &mut unsent);
+        unsent.extend_from_slice(&settings);
+        Self { stream, unsent }
+    }
+
+    /// Tells the client that no request from this stream on will be answered (section 5.2).
+    pub(super) fn go_away(&mut self, stream: u64) {
+        let mut id = Vec::new();
+        frame::write_integer(stream, &mut id);
+        frame::write_head(kind::GOAWAY, id.len() as u64, &mut self.unsent);
+        self.unsent.extend_from_slice(&id);
+    }
+
+    /// Whether something is to be written.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Writes some of what is to be said. May be dropped at any await.
+    ///
+    /// # Errors
+    /// The client closed the stream, or the connection is gone: it is to be closed.
+    pub(super) async fn write(&mut self) -> Result<(), Code> {
+        match self.stream.write(&self.unsent).await {
+            Ok(written) => {
+                self.unsent.drain(..written);
+                Ok(())
+            }
+            Err(WriteError::Stopped(_)) => Err(Code::CLOSED_CRITICAL_STREAM),
+            Err(_) => Err(Code::NO_ERROR),
+        }
+    }
 }
 
 /// Which of the streams of which there may be one were opened.
@@ -50,8 +72,10 @@ pub(super) struct Opened {
 pub(super) enum Incoming {
     /// Its control stream.
     Control(Reader),
-    /// One of QPACK's, which has nothing to say without a dynamic table.
-    Qpack(Reader),
+    /// That of its QPACK encoder.
+    Encoder(Reader),
+    /// That of its QPACK decoder.
+    Decoder(Reader),
     /// One of a type that means nothing here, or that broke off before it said.
     Unknown(RecvStream),
 }
@@ -86,7 +110,11 @@ impl Opened {
         if std::mem::replace(slot, true) {
             return Err(Code::STREAM_CREATION_ERROR);
         }
-        Ok(if found == kind::CONTROL_STREAM { Incoming::Control(reader) } else { Incoming::Qpack(reader) })
+        Ok(match found {
+            kind::CONTROL_STREAM => Incoming::Control(reader),
+            kind::QPACK_ENCODER_STREAM => Incoming::Encoder(reader),
+            _ => Incoming::Decoder(reader),
+        })
     }
 }
 
@@ -94,12 +122,14 @@ impl Incoming {
     /// Reads the stream for as long as the connection lives; the error with which the connection is to be closed.
     pub(super) async fn watch(self) -> Option<Code> {
         match self {
-            Incoming::Control(reader) => Some(reader.control().await),
-            Incoming::Qpack(mut reader) => {
-                while reader.more().await {
-                    reader.bytes.clear();
-                }
-                Some(Code::CLOSED_CRITICAL_STREAM)
+            Incoming::Control(mut reader) => Some(reader.control().await.unwrap_or(Code::CLOSED_CRITICAL_STREAM)),
+            Incoming::Encoder(reader) => {
+                let mut instructions = EncoderStream;
+                Some(reader.qpack(|bytes| instructions.take(bytes), Code::QPACK_ENCODER_STREAM_ERROR).await)
+            }
+            Incoming::Decoder(reader) => {
+                let mut instructions = DecoderStream::default();
+                Some(reader.qpack(|bytes| instructions.take(bytes), Code::QPACK_DECODER_STREAM_ERROR).await)
             }
             Incoming::Unknown(mut stream) => {
                 let _ = stream.stop(Code::STREAM_CREATION_ERROR.into());
@@ -127,48 +157,58 @@ impl Reader {
         }
     }
 
-    /// Reads the frames of a control stream until one breaks the protocol, or the stream ends, which does too.
-    async fn control(mut self) -> Code {
-        let mut has_settings = false;
+    /// Reads the frames of a control stream until one breaks the protocol. `None`: the stream ended, which does too.
+    async fn control(&mut self) -> Option<Code> {
+        let mut frames = ControlFrames::default();
         loop {
-            let Some((found, length, head)) = frame::read_head(&self.bytes) else {
-                if self.more().await {
+            let (found, length, head) = loop {
+                match frame::read_head(&self.bytes) {
+                    Some(head) => break head,
+                    None => self.more().await.then_some(())?,
+                }
+            };
+            self.bytes.advance(head);
+            match frames.head(found, length) {
+                Ok(Payload::Read) => {}
+                Ok(Payload::Skip) => {
+                    self.skip(length).await?;
                     continue;
                 }
-                return Code::CLOSED_CRITICAL_STREAM;
-            };
-            match found {
-                kind::SETTINGS if has_settings => return Code::FRAME_UNEXPECTED,
-                kind::SETTINGS => has_settings = true,
-                _ if !has_settings => return Code::MISSING_SETTINGS,
-                kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => return Code::FRAME_UNEXPECTED,
-                reserved if kind::is_reserved(reserved) => return Code::FRAME_UNEXPECTED,
-                // No push was ever promised, and whatever the client's settings are, a response keeps to them: it has
-                // no dynamic table, and a head of a few hundred bytes.
-                _ => {}
+                Err(code) => return Some(code),
             }
-            if length > MAX_CONTROL_FRAME {
-                return Code::EXCESSIVE_LOAD;
+            // The length was found to be small.
+            while (self.bytes.len() as u64) < length {
+                self.more().await.then_some(())?;
             }
-            let end = head + length as usize;
-            while self.bytes.len() < end {
-                if !self.more().await {
-                    return Code::CLOSED_CRITICAL_STREAM;
-                }
+            let payload = self.bytes.split_to(length as usize);
+            if let Err(code) = frames.payload(found, &payload) {
+                return Some(code);
             }
-            if found == kind::SETTINGS && !is_settings(&self.bytes[head..end]) {
-                return Code::FRAME_ERROR;
-            }
-            self.bytes.advance(end);
         }
     }
-}
 
-/// Whether a payload is pairs of integers.
-fn is_settings(mut payload: &[u8]) -> bool {
-    while !payload.is_empty() {
-        let Some((_, _, length)) = frame::read_head(payload) else { return false };
-        payload = &payload[length..];
+    async fn skip(&mut self, mut length: u64) -> Option<()> {
+        loop {
+            let here = self.bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+            self.bytes.advance(here);
+            length -= here as u64;
+            if length == 0 {
+                return Some(());
+            }
+            self.more().await.then_some(())?;
+        }
     }
-    true
+
+    /// Reads the instructions of one of QPACK's streams.
+    async fn qpack(mut self, mut is_in_order: impl FnMut(&[u8]) -> bool, error: Code) -> Code {
+        loop {
+            if !is_in_order(&self.bytes) {
+                return error;
+            }
+            self.bytes.clear();
+            if !self.more().await {
+                return Code::CLOSED_CRITICAL_STREAM;
+            }
+        }
+    }
 }

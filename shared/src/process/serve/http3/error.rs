@@ -16,11 +16,16 @@ impl Code {
     pub(super) const FRAME_UNEXPECTED: Self = Self(0x105);
     pub(super) const FRAME_ERROR: Self = Self(0x106);
     pub(super) const EXCESSIVE_LOAD: Self = Self(0x107);
+    pub(super) const ID_ERROR: Self = Self(0x108);
+    pub(super) const SETTINGS_ERROR: Self = Self(0x109);
     pub(super) const MISSING_SETTINGS: Self = Self(0x10a);
     pub(super) const REQUEST_REJECTED: Self = Self(0x10b);
+    pub(super) const REQUEST_CANCELLED: Self = Self(0x10c);
     pub(super) const REQUEST_INCOMPLETE: Self = Self(0x10d);
     pub(super) const MESSAGE_ERROR: Self = Self(0x10e);
     pub(super) const QPACK_DECOMPRESSION_FAILED: Self = Self(0x200);
+    pub(super) const QPACK_ENCODER_STREAM_ERROR: Self = Self(0x201);
+    pub(super) const QPACK_DECODER_STREAM_ERROR: Self = Self(0x202);
 }
 
 impl From<Code> for VarInt {

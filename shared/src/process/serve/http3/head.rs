@@ -35,7 +35,8 @@ impl Fields {
             Some(b"method") => once(&mut self.method, value),
             Some(b"scheme") => once(&mut self.scheme, value),
             Some(b"authority") => once(&mut self.authority, value),
-            Some(b"path") => once(&mut self.path, value),
+            // The other form is for OPTIONS (section 4.3.1).
+            Some(b"path") => (value.starts_with(b"/") || value == b"*") && once(&mut self.path, value),
             Some(_) => false,
             None => self.header(name, value),
         };
@@ -60,11 +61,15 @@ impl Fields {
 
     fn into_request(self) -> Option<Request<RequestBody>> {
         let (method, scheme, path) = (self.method?, self.scheme?, self.path?);
-        if self.malformed || method == Method::CONNECT {
+        if self.malformed || method == Method::CONNECT || path == "*" && method != Method::OPTIONS {
             return None;
         }
         // One of the two names the host, and when both do they agree.
-        let host = self.headers.get(header::HOST);
+        let mut hosts = self.headers.get_all(header::HOST).iter();
+        let host = hosts.next();
+        if hosts.next().is_some() {
+            return None;
+        }
         let authority = match (self.authority, host) {
             (Some(authority), None) => authority,
             (Some(authority), Some(host)) if authority.as_str().as_bytes() == host.as_bytes() => authority,
@@ -160,6 +165,14 @@ mod tests {
         assert!(read_fields(&[&GET[..3], &[("accept", "x")], &GET[3..]].concat()).is_none(), "a late pseudo-header");
         assert!(read_fields(&[(":method", "CONNECT"), GET[1], GET[2], GET[3]]).is_none());
         assert!(read_fields(&[GET[0], GET[1], (":authority", "user@edge"), GET[3]]).is_none());
+        assert!(read_fields(&[GET[0], GET[1], (":authority", ""), GET[3]]).is_none());
+        let host = ("host", "edge:7443");
+        assert!(read_fields(&[GET[0], GET[1], GET[3], host, host]).is_none(), "two hosts");
+        for path in ["", "*", "v1", "?y", "https://edge/"] {
+            assert!(read_fields(&[GET[0], GET[1], GET[2], (":path", path)]).is_none(), "the path `{path}`");
+        }
+        let options = read_fields(&[(":method", "OPTIONS"), GET[1], GET[2], (":path", "*")]).unwrap();
+        assert_eq!(options.uri().path(), "*");
         assert!(matches!(read(&section(&GET), 50), Err(RequestError::HeadTooLarge)));
     }
 

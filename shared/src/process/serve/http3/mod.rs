@@ -9,6 +9,7 @@
 
 mod connection;
 mod control;
+mod control_frames;
 mod error;
 mod frame;
 mod head;
@@ -25,6 +26,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::control::Outgoing;
 use self::error::Code;
 use self::request::Context;
 use super::metrics::ListenerMetrics;
@@ -32,8 +34,11 @@ use super::{Handler, MAX_CONNECTIONS, Peer};
 use crate::process::identity::Identity;
 use crate::process::shutdown::Drain;
 
-/// How long a handshake may take.
+/// How long a handshake may take, with the opening of this end's control stream: a client has to allow that.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How much of a stream that nobody reads is kept, in bytes: the head of a request fits, and a body is not wanted.
+const STREAM_WINDOW: u32 = 32 << 10;
 
 /// The properties of a QUIC listener.
 #[derive(Debug, Clone)]
@@ -42,11 +47,18 @@ pub struct QuicOptions {
     pub max_idle: Duration,
     /// Requests that one connection may have under way.
     pub max_concurrent_streams: u32,
+    /// How long a request may take from the opening of its stream to the end of its head.
+    pub head_timeout: Duration,
 }
 
 impl Default for QuicOptions {
     fn default() -> Self {
-        Self { max_idle: Duration::from_secs(120), max_concurrent_streams: 100 }
+        Self {
+            max_idle: Duration::from_secs(120),
+            max_concurrent_streams: 100,
+            // As long as over TCP.
+            head_timeout: Duration::from_secs(10),
+        }
     }
 }
 
@@ -69,13 +81,16 @@ pub fn quic<H: Handler>(
         .max_idle_timeout(Some(options.max_idle.try_into()?))
         .max_concurrent_bidi_streams(options.max_concurrent_streams.into())
         .max_concurrent_uni_streams(16u32.into())
+        .stream_receive_window(STREAM_WINDOW.into())
+        // Nobody would read them.
+        .datagram_receive_buffer_size(None)
         .send_window(16 << 20);
     config.transport_config(Arc::new(transport));
     let endpoint =
         Endpoint::server(config, listen).map_err(|error| anyhow::anyhow!("cannot listen on UDP {listen}: {error}"))?;
     let address = endpoint.local_addr()?;
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let server = Server { handler, metrics, drain: drain.clone() };
+    let server = Server { handler, metrics, head_timeout: options.head_timeout, drain: drain.clone() };
     drain.spawn(async move {
         loop {
             let incoming = tokio::select! {
@@ -109,18 +124,23 @@ pub fn quic<H: Handler>(
 struct Server<H> {
     handler: H,
     metrics: ListenerMetrics,
+    head_timeout: Duration,
     drain: Drain,
 }
 
 impl<H: Handler> Server<H> {
     async fn connection(self, incoming: Incoming, _permit: OwnedSemaphorePermit) {
-        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.accept()?.await });
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, async {
+            let connection = incoming.accept()?.await?;
+            let control = connection.open_uni().await?;
+            Ok::<_, quinn::ConnectionError>((connection, control))
+        });
         let handshake = tokio::select! {
             () = self.drain.begun() => return,
             done = handshake => done,
         };
-        let connection = match handshake {
-            Ok(Ok(connection)) => connection,
+        let (connection, control) = match handshake {
+            Ok(Ok(opened)) => opened,
             failed => {
                 tracing::debug!(error = ?failed.err(), "a QUIC handshake failed");
                 self.metrics.handshake_failed("quic");
@@ -130,9 +150,9 @@ impl<H: Handler> Server<H> {
         let _open = self.metrics.connection("quic");
         let mut closing = Closing { connection, code: Code::NO_ERROR };
         let peer = Peer { address: closing.connection.remote_address(), identity: identity(&closing.connection) };
-        let Self { handler, metrics, drain } = self;
-        let context = Arc::new(Context { handler, metrics, peer: Arc::new(peer), drain });
-        closing.code = connection::serve(&closing.connection, context).await;
+        let Self { handler, metrics, head_timeout, drain } = self;
+        let context = Arc::new(Context { handler, metrics, peer: Arc::new(peer), head_timeout, drain });
+        closing.code = connection::serve(&closing.connection, Outgoing::new(control), context).await;
         if closing.code != Code::NO_ERROR {
             tracing::debug!(address = %closing.connection.remote_address(), code = ?closing.code, "an HTTP/3 client broke the protocol");
         }

@@ -26,18 +26,17 @@ const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
 /// A body up to this many bytes is sent together with the head: one buffer, one packet or few.
 const SMALL_BODY: u64 = 16 << 10;
 
-/// How long a request may take from the opening of its stream to the end of its head: as long as over TCP.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// What all requests of a connection share.
 pub(super) struct Context<H> {
     pub(super) handler: H,
     pub(super) metrics: ListenerMetrics,
     pub(super) peer: Arc<Peer>,
+    pub(super) head_timeout: Duration,
     pub(super) drain: Drain,
 }
 
-/// Reads and answers a request.
+/// Reads and answers a request. A small answer may still be on its way to the client: then it is given back, to be
+/// seen to arrive when that matters.
 ///
 /// # Errors
 /// It was not answered to its end; the stream has been reset.
@@ -45,15 +44,17 @@ pub(super) async fn serve<H: Handler>(
     context: Arc<Context<H>>,
     sender: SendStream,
     mut receiver: RecvStream,
-) -> Result<(), RequestError> {
-    let mut answer = Answer { sender, code: Code::INTERNAL_ERROR, is_whole: false };
+) -> Result<Option<Answer>, RequestError> {
+    let mut answer = Answer { sender, code: Code::INTERNAL_ERROR, is_whole: false, has_arrived: false };
     let done = respond(&context, &mut answer, &mut receiver).await;
-    if let Err(RequestError::Stream(code) | RequestError::Connection(code)) = &done {
-        answer.code = *code;
+    match &done {
+        Err(RequestError::Stream(code) | RequestError::Connection(code)) => answer.code = *code,
+        Err(RequestError::Ended(_)) => answer.code = Code::REQUEST_CANCELLED,
+        _ => {}
     }
     // What the client still sends is not wanted. After the end of its stream this does nothing.
     let _ = receiver.stop(Code::NO_ERROR.into());
-    done
+    done.map(|()| (!answer.has_arrived).then_some(answer))
 }
 
 async fn respond<H: Handler>(
@@ -61,7 +62,7 @@ async fn respond<H: Handler>(
     answer: &mut Answer,
     receiver: &mut RecvStream,
 ) -> Result<(), RequestError> {
-    let request = tokio::time::timeout(HEAD_TIMEOUT, read_head(receiver)).await;
+    let request = tokio::time::timeout(context.head_timeout, read_head(receiver)).await;
     let request = request.unwrap_or(Err(RequestError::Stream(Code::REQUEST_INCOMPLETE)));
     let begun = Instant::now();
     let (method, response) = match request {
@@ -75,7 +76,7 @@ async fn respond<H: Handler>(
         Err(error) => return Err(error),
     };
     context.metrics.answered(Version::HTTP_3, &method, response.status(), begun.elapsed());
-    write(answer, &method, response, &context.drain).await
+    write(answer, &method, response).await
 }
 
 fn too_large() -> Response<Body> {
@@ -131,12 +132,7 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, Re
     }
 }
 
-async fn write(
-    answer: &mut Answer,
-    method: &Method,
-    response: Response<Body>,
-    drain: &Drain,
-) -> Result<(), RequestError> {
+async fn write(answer: &mut Answer, method: &Method, response: Response<Body>) -> Result<(), RequestError> {
     let (mut head, mut body) = response.into_parts();
     // What hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
     let date = || HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).expect("a date is visible ASCII");
@@ -169,18 +165,27 @@ async fn write(
     }
     let _ = answer.sender.finish();
     answer.is_whole = true;
-    if !is_all || drain.has_begun() {
+    if !is_all {
         // quinn takes megabytes ahead of a slow reader: an answer is under way until the client has all of it.
-        let _ = answer.sender.stopped().await;
+        answer.arrived().await;
+        answer.has_arrived = true;
     }
     Ok(())
 }
 
 /// An answer that is reset when this is dropped before it is whole. quinn by itself would end it cleanly.
-struct Answer {
+pub(super) struct Answer {
     sender: SendStream,
     code: Code,
     is_whole: bool,
+    has_arrived: bool,
+}
+
+impl Answer {
+    /// Waits until the client has all of it, or wants no more of it.
+    pub(super) async fn arrived(&self) {
+        let _ = self.sender.stopped().await;
+    }
 }
 
 impl Drop for Answer {

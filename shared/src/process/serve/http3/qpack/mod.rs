@@ -2,7 +2,10 @@
 //! section stands for itself.
 
 mod huffman;
+mod instructions;
 mod static_table;
+
+pub(super) use instructions::{DecoderStream, EncoderStream};
 
 use static_table::{STATIC_TABLE, name_index, status_index};
 
@@ -53,7 +56,11 @@ pub(super) fn decode(section: &[u8], limit: usize, mut field: impl FnMut(&[u8], 
     if required_insert_count != 0 {
         return Err(QpackError::Dynamic);
     }
-    read_integer(&mut rest, 7)?;
+    // With nothing to count back from, a negative base is invalid (RFC 9204 section 4.5.1.2).
+    let (is_negative, _) = read_integer(&mut rest, 7)?;
+    if is_negative != 0 {
+        return Err(QpackError::Malformed);
+    }
     let mut size = 0usize;
     let mut take = |name: &[u8], value: &[u8]| {
         size = size.saturating_add(name.len() + value.len() + FIELD_OVERHEAD);
@@ -189,6 +196,7 @@ mod tests {
             (&b""[..], QpackError::Malformed),
             (b"\x00", QpackError::Malformed),
             (b"\x01\x00", QpackError::Dynamic),
+            (b"\x00\x80\xd1", QpackError::Malformed),
             (b"\x00\x00\x80", QpackError::Dynamic),
             (b"\x00\x00\x40\x00", QpackError::Dynamic),
             (b"\x00\x00\x10", QpackError::Dynamic),
