@@ -1,0 +1,97 @@
+//! The end of a connection, in which nothing that was taken is lost.
+
+use std::time::Duration;
+
+use quinn::TransportConfig;
+
+use crate::peer::{Peer, Reply, answer};
+use crate::site::{BIG, Site};
+use crate::wire::{SETTINGS, get};
+
+const NO_ERROR: u64 = 0x100;
+const REQUEST_REJECTED: u64 = 0x10b;
+
+#[tokio::test]
+async fn a_client_is_told_twice_and_loses_nothing_it_was_promised() {
+    let site = Site::start();
+    let (peer, _control) = Peer::polite(&site).await;
+    let mut told = peer.control().await;
+    assert_eq!(told.frame().await.0, SETTINGS);
+    assert_eq!(peer.ask(&get("/")).await, Reply::well());
+    let (_sender, waiting) = peer.begin(&get("/wait")).await;
+    site.gate.reached(1).await;
+
+    let finished = site.finish();
+    assert_eq!(told.goaway().await, (1 << 62) - 4);
+    // Requests until the second word, of which each is before or after it.
+    let mut asked = Vec::new();
+    let first_refused = {
+        let mut second = std::pin::pin!(told.goaway());
+        loop {
+            let (mut sender, receiver) = peer.begin(&get("/")).await;
+            let _ = sender.finish();
+            let stream = u64::from(quinn::VarInt::from(receiver.id()));
+            asked.push((stream, answer(receiver).await));
+            if let Ok(stream) = tokio::time::timeout(Duration::from_millis(1), second.as_mut()).await {
+                break stream;
+            }
+        }
+    };
+    for (stream, answer) in asked {
+        let promised = if stream < first_refused { Reply::well() } else { Err(REQUEST_REJECTED) };
+        assert_eq!(answer, promised, "stream {stream} of {first_refused}");
+    }
+    assert_eq!(peer.ask(&get("/")).await, Err(REQUEST_REJECTED));
+    site.gate.open(1);
+    assert_eq!(answer(waiting).await.unwrap().body.unwrap(), b"waited");
+    assert_eq!(peer.closed().await, NO_ERROR);
+    assert!(finished.await);
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_its_answer_whole() {
+    let site = Site::start();
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window((256u32 << 10).into());
+    let peer = Peer::with(&site, site.address, transport).await;
+    let (mut sender, mut receiver) = peer.begin(&get("/big")).await;
+    sender.finish().unwrap();
+    let head = receiver.read_chunk(100, true).await.unwrap().unwrap().bytes;
+    let finished = site.finish();
+    let mut told = peer.control().await;
+    assert_eq!(told.frame().await.0, SETTINGS);
+    told.goaway().await;
+    told.goaway().await;
+    let rest = receiver.read_to_end(BIG + 4096).await.unwrap();
+    assert!(head.len() + rest.len() > BIG);
+    assert_eq!(peer.closed().await, NO_ERROR);
+    assert!(finished.await);
+}
+
+#[tokio::test]
+async fn an_answer_is_not_kept_from_its_reader_by_one_who_does_not_listen() {
+    let site = Site::start();
+    // Less than the settings take, so that they stay unsaid; an answer's reader asks for more and more.
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(4u32.into());
+    let peer = Peer::with(&site, site.address, transport).await;
+    assert_eq!(peer.ask(&get("/")).await, Reply::well());
+    let (_sender, waiting) = peer.begin(&get("/wait")).await;
+    site.gate.reached(1).await;
+    let finished = site.finish();
+    site.drain.begun().await;
+    site.gate.open(1);
+    assert_eq!(answer(waiting).await.unwrap().body.unwrap(), b"waited");
+    assert!(finished.await);
+}
+
+#[tokio::test]
+async fn a_client_that_allows_no_control_stream_is_not_waited_for() {
+    let site = Site::start();
+    let mut transport = TransportConfig::default();
+    transport.max_concurrent_uni_streams(0u32.into());
+    let peer = Peer::with(&site, site.address, transport).await;
+    let (_sender, _receiver) = peer.begin(&get("/")).await;
+    let begun = site.finish();
+    assert!(begun.await);
+}
