@@ -12,6 +12,7 @@ pub mod digest;
 pub mod encoding;
 pub mod entry_path;
 pub mod name;
+pub mod piece;
 pub mod problem;
 pub mod process;
 pub mod range;

@@ -16,8 +16,12 @@ pub enum Route {
     TarballVersion(ServiceName, TarballDigest),
     /// `/v1/services/{service}/versions/{digest}`: the descriptor of a retained version.
     Version(ServiceName, TarballDigest),
+    /// `/v1/services/{service}/versions/{digest}/gzip`: has the gzip representation of a retained version made.
+    Gzip(ServiceName, TarballDigest),
     /// `/v1/blobs/{digest}`: the bytes of a blob.
     Blob(BlobDigest),
+    /// `/v1/blobs/{digest}/pieces`: the piece list of a blob.
+    Pieces(BlobDigest),
 }
 
 /// Why a path is not a [`Route`].
@@ -40,17 +44,21 @@ impl Route {
         let rest = path.strip_prefix("/v1/").ok_or(RouteError::Unknown)?;
         let mut segments = rest.split('/');
         let mut next = || segments.next();
-        let route = (next(), next(), next(), next(), next());
+        let route = (next(), next(), next(), next(), next(), next());
         match route {
             (Some("services"), Some(service), None, ..) => Ok(Route::Service(read(service)?)),
-            (Some("services"), Some(service), Some("tarball"), None, _) => Ok(Route::Tarball(read(service)?)),
-            (Some("services"), Some(service), Some("tarballs"), Some(digest), None) => {
+            (Some("services"), Some(service), Some("tarball"), None, ..) => Ok(Route::Tarball(read(service)?)),
+            (Some("services"), Some(service), Some("tarballs"), Some(digest), None, _) => {
                 Ok(Route::TarballVersion(read(service)?, read(digest)?))
             }
-            (Some("services"), Some(service), Some("versions"), Some(digest), None) => {
+            (Some("services"), Some(service), Some("versions"), Some(digest), None, _) => {
                 Ok(Route::Version(read(service)?, read(digest)?))
             }
+            (Some("services"), Some(service), Some("versions"), Some(digest), Some("gzip"), None) => {
+                Ok(Route::Gzip(read(service)?, read(digest)?))
+            }
             (Some("blobs"), Some(digest), None, ..) => Ok(Route::Blob(read(digest)?)),
+            (Some("blobs"), Some(digest), Some("pieces"), None, ..) => Ok(Route::Pieces(read(digest)?)),
             _ => Err(RouteError::Unknown),
         }
     }
@@ -62,7 +70,9 @@ impl Route {
             Route::Tarball(_) => "tarball",
             Route::TarballVersion(..) => "tarball_version",
             Route::Version(..) => "version",
+            Route::Gzip(..) => "gzip",
             Route::Blob(_) => "blob",
+            Route::Pieces(_) => "pieces",
         }
     }
 }
@@ -74,7 +84,9 @@ impl fmt::Display for Route {
             Route::Tarball(service) => write!(f, "/v1/services/{service}/tarball"),
             Route::TarballVersion(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}"),
             Route::Version(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}"),
+            Route::Gzip(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}/gzip"),
             Route::Blob(digest) => write!(f, "/v1/blobs/{digest}"),
+            Route::Pieces(digest) => write!(f, "/v1/blobs/{digest}/pieces"),
         }
     }
 }
@@ -92,8 +104,10 @@ mod tests {
             Route::Service(service.clone()),
             Route::Tarball(service.clone()),
             Route::TarballVersion(service.clone(), digest),
-            Route::Version(service, digest),
+            Route::Version(service.clone(), digest),
+            Route::Gzip(service, digest),
             Route::Blob(BlobDigest::of(b"blob")),
+            Route::Pieces(BlobDigest::of(b"blob")),
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));
         }
@@ -112,6 +126,12 @@ mod tests {
             "/v1/services/a/tarball/",
             "/v1/services/a/",
             "/v1/blobs",
+            "/v1/blobs/b3-0/piece",
+            "/v1/blobs/b3-0/pieces/",
+            "/v1/blobs/b3-0/pieces/0",
+            "/v1/services/a/versions/b3-0/zstd",
+            "/v1/services/a/versions/b3-0/gzip/",
+            "/v1/services/a/tarballs/b3-0/gzip",
         ] {
             assert_eq!(Route::parse(path), Err(RouteError::Unknown), "{path}");
         }
@@ -120,7 +140,9 @@ mod tests {
             "/v1/services/A/tarball",
             "/v1/services/../tarball",
             "/v1/services/a/tarballs/b3-0",
+            "/v1/services/a/versions/b3-0/gzip",
             "/v1/blobs/x",
+            "/v1/blobs/x/pieces",
         ] {
             assert!(matches!(Route::parse(path), Err(RouteError::Malformed(_))), "{path}");
         }
@@ -128,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_back_the_same(path in "/v1/(services|blobs)(/[a-z0-9._/-]{0,40}){0,3}") {
+        fn what_is_read_is_written_back_the_same(path in "/v1/(services|blobs)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

@@ -98,7 +98,9 @@ impl Inner {
             Route::Tarball(service) => Which::Current(service),
             Route::TarballVersion(service, digest) => Which::Version(service, digest),
             // These are an origin's.
-            Route::Version(..) | Route::Blob(_) => return Err(ApiError::NoSuchPath),
+            Route::Version(..) | Route::Gzip(..) | Route::Blob(_) | Route::Pieces(_) => {
+                return Err(ApiError::NoSuchPath);
+            }
         };
         only_reading(request)?;
         self.tarball(request, &which).await
