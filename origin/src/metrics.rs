@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     pub(crate) descriptor_requests: IntCounterVec,
     /// By status.
     pub(crate) blob_requests: IntCounterVec,
+    /// By status.
+    pub(crate) piece_list_requests: IntCounterVec,
     pub(crate) blob_sent_bytes: IntCounter,
     pub(crate) blob_corruptions: IntCounter,
     /// By result: `healed`, `failed`.
@@ -106,6 +108,11 @@ impl Metrics {
             blob_requests: families.counters(
                 "weir_origin_blob_requests_total",
                 "GET requests for blobs, by status.",
+                &["status"],
+            )?,
+            piece_list_requests: families.counters(
+                "weir_origin_piece_list_requests_total",
+                "Requests for piece lists, by status.",
                 &["status"],
             )?,
             blob_sent_bytes: families.counter("weir_origin_blob_sent_bytes_total", "Bytes of blobs handed to HTTP.")?,

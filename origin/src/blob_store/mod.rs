@@ -1,9 +1,10 @@
-//! Blobs on disk, each in a file named by its digest: `blobs/ab/<64 hex>`.
+//! Blobs on disk, each in a file named by its digest: `blobs/ab/<64 hex>`, with its piece list beside it.
 //!
 //! A blob appears whole or not at all: its bytes go to a temporary file, to the disk, and then take their name. Nothing
 //! leaves the store that was not verified by the same call ([`BlobStore::open_verified`]), so that a bit that flipped
 //! on the disk stays here. All of this blocks.
 
+mod pieces;
 mod sweep;
 mod temporary;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_shared::digest::BlobDigest;
+use weir_shared::piece::{PieceHasher, PieceList};
 
 pub(crate) use temporary::TemporaryBlob;
 use temporary::sync_folder;
@@ -37,6 +39,8 @@ pub(crate) struct BlobStore {
 pub(crate) struct OpenBlob {
     pub(crate) file: File,
     pub(crate) size: u64,
+    /// Of a blob of more than one piece.
+    pub(crate) pieces: Option<PieceList>,
 }
 
 /// Why a blob cannot be had.
@@ -97,7 +101,12 @@ impl BlobStore {
             Err(error) => return Err(error.into()),
         };
         match hash(&mut file) {
-            Ok((found, size)) if found == *digest => return Ok(OpenBlob { file, size }),
+            Ok(found) if found.digest == *digest => {
+                if let Some(list) = &found.pieces {
+                    self.keep_pieces(digest, list);
+                }
+                return Ok(OpenBlob { file, size: found.size, pieces: found.pieces });
+            }
             Ok(_) => {}
             Err(error) if is_lost(&error) => {}
             Err(error) => return Err(error.into()),
@@ -118,15 +127,25 @@ fn is_lost(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
-fn hash(file: &mut File) -> io::Result<(BlobDigest, u64)> {
-    let mut hasher = blake3::Hasher::new();
+/// What a file's bytes are.
+struct Hashed {
+    digest: BlobDigest,
+    size: u64,
+    pieces: Option<PieceList>,
+}
+
+fn hash(file: &mut File) -> io::Result<Hashed> {
+    let mut hasher = PieceHasher::new();
     let mut buffer = vec![0; VERIFY_READ_BYTES];
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok((hasher.finalize().into(), hasher.count())),
+            0 => break,
             read => hasher.update(&buffer[..read]),
-        };
+        }
     }
+    let size = hasher.count();
+    let (digest, pieces) = hasher.finish();
+    Ok(Hashed { digest, size, pieces })
 }
 
 #[cfg(test)]
@@ -135,7 +154,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn keep(store: &BlobStore, bytes: &[u8]) -> BlobDigest {
+    pub(super) fn keep(store: &BlobStore, bytes: &[u8]) -> BlobDigest {
         let digest = BlobDigest::of(bytes);
         let mut temporary = store.temporary().unwrap();
         temporary.write_all(bytes).unwrap();

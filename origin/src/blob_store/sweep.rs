@@ -1,4 +1,4 @@
-//! Removing the blobs that nothing names any more.
+//! Removing the blobs that nothing names any more, and their piece lists.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 
 use weir_shared::digest::BlobDigest;
 
-use super::{BlobStore, TEMPORARY};
+use super::{BlobStore, TEMPORARY, pieces};
 
 /// What a sweep did and left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,19 +32,19 @@ impl BlobStore {
             for file in fs::read_dir(folder.path())? {
                 let file = file?;
                 // What has another kind of name is not ours to remove.
-                let Some(digest) = file.file_name().to_str().and_then(|hex| format!("b3-{hex}").parse().ok()) else {
-                    continue;
-                };
+                let Some((digest, kind)) = file.file_name().to_str().and_then(read_name) else { continue };
                 if keep.contains(&digest) {
-                    swept.blobs += 1;
-                    swept.bytes += file.metadata()?.len();
+                    if kind == Kind::Blob {
+                        swept.blobs += 1;
+                        swept.bytes += file.metadata()?.len();
+                    }
                 } else {
                     match fs::remove_file(file.path()) {
                         // A request found it corrupt and was faster.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                         removed => {
                             removed?;
-                            swept.removed += 1;
+                            swept.removed += u64::from(kind == Kind::Blob);
                         }
                     }
                 }
@@ -52,4 +52,15 @@ impl BlobStore {
         }
         Ok(swept)
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Blob,
+    Pieces,
+}
+
+fn read_name(name: &str) -> Option<(BlobDigest, Kind)> {
+    let (hex, kind) = name.strip_suffix(pieces::SUFFIX).map_or((name, Kind::Blob), |hex| (hex, Kind::Pieces));
+    Some((format!("b3-{hex}").parse().ok()?, kind))
 }

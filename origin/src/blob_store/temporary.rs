@@ -32,16 +32,21 @@ impl TemporaryBlob<'_> {
     /// Gives the blob its name, after its bytes are on the disk; when this returns, the name is as well. `digest` is
     /// the digest of what was written.
     pub(crate) fn keep(self, digest: &BlobDigest) -> io::Result<()> {
+        let path = self.store.path(digest);
+        self.keep_as(&path)
+    }
+
+    /// The same under any path of a blob's folder.
+    pub(super) fn keep_as(self, path: &Path) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.as_file().sync_all()?;
-        let path = self.store.path(digest);
         let folder = path.parent().expect("a blob's path has a folder");
         // The folder may have been made just now by another thread, or by a process that was killed before it got to
         // this; a folder that is on the disk already costs next to nothing here.
         fs::create_dir_all(folder)?;
         sync_folder(&self.store.root)?;
         let names = self.store.names();
-        file.persist(&path).map_err(|error| without_path(&error.error))?;
+        file.persist(path).map_err(|error| without_path(&error.error))?;
         drop(names);
         sync_folder(folder)
     }

@@ -12,13 +12,16 @@ use weir_shared::{conditional, range};
 use super::EdgeApi;
 use super::failure::Failure;
 use super::file_body::FileBody;
-use crate::blob_store::{BlobError, OpenBlob};
+use crate::blob_store::{BlobError, BlobStore};
 
 /// How long a request waits for a blob to be built again.
 const HEAL_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a request waits for its turn to verify.
 const VERIFICATION_WAIT: Duration = Duration::from_secs(10);
+
+/// What is read of a blob. It blocks, and reads all of it at worst.
+type Read<T> = fn(&BlobStore, &BlobDigest) -> Result<T, BlobError>;
 
 impl EdgeApi {
     /// The bytes of a blob, or a part of them.
@@ -28,10 +31,7 @@ impl EdgeApi {
         digest: &BlobDigest,
     ) -> Result<Response<Body>, Failure> {
         let etag = format!("\"{digest}\"");
-        if values(request.headers(), &header::IF_NONE_MATCH).any(|tag| conditional::if_none_match_tag(tag, &etag)) {
-            // Whoever names the tag has the bytes, whatever became of ours.
-            let mut response = described(&etag);
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        if let Some(response) = not_modified(request.headers(), &etag) {
             return Ok(response);
         }
         if request.method() == Method::HEAD {
@@ -40,59 +40,46 @@ impl EdgeApi {
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
             return Ok(response);
         }
-        let blob = self.verified(digest).await?;
-        let requested = match requested(request.headers(), &etag, blob.size) {
-            range::Requested::Unsatisfiable => {
-                return Err(Failure::RangeNotSatisfiable { blob: *digest, size: blob.size });
-            }
-            requested => requested,
-        };
-        let mut response = described(&etag);
-        let part: Range<u64> = match requested {
-            range::Requested::Part(part) => {
-                *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-                let of = range::content_range(&part, blob.size);
-                let of = HeaderValue::try_from(of).expect("digits are a header value");
-                response.headers_mut().insert(header::CONTENT_RANGE, of);
-                part
-            }
-            _ => 0..blob.size,
-        };
-        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+        let blob = self.read(digest, BlobStore::open_verified).await?;
+        let (mut response, part) = part(request.headers(), digest, &etag, blob.size)?;
         *response.body_mut() = Body::stream(FileBody::new(blob.file, part, self.metrics.blob_sent_bytes.clone()));
         Ok(response)
     }
 
-    /// A blob whose bytes are good; one that is missing or corrupt is waited for while it is built again.
-    async fn verified(&self, digest: &BlobDigest) -> Result<OpenBlob, Failure> {
-        match self.open(digest).await? {
-            Ok(blob) => return Ok(blob),
+    /// What a blob holds, verified; one that is missing or corrupt is waited for while it is built again.
+    pub(super) async fn read<T: Send + 'static>(&self, digest: &BlobDigest, read: Read<T>) -> Result<T, Failure> {
+        match self.read_once(digest, read).await? {
+            Ok(found) => return Ok(found),
             Err(BlobError::Unreadable(error)) => return Err(unreadable(digest, &error)),
             Err(BlobError::Missing | BlobError::Corrupt) => {}
         }
         self.heal(digest).await?;
-        match self.open(digest).await? {
-            Ok(blob) => Ok(blob),
+        match self.read_once(digest, read).await? {
+            Ok(found) => Ok(found),
             Err(BlobError::Unreadable(error)) => Err(unreadable(digest, &error)),
             Err(BlobError::Missing | BlobError::Corrupt) => Err(self.gone(digest).await),
         }
     }
 
-    async fn open(&self, digest: &BlobDigest) -> Result<Result<OpenBlob, BlobError>, Failure> {
+    async fn read_once<T: Send + 'static>(
+        &self,
+        digest: &BlobDigest,
+        read: Read<T>,
+    ) -> Result<Result<T, BlobError>, Failure> {
         let permit = tokio::time::timeout(VERIFICATION_WAIT, self.verifications.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
         let (publisher, wanted) = (self.publisher.clone(), *digest);
-        let opened = spawn_blocking(move || {
-            let opened = publisher.blobs().open_verified(&wanted);
+        let found = spawn_blocking(move || {
+            let found = read(publisher.blobs(), &wanted);
             drop(permit);
-            opened
+            found
         });
-        let opened = opened.await.map_err(|_| Failure::Internal)?;
-        if matches!(opened, Err(BlobError::Corrupt)) {
+        let found = found.await.map_err(|_| Failure::Internal)?;
+        if matches!(found, Err(BlobError::Corrupt)) {
             self.metrics.blob_corruptions.inc();
             tracing::warn!(blob = %digest, "a blob on disk had other bytes than its digest says; it was removed");
         }
-        Ok(opened)
+        Ok(found)
     }
 
     async fn size(&self, digest: &BlobDigest) -> Result<u64, Failure> {
@@ -141,6 +128,28 @@ impl EdgeApi {
     }
 }
 
+/// The head of an answer with the bytes that are asked for, of `size`, and which those are.
+pub(super) fn part(
+    headers: &HeaderMap,
+    blob: &BlobDigest,
+    etag: &str,
+    size: u64,
+) -> Result<(Response<Body>, Range<u64>), Failure> {
+    let mut response = described(etag);
+    let part = match requested(headers, etag, size) {
+        range::Requested::Unsatisfiable => return Err(Failure::RangeNotSatisfiable { blob: *blob, size }),
+        range::Requested::Part(part) => {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let of = HeaderValue::try_from(range::content_range(&part, size)).expect("digits are a header value");
+            response.headers_mut().insert(header::CONTENT_RANGE, of);
+            part
+        }
+        range::Requested::Full => 0..size,
+    };
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+    Ok((response, part))
+}
+
 fn unreadable(digest: &BlobDigest, error: &std::io::Error) -> Failure {
     tracing::warn!(blob = %digest, %error, "a blob cannot be read");
     Failure::BlobUnavailable(*digest)
@@ -157,8 +166,18 @@ fn values<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
 }
 
+/// The answer to whoever names the tag: they have the bytes, whatever became of ours.
+pub(super) fn not_modified(headers: &HeaderMap, etag: &str) -> Option<Response<Body>> {
+    let mut tags = values(headers, &header::IF_NONE_MATCH);
+    tags.any(|tag| conditional::if_none_match_tag(tag, etag)).then(|| {
+        let mut response = described(etag);
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    })
+}
+
 /// What stands above a blob's bytes, whole or in part, or none of them.
-fn described(etag: &str) -> Response<Body> {
+pub(super) fn described(etag: &str) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     let headers = response.headers_mut();
     headers.insert(header::ETAG, HeaderValue::try_from(etag).expect("a digest in quotes is a header value"));

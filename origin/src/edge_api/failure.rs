@@ -31,6 +31,8 @@ pub(super) enum Failure {
     NoSuchService(ServiceName),
     NoSuchVersion(ServiceName, TarballDigest),
     NoSuchBlob(BlobDigest),
+    /// It is one piece.
+    NoPieces(BlobDigest),
     /// Nothing was ever published; the state of things tells why.
     NotPublished(ServiceName, Unpublished),
     /// A descriptor names it, and it cannot be had just now.
@@ -113,6 +115,13 @@ impl Failure {
                 "No descriptor names this blob (any more): ask for the descriptor again.",
             )
             .about("blob", blob),
+            Self::NoPieces(blob) => Problem::new(
+                StatusCode::NOT_FOUND,
+                "no-piece-list",
+                "The blob has no piece list",
+                "A blob of up to 1 MiB is one piece: its digest is that of its bytes.",
+            )
+            .about("blob", blob),
             Self::NotPublished(service, Unpublished::Coming { detail }) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not-published-yet",
@@ -148,7 +157,7 @@ impl Failure {
                 StatusCode::RANGE_NOT_SATISFIABLE,
                 "range-not-satisfiable",
                 "The range begins beyond the end",
-                format!("The blob has {size} bytes."),
+                format!("There are {size} bytes."),
             )
             .about("blob", blob),
             Self::Internal => Problem::new(

@@ -1,9 +1,10 @@
-//! What edges ask an origin: descriptors, retained versions, blobs.
+//! What edges ask an origin: descriptors, retained versions, blobs and their piece lists.
 
 mod blob;
 mod descriptor;
 mod failure;
 mod file_body;
+mod pieces;
 
 use std::sync::Arc;
 
@@ -56,8 +57,16 @@ impl EdgeApi {
                 }
                 response
             }
-            // Agents' paths: an origin has none of them.
-            Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
+            Ok(Route::Pieces(digest)) => {
+                if let Err(failure) = only_reads(request.method()) {
+                    return failure.into_response();
+                }
+                let response = self.pieces(request, &digest).await.unwrap_or_else(Failure::into_response);
+                self.metrics.piece_list_requests.with_label_values(&[response.status().as_str()]).inc();
+                response
+            }
+            // Agents' paths, which an origin has none of, and what is not made yet.
+            Ok(Route::Tarball(_) | Route::TarballVersion(..) | Route::Gzip(..)) | Err(RouteError::Unknown) => {
                 Failure::NoSuchPath.into_response()
             }
             Err(RouteError::Malformed(detail)) => Failure::Malformed(detail).into_response(),

@@ -10,6 +10,7 @@ mod hostile_trees;
 mod mirror_polls;
 mod mirror_transports;
 mod node;
+mod pieces;
 mod publishing;
 mod recovery;
 mod smart_http;
