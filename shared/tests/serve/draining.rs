@@ -5,6 +5,7 @@ use std::time::Duration;
 use quinn::TransportConfig;
 
 use crate::peer::{Peer, Reply, answer};
+use crate::relay::Relay;
 use crate::site::{BIG, Site};
 use crate::wire::{SETTINGS, get};
 
@@ -94,4 +95,25 @@ async fn a_client_that_allows_no_control_stream_is_not_waited_for() {
     let (_sender, _receiver) = peer.begin(&get("/")).await;
     let begun = site.finish();
     assert!(begun.await);
+}
+
+#[tokio::test]
+async fn a_small_answer_that_is_lost_on_its_way_still_arrives() {
+    let site = Site::start();
+    let relay = Relay::to(site.address).await;
+    let peer = Peer::with(&site, relay.address, TransportConfig::default()).await;
+    assert_eq!(peer.ask(&get("/")).await, Reply::well());
+    relay.lose(true);
+    let (mut sender, receiver) = peer.begin(&get("/wait")).await;
+    sender.finish().unwrap();
+    site.gate.reached(1).await;
+    site.gate.open(1);
+    // The answer is sent in the turn in which the handler is done, and lost.
+    site.gate.passed(1).await;
+    let finished = site.finish();
+    // Longer than a connection is kept after all has arrived: this is what must not end it.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    relay.lose(false);
+    assert_eq!(answer(receiver).await.unwrap().body.unwrap(), b"waited");
+    assert!(finished.await);
 }

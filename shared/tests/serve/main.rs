@@ -3,6 +3,7 @@
 mod control_streams;
 mod draining;
 mod peer;
+mod relay;
 mod requests;
 mod site;
 mod streams;

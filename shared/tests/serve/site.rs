@@ -33,12 +33,18 @@ pub(crate) struct Site {
 pub(crate) struct Gate {
     begun: Arc<Semaphore>,
     open: Arc<Semaphore>,
+    passed: Arc<Semaphore>,
 }
 
 impl Gate {
     /// Waits until so many more requests wait.
     pub(crate) async fn reached(&self, requests: u32) {
         tokio::time::timeout(PATIENCE, self.begun.acquire_many(requests)).await.unwrap().unwrap().forget();
+    }
+
+    /// Waits until so many more requests wait no longer.
+    pub(crate) async fn passed(&self, requests: u32) {
+        tokio::time::timeout(PATIENCE, self.passed.acquire_many(requests)).await.unwrap().unwrap().forget();
     }
 
     pub(crate) fn open(&self, requests: usize) {
@@ -61,6 +67,7 @@ impl Handler for Answers {
             "/wait" => {
                 self.gate.begun.add_permits(1);
                 self.gate.open.acquire().await.unwrap().forget();
+                self.gate.passed.add_permits(1);
                 Body::from(b"waited".to_vec())
             }
             "/failing" => {
@@ -91,7 +98,8 @@ impl Site {
         let tls = tls::server_config(&file("edge.pem"), &file("edge.key"), ClientAuth::None).unwrap();
         let metrics = HttpMetrics::register(&Registry::new()).unwrap().listener("test");
         let drain = Drain::new();
-        let gate = Gate { begun: Arc::new(Semaphore::new(0)), open: Arc::new(Semaphore::new(0)) };
+        let closed = || Arc::new(Semaphore::new(0));
+        let gate = Gate { begun: closed(), open: closed(), passed: closed() };
         let handler = Answers { gate: gate.clone(), big: vec![7; BIG].into() };
         let address = serve::quic(([127, 0, 0, 1], 0).into(), tls, options, handler, metrics, &drain).unwrap();
         Self { pki, address, drain, gate }
