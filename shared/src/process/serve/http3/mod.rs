@@ -10,6 +10,7 @@
 mod connection;
 mod control;
 mod control_frames;
+mod date;
 mod error;
 mod frame;
 mod head;

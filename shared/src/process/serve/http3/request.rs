@@ -5,13 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use quinn::{RecvStream, SendStream};
 
 use super::super::body::add_length;
 use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody};
+use super::date;
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head;
@@ -135,8 +136,7 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, Re
 async fn write(answer: &mut Answer, method: &Method, response: Response<Body>) -> Result<(), RequestError> {
     let (mut head, mut body) = response.into_parts();
     // What hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
-    let date = || HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).expect("a date is visible ASCII");
-    head.headers.entry(header::DATE).or_insert_with(date);
+    head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
     add_length(&mut head, &body);
     if method == Method::HEAD {
         body = Body::Empty;
