@@ -1,12 +1,14 @@
 //! The end of a connection, in which nothing that was taken is lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::TransportConfig;
+use tokio::sync::Semaphore;
 
 use crate::peer::{Peer, Reply, answer};
 use crate::relay::Relay;
-use crate::site::{BIG, Site};
+use crate::site::{BIG, PATIENCE, Site};
 use crate::wire::{SETTINGS, get};
 
 const NO_ERROR: u64 = 0x100;
@@ -116,4 +118,31 @@ async fn a_small_answer_that_is_lost_on_its_way_still_arrives() {
     relay.lose(false);
     assert_eq!(answer(receiver).await.unwrap().body.unwrap(), b"waited");
     assert!(finished.await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_gets_its_turn_under_constant_load() {
+    let site = Site::start();
+    let (peer, _control) = Peer::polite(&site).await;
+    let answered = Arc::new(Semaphore::new(0));
+    let askers = (0..16).map(|_| {
+        let (connection, answered) = (peer.connection.clone(), answered.clone());
+        tokio::spawn(async move {
+            while let Ok((mut sender, mut receiver)) = connection.open_bi().await {
+                // From some time on they are refused.
+                let _ = sender.write_all(&get("/")).await;
+                let _ = sender.finish();
+                if receiver.read_to_end(4096).await.is_ok() {
+                    answered.add_permits(1);
+                }
+            }
+        })
+    });
+    let askers: Vec<_> = askers.collect();
+    tokio::time::timeout(PATIENCE, answered.acquire_many(500)).await.unwrap().unwrap().forget();
+    assert!(site.finish().await);
+    assert_eq!(peer.closed().await, NO_ERROR);
+    for asker in askers {
+        asker.await.unwrap();
+    }
 }
