@@ -11,6 +11,7 @@ pub mod config;
 mod data_dir;
 mod edge_api;
 pub mod folder_path;
+mod gzip;
 mod housekeeping;
 mod metrics;
 pub mod mirror;

@@ -37,10 +37,12 @@ pub(crate) struct Metrics {
     pub(crate) blob_corruptions: IntCounter,
     /// By result: `healed`, `failed`.
     pub(crate) blob_heals: IntCounterVec,
+    /// By result: `made`, `failed`.
+    pub(crate) gzips: IntCounterVec,
     pub(crate) store_bytes: IntGauge,
     pub(crate) store_blobs: IntGauge,
     pub(crate) swept_blobs: IntCounter,
-    /// By what is bounded: `fetches`, `builds`, `verifications`.
+    /// By what is bounded: `fetches`, `builds`, `verifications`, `gzips`.
     pub(crate) permits_limit: IntGaugeVec,
     pub(crate) start_time: Gauge,
 }
@@ -125,13 +127,18 @@ impl Metrics {
                 "Blobs that were missing or corrupt and were built again: healed, failed.",
                 &["result"],
             )?,
+            gzips: families.counters(
+                "weir_origin_gzips_total",
+                "Gzip forms of tarballs that were asked for and not there: made, failed.",
+                &["result"],
+            )?,
             store_bytes: families.gauge("weir_origin_store_bytes", "Bytes of the stored blobs, at the last sweep.")?,
             store_blobs: families.gauge("weir_origin_store_blobs", "Stored blobs, at the last sweep.")?,
             swept_blobs: families
                 .counter("weir_origin_swept_blobs_total", "Blobs that were removed because nothing names them.")?,
             permits_limit: families.gauges(
                 "weir_origin_concurrency_limit",
-                "What may be done at a time: fetches, builds, verifications.",
+                "What may be done at a time: fetches, builds, verifications, gzips.",
                 &["work"],
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,

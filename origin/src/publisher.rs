@@ -7,12 +7,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::descriptor::{Descriptor, Generation, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 
 use crate::blob_store::{BlobStore, TemporaryBlob};
 use crate::data_dir::DataDir;
+use crate::gzip;
 use crate::metrics::Metrics;
 use crate::publication::{Change, Content, Reference, State, StateError, Stated, Statement, is_current};
 use crate::service::Service;
@@ -137,6 +139,40 @@ impl Publisher {
             self.state.revise_superseded(superseded, content)?;
         }
         Ok(())
+    }
+
+    /// The descriptor of a version with its gzip form, which is made from the zstd form unless it is there. `None`: there
+    /// is no such version any more.
+    pub(crate) fn with_gzip(
+        &self,
+        service: &Service,
+        digest: &TarballDigest,
+        zstd: impl io::Read,
+    ) -> Result<Option<Descriptor>, PublishError> {
+        let Some(descriptor) = self.state.version(&service.name, digest)? else { return Ok(None) };
+        if self.has_gzip(&descriptor) {
+            return Ok(Some(descriptor));
+        }
+        let mut blob = self.blobs.temporary()?;
+        let made = gzip::from_zstd(zstd, &mut blob)?;
+        if made.tarball != *digest {
+            return Err(io::Error::other("the zstd form holds another tarball").into());
+        }
+        let gzip = Representation { encoding: Encoding::Gzip, dictionary: None, digest: made.blob, size: made.size };
+        let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        blob.keep(&made.blob)?;
+        let Some(reference) = self.state.add_representation(&service.name, digest, &gzip)? else { return Ok(None) };
+        self.metrics.gzips.with_label_values(&["made"]).inc();
+        if reference.current && reference.descriptor.revision() > descriptor.revision() {
+            self.show(service, Change::Revised(reference.descriptor.clone()));
+        }
+        Ok(Some(reference.descriptor))
+    }
+
+    /// Whether the gzip form of a version is there. Its bytes are not looked at.
+    pub(crate) fn has_gzip(&self, descriptor: &Descriptor) -> bool {
+        let gzip = descriptor.representation(Encoding::Gzip);
+        gzip.is_some_and(|gzip| self.blobs.contains(&gzip.digest, gzip.size))
     }
 
     /// Drops a superseded version whose blob can be had no more.

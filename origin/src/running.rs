@@ -85,10 +85,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         ("fetches", config.limits.concurrent_fetches),
         ("builds", config.limits.concurrent_builds),
         ("verifications", verifications),
+        ("gzips", config.limits.concurrent_gzips),
     ] {
         metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
-    let api = EdgeApi::new(catalog.clone(), publisher, metrics, verifications);
+    let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
     let admin_address = match config.admin_listen {
         None => None,

@@ -75,9 +75,15 @@ impl Service {
         self.current.subscribe()
     }
 
-    /// Shows a descriptor that is durable.
+    /// Shows a descriptor that is durable, unless a newer one is shown: what is made durable first may come here last.
     pub(crate) fn show(&self, descriptor: Descriptor) {
-        self.current.send_replace(Some(Arc::new(descriptor)));
+        self.current.send_if_modified(|current| {
+            let newer = current.as_ref().is_none_or(|current| current.version() < descriptor.version());
+            if newer {
+                *current = Some(Arc::new(descriptor));
+            }
+            newer
+        });
     }
 
     /// Whether it follows its ref.

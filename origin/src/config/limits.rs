@@ -18,6 +18,8 @@ pub struct LimitsConfig {
     pub build_threads: usize,
     /// Blobs whose bytes are verified at a time before they are sent. Default: twice the cores, at least four.
     pub concurrent_verifications: usize,
+    /// Gzip forms of tarballs that are made at a time.
+    pub concurrent_gzips: usize,
     /// The largest file in a tarball.
     pub max_file: ByteSize,
     /// The largest tarball, uncompressed.
@@ -35,6 +37,7 @@ impl Default for LimitsConfig {
             concurrent_builds: 2,
             build_threads: cores,
             concurrent_verifications: (2 * cores).max(4),
+            concurrent_gzips: 2,
             max_file: ByteSize(tarball.max_file_bytes),
             max_tarball: ByteSize(tarball.max_tarball_bytes),
             max_entries: tarball.max_entries,
@@ -58,6 +61,7 @@ impl LimitsConfig {
             ("concurrent_builds", self.concurrent_builds),
             ("build_threads", self.build_threads),
             ("concurrent_verifications", self.concurrent_verifications),
+            ("concurrent_gzips", self.concurrent_gzips),
             ("max_entries", self.max_entries),
         ] {
             if !(1..=100_000_000).contains(&value) {

@@ -1,11 +1,14 @@
 //! `/v1/blobs/{digest}`: immutable bytes, verified before the first of them is sent.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio::task::spawn_blocking;
+use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::BlobDigest;
+use weir_shared::encoding::Encoding;
 use weir_shared::process::serve::{Body, RequestBody};
 use weir_shared::{conditional, range};
 
@@ -13,6 +16,7 @@ use super::EdgeApi;
 use super::failure::Failure;
 use super::file_body::FileBody;
 use crate::blob_store::{BlobError, BlobStore};
+use crate::service::Service;
 
 /// How long a request waits for a blob to be built again.
 const HEAL_WAIT: Duration = Duration::from_secs(10);
@@ -98,26 +102,34 @@ impl EdgeApi {
 
     /// Has the owner of a blob build it again. An error when nobody owns it, or when that takes too long.
     async fn heal(&self, digest: &BlobDigest) -> Result<(), Failure> {
-        let owner = self.owner(digest).await?.ok_or(Failure::NoSuchBlob(*digest))?;
-        let agent = self.catalog.repository(&owner).ok_or(Failure::NoSuchBlob(*digest))?;
+        let (service, descriptor) = self.reference(digest).await?.ok_or(Failure::NoSuchBlob(*digest))?;
+        if descriptor.representation(Encoding::Gzip).is_some_and(|gzip| gzip.digest == *digest) {
+            let made = tokio::time::timeout(HEAL_WAIT, self.gzip_again(service, descriptor.publication().digest));
+            return made.await.unwrap_or(Err(Failure::BlobUnavailable(*digest)));
+        }
+        let agent = self.catalog.repository(&service.repository).ok_or(Failure::NoSuchBlob(*digest))?;
         tokio::time::timeout(HEAL_WAIT, agent.heal(*digest)).await.map_err(|_| Failure::BlobUnavailable(*digest))
     }
 
     /// After a heal that did not bring it back: whether it is wanted still.
     async fn gone(&self, digest: &BlobDigest) -> Failure {
-        match self.owner(digest).await {
+        match self.reference(digest).await {
             Ok(Some(_)) => Failure::BlobUnavailable(*digest),
             Ok(None) => Failure::NoSuchBlob(*digest),
             Err(failure) => failure,
         }
     }
 
-    async fn owner(&self, digest: &BlobDigest) -> Result<Option<weir_shared::name::RepositoryName>, Failure> {
+    /// A configured service and its descriptor that names the blob.
+    async fn reference(&self, digest: &BlobDigest) -> Result<Option<(Arc<Service>, Descriptor)>, Failure> {
         let (publisher, wanted) = (self.publisher.clone(), *digest);
         match spawn_blocking(move || publisher.reference(&wanted)).await {
             Ok(Ok(reference)) => {
-                let service = reference.and_then(|found| self.catalog.service(&found.descriptor.publication().service));
-                Ok(service.map(|service| service.repository.clone()))
+                let descriptor = reference.map(|reference| reference.descriptor);
+                Ok(descriptor.and_then(|descriptor| {
+                    let service = self.catalog.service(&descriptor.publication().service)?;
+                    Some((service.clone(), descriptor))
+                }))
             }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "whose blob it is cannot be read");

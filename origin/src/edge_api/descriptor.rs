@@ -39,10 +39,15 @@ impl EdgeApi {
         if let Some(current) = service.current().filter(|current| current.publication().digest == *digest) {
             return Ok(answer(request, &current));
         }
+        Ok(answer(request, &self.version(name, digest).await?))
+    }
+
+    /// The descriptor of a version, as it is on the disk.
+    pub(super) async fn version(&self, name: &ServiceName, digest: &TarballDigest) -> Result<Descriptor, Failure> {
         let (publisher, wanted, digest) = (self.publisher.clone(), name.clone(), *digest);
         let found = tokio::task::spawn_blocking(move || publisher.version(&wanted, &digest)).await;
         match found {
-            Ok(Ok(Some(descriptor))) => Ok(answer(request, &descriptor)),
+            Ok(Ok(Some(descriptor))) => Ok(descriptor),
             Ok(Ok(None)) => Err(Failure::NoSuchVersion(name.clone(), digest)),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "a retained version cannot be read");
@@ -53,7 +58,7 @@ impl EdgeApi {
     }
 }
 
-fn answer(request: &Request<RequestBody>, descriptor: &Descriptor) -> Response<Body> {
+pub(super) fn answer(request: &Request<RequestBody>, descriptor: &Descriptor) -> Response<Body> {
     let etag = descriptor.etag();
     let matches = request
         .headers()

@@ -27,6 +27,8 @@ pub(super) enum Failure {
     NotAnEdge,
     NoSuchPath,
     MethodNotAllowed,
+    /// Something is asked for that is done by `POST`.
+    OnlyPost,
     Malformed(String),
     NoSuchService(ServiceName),
     NoSuchVersion(ServiceName, TarballDigest),
@@ -98,7 +100,7 @@ impl Failure {
                 "Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.",
             ),
             Self::NoSuchPath => Problem::no_such_path(),
-            Self::MethodNotAllowed => Problem::method_not_allowed(),
+            Self::MethodNotAllowed | Self::OnlyPost => Problem::method_not_allowed(),
             Self::Malformed(detail) => Problem::malformed(detail.as_str()),
             Self::NoSuchService(service) => Problem::no_such_service(service),
             Self::NoSuchVersion(service, digest) => Problem::new(
@@ -150,7 +152,7 @@ impl Failure {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
                 "The origin has too much to do",
-                "Too many blobs are being verified at this moment.",
+                "Too many blobs are being verified or made at this moment.",
             )
             .retry_after(SOON),
             Self::RangeNotSatisfiable { blob, size } => Problem::new(
@@ -177,6 +179,9 @@ impl Failure {
         match self {
             Self::MethodNotAllowed => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            }
+            Self::OnlyPost => {
+                headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
             }
             Self::RangeNotSatisfiable { size, .. } => {
                 let range = HeaderValue::try_from(format!("bytes */{size}")).expect("digits are a header value");

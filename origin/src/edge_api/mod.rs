@@ -4,6 +4,7 @@ mod blob;
 mod descriptor;
 mod failure;
 mod file_body;
+mod gzip;
 mod pieces;
 
 use std::sync::Arc;
@@ -15,9 +16,11 @@ use weir_shared::process::serve::{Body, Handler, Peer, RequestBody};
 use weir_shared::route::{Route, RouteError};
 
 use crate::catalog::Catalog;
+use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use failure::Failure;
+use gzip::Gzips;
 
 /// Answers edges. Cheap to clone.
 #[derive(Clone)]
@@ -27,17 +30,19 @@ pub(crate) struct EdgeApi {
     metrics: Metrics,
     /// Blobs that are verified at a time.
     verifications: Arc<Semaphore>,
+    gzips: Gzips,
 }
 
 impl EdgeApi {
-    /// The answers from a catalogue, for this many verifications at a time.
+    /// The answers from a catalogue, with these bounds.
     pub(crate) fn new(
         catalog: Arc<Catalog>,
         publisher: Arc<Publisher>,
         metrics: Metrics,
-        concurrent_verifications: usize,
+        limits: &LimitsConfig,
     ) -> Self {
-        Self { catalog, publisher, metrics, verifications: Arc::new(Semaphore::new(concurrent_verifications)) }
+        let verifications = Arc::new(Semaphore::new(limits.concurrent_verifications));
+        Self { catalog, publisher, metrics, verifications, gzips: Gzips::new(limits.concurrent_gzips) }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
@@ -65,8 +70,11 @@ impl EdgeApi {
                 self.metrics.piece_list_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
-            // Agents' paths, which an origin has none of, and what is not made yet.
-            Ok(Route::Tarball(_) | Route::TarballVersion(..) | Route::Gzip(..)) | Err(RouteError::Unknown) => {
+            Ok(Route::Gzip(service, digest)) => {
+                self.gzip(request, &service, &digest).await.unwrap_or_else(Failure::into_response)
+            }
+            // Agents' paths: an origin has none of them.
+            Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
                 Failure::NoSuchPath.into_response()
             }
             Err(RouteError::Malformed(detail)) => Failure::Malformed(detail).into_response(),

@@ -45,8 +45,15 @@ impl From<Built> for Content {
 }
 
 impl Content {
-    fn representations(&self) -> Vec<Representation> {
-        vec![Representation { encoding: Encoding::Zstd, dictionary: None, digest: self.blob, size: self.blob_size }]
+    fn zstd(&self) -> Representation {
+        Representation { encoding: Encoding::Zstd, dictionary: None, digest: self.blob, size: self.blob_size }
+    }
+
+    /// This content's own form, and the others in which a descriptor has the same tarball.
+    fn representations(&self, others: Option<&Descriptor>) -> Vec<Representation> {
+        let same = others.filter(|descriptor| descriptor.publication().digest == self.digest);
+        let others = same.into_iter().flat_map(Descriptor::representations);
+        std::iter::once(self.zstd()).chain(others.filter(|other| other.encoding != Encoding::Zstd).cloned()).collect()
     }
 }
 
@@ -71,7 +78,7 @@ pub(crate) enum Decision {
 
 /// Whether a descriptor says already that the service has this content at this commit.
 pub(crate) fn is_current(current: &Descriptor, statement: &Statement, content: &Content) -> bool {
-    states(current, statement, content) && current.representations() == content.representations()
+    states(current, statement, content) && current.representation(Encoding::Zstd) == Some(&content.zstd())
 }
 
 fn states(current: &Descriptor, statement: &Statement, content: &Content) -> bool {
@@ -111,7 +118,7 @@ pub(crate) fn decide(
             omitted: content.omitted.clone(),
         },
         revision: 1,
-        representations: content.representations(),
+        representations: content.representations(current),
     })
 }
 
@@ -125,8 +132,21 @@ pub(crate) fn revised(current: &Descriptor, content: &Content) -> DescriptorFiel
     DescriptorFields {
         publication: current.publication().clone(),
         revision: current.revision() + 1,
-        representations: content.representations(),
+        representations: content.representations(Some(current)),
     }
+}
+
+/// The same publication with one more representation, or another one of its coding; `None` when it has that already.
+pub(crate) fn with(current: &Descriptor, representation: &Representation) -> Option<DescriptorFields> {
+    if current.representations().contains(representation) {
+        return None;
+    }
+    let others = current.representations().iter().filter(|other| other.encoding != representation.encoding);
+    Some(DescriptorFields {
+        publication: current.publication().clone(),
+        revision: current.revision() + 1,
+        representations: others.cloned().chain([representation.clone()]).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -188,5 +208,24 @@ pub(crate) mod tests {
         assert_eq!(revised.publication(), first.publication());
         assert_eq!(revised.revision(), 2);
         assert_eq!(revised.representations()[0].digest, BlobDigest::of(b"z9"));
+    }
+
+    #[test]
+    fn another_form_of_a_tarball_stays_with_it_as_long_as_the_tarball_does() {
+        let first = published(None, 'a', &content("one", "z1"));
+        let gzip =
+            Representation { encoding: Encoding::Gzip, dictionary: None, digest: BlobDigest::of(b"g1"), size: 2 };
+        let both = Descriptor::new(with(&first, &gzip).unwrap());
+        assert_eq!((both.revision(), both.representations().len()), (2, 2));
+        assert_eq!(with(&both, &gzip), None);
+        let again = decide(Some(&both), &statement('a'), &content("one", "z1"), None, now(), 0);
+        assert_eq!(again, Decision::Keep);
+        let Decision::Revise(fields) = decide(Some(&both), &statement('a'), &content("one", "z9"), None, now(), 0)
+        else {
+            panic!("expected a revision")
+        };
+        assert_eq!(fields.representations[1], gzip);
+        assert_eq!(published(Some(&both), 'b', &content("one", "z1")).representations()[1], gzip);
+        assert_eq!(published(Some(&both), 'b', &content("two", "z2")).representations().len(), 1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
-use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCRIPTOR_BYTES};
+use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCRIPTOR_BYTES, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
@@ -197,6 +197,37 @@ impl State {
         Ok(transaction.commit()?)
     }
 
+    /// Adds a representation to a service's digest, current or retained. `None`: there is no such version any more.
+    pub(crate) fn add_representation(
+        &self,
+        service: &ServiceName,
+        digest: &TarballDigest,
+        representation: &Representation,
+    ) -> Result<Option<Reference>, StateError> {
+        let transaction = self.database.begin_write()?;
+        let mut found = None;
+        {
+            let mut currents = transaction.open_table(CURRENT)?;
+            let current = currents.get(service.as_str())?.and_then(|row| parse(row.value()).ok());
+            if let Some(current) = current.filter(|current| current.publication().digest == *digest) {
+                let descriptor = added(current, representation)?;
+                currents.insert(service.as_str(), descriptor.bytes().as_ref())?;
+                found = Some(Reference { descriptor, current: true });
+            } else {
+                let mut history = transaction.open_table(HISTORY)?;
+                let key = (service.as_str(), digest.as_bytes());
+                let row = history.get(key)?.map(|row| (row.value().0, parse(row.value().1)));
+                if let Some((at, Ok(superseded))) = row {
+                    let descriptor = added(superseded, representation)?;
+                    history.insert(key, (at, descriptor.bytes().as_ref()))?;
+                    found = Some(Reference { descriptor, current: false });
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(found)
+    }
+
     /// Drops a superseded version whose blob can be had no more.
     pub(crate) fn forget_superseded(&self, service: &ServiceName, digest: &TarballDigest) -> Result<(), StateError> {
         let transaction = self.database.begin_write()?;
@@ -320,6 +351,10 @@ fn expired(history: &History<'_>, now: SystemTime) -> Result<Vec<(String, [u8; 3
 
 fn parse(bytes: &[u8]) -> Result<Descriptor, DescriptorError> {
     Descriptor::parse(Bytes::copy_from_slice(bytes))
+}
+
+fn added(descriptor: Descriptor, representation: &Representation) -> Result<Descriptor, StateError> {
+    decision::with(&descriptor, representation).map_or(Ok(descriptor), |fields| checked(Descriptor::new(fields)))
 }
 
 fn checked(descriptor: Descriptor) -> Result<Descriptor, StateError> {

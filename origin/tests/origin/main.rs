@@ -5,6 +5,7 @@ mod attribute_corners;
 mod configuration;
 mod damage;
 mod git_fixture;
+mod gzip;
 mod healing;
 mod hostile_trees;
 mod mirror_polls;
