@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::entry_path;
 
 /// A folder of a repository, relative to its top: no leading, trailing or doubled `/`, no `.` or `..`. The empty path is
@@ -65,18 +64,7 @@ impl fmt::Debug for FolderPath {
     }
 }
 
-impl Serialize for FolderPath {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for FolderPath {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+weir_shared::serde_as_text!(FolderPath);
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::commit_id::{CommitId, CommitIdError};
 
 /// Where the mirror keeps the commit that the upstream's `HEAD` is at.
@@ -80,18 +79,7 @@ impl fmt::Display for Revision {
     }
 }
 
-impl Serialize for Revision {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Revision {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+weir_shared::serde_as_text!(Revision);
 
 /// The commit a revision is at in the mirror; annotated tags are followed to what they tag.
 ///

@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// The full id of a commit: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CommitId(Arc<str>);
@@ -52,15 +50,4 @@ impl fmt::Debug for CommitId {
     }
 }
 
-impl Serialize for CommitId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for CommitId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::serde_as_text!(CommitId);

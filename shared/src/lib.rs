@@ -17,3 +17,4 @@ pub mod problem;
 pub mod process;
 pub mod range;
 pub mod route;
+mod text_form;

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// `https://host[:port]`, the port 443 by default; nothing else is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EdgeUrl {
@@ -68,18 +66,7 @@ impl fmt::Display for EdgeUrl {
     }
 }
 
-impl Serialize for EdgeUrl {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for EdgeUrl {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+weir_shared::serde_as_text!(EdgeUrl);
 
 #[cfg(test)]
 mod tests {

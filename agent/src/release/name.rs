@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::digest::TarballDigest;
 
 /// The name of a release's directory.
@@ -54,18 +53,7 @@ impl FromStr for ReleaseName {
     }
 }
 
-impl Serialize for ReleaseName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ReleaseName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+weir_shared::serde_as_text!(ReleaseName);
 
 #[cfg(test)]
 mod tests {
