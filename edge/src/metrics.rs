@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use weir_shared::process::metric_families::MetricFamilies;
 
 /// What the agents' side counts.
 #[derive(Debug, Clone)]
@@ -104,7 +105,7 @@ impl StaleWhy {
 
 impl Metrics {
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let family = Families { registry };
+        let family = MetricFamilies(registry);
         Ok(Self {
             api: ApiMetrics {
                 requests: family.counters(
@@ -152,7 +153,7 @@ impl Metrics {
 }
 
 impl CacheMetrics {
-    fn register(family: &Families<'_>) -> prometheus::Result<Self> {
+    fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
         Ok(Self {
             fills: family.counters(
                 "weir_edge_fills_total",
@@ -279,36 +280,5 @@ impl Collector for Observed {
     fn collect(&self) -> Vec<MetricFamily> {
         (self.refresh)();
         self.gauges.iter().flat_map(Collector::collect).collect()
-    }
-}
-
-struct Families<'a> {
-    registry: &'a Registry,
-}
-
-impl Families<'_> {
-    fn add<C: Collector + Clone + 'static>(&self, family: C) -> prometheus::Result<C> {
-        self.registry.register(Box::new(family.clone()))?;
-        Ok(family)
-    }
-
-    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.add(IntCounter::new(name, help)?)
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.add(IntGauge::new(name, help)?)
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
-        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
     }
 }

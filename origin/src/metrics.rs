@@ -1,10 +1,10 @@
 //! What an origin counts. Repositories are labels, because the configuration bounds them; services and digests are not.
 
-use prometheus::core::Collector;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
 };
+use weir_shared::process::metric_families::MetricFamilies;
 
 /// The families of one origin.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Registers the families.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let families = Families(registry);
+        let families = MetricFamilies(registry);
         let build_buckets = vec![0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
         let poll_buckets = vec![0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
         Ok(Self {
@@ -143,31 +143,5 @@ impl Metrics {
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
         })
-    }
-}
-
-/// Where families are registered as they are made.
-struct Families<'a>(&'a Registry);
-
-impl Families<'_> {
-    fn add<C: Collector + Clone + 'static>(&self, family: C) -> prometheus::Result<C> {
-        self.0.register(Box::new(family.clone()))?;
-        Ok(family)
-    }
-
-    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.add(IntCounter::new(name, help)?)
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.add(IntGauge::new(name, help)?)
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 }

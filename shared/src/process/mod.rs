@@ -6,6 +6,7 @@ pub mod certificates;
 pub mod config;
 pub mod http_client;
 pub mod identity;
+pub mod metric_families;
 pub mod serve;
 pub mod shutdown;
 pub mod telemetry;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::MAX_CONNECTIONS;
+use crate::process::metric_families::MetricFamilies;
 
 /// The families. One per process role; listeners are told apart by a label.
 #[derive(Debug, Clone)]
@@ -30,45 +30,28 @@ impl HttpMetrics {
     /// # Errors
     /// They were registered there before.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        fn add<C: Collector + Clone + 'static>(registry: &Registry, family: C) -> prometheus::Result<C> {
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        }
+        let families = MetricFamilies(registry);
         let latency =
             HistogramOpts::new("weir_http_request_duration_seconds", "From the request's head to the response's head.")
                 .buckets(vec![5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1.0, 5.0, 30.0]);
+        let by_transport = &["listener", "transport"];
         Ok(Self {
-            requests: add(
-                registry,
-                IntCounterVec::new(
-                    Opts::new(
-                        "weir_http_requests_total",
-                        "Requests answered, by listener, protocol, method and status.",
-                    ),
-                    &["listener", "protocol", "method", "status"],
-                )?,
+            requests: families.counters(
+                "weir_http_requests_total",
+                "Requests answered, by listener, protocol, method and status.",
+                &["listener", "protocol", "method", "status"],
             )?,
-            duration: add(registry, HistogramVec::new(latency, &["listener", "protocol"])?)?,
-            connections: add(
-                registry,
-                IntGaugeVec::new(
-                    Opts::new("weir_http_connections", "Connections that are open."),
-                    &["listener", "transport"],
-                )?,
+            duration: families.add(HistogramVec::new(latency, &["listener", "protocol"])?)?,
+            connections: families.gauges("weir_http_connections", "Connections that are open.", by_transport)?,
+            connections_limit: families.gauges(
+                "weir_http_connections_limit",
+                "Connections that a listener holds at the most.",
+                by_transport,
             )?,
-            connections_limit: add(
-                registry,
-                IntGaugeVec::new(
-                    Opts::new("weir_http_connections_limit", "Connections that a listener holds at the most."),
-                    &["listener", "transport"],
-                )?,
-            )?,
-            handshake_failures: add(
-                registry,
-                IntCounterVec::new(
-                    Opts::new("weir_http_handshake_failures_total", "TLS or QUIC handshakes that failed or timed out."),
-                    &["listener", "transport"],
-                )?,
+            handshake_failures: families.counters(
+                "weir_http_handshake_failures_total",
+                "TLS or QUIC handshakes that failed or timed out.",
+                by_transport,
             )?,
         })
     }
