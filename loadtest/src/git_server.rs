@@ -23,6 +23,7 @@ use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
 
 use crate::git_repository::git_command;
+use crate::processes::free_address;
 
 /// The user that the server knows.
 pub const USERNAME: &str = "ci";
@@ -48,8 +49,8 @@ impl GitServer {
         if !certificates.join("ca.pem").exists() {
             certificates::write(certificates, &[])?;
         }
-        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self::listen(any_port, root.to_owned(), certificates.to_owned(), Arc::default()).await
+        // A port that is still free when the server comes back.
+        Self::listen(free_address()?, root.to_owned(), certificates.to_owned(), Arc::default()).await
     }
 
     async fn listen(

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -30,20 +32,27 @@ pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// An address of loopback whose port is free for TCP and for UDP just now.
+/// An address of loopback whose port is free for TCP and for UDP, and stays so until somebody asks for it by number: it
+/// is none of those that the system gives to outgoing connections.
 ///
 /// # Errors
 /// None is.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
-    for _ in 0..100 {
-        let tcp = TcpListener::bind("127.0.0.1:0")?;
-        let address = tcp.local_addr()?;
-        if UdpSocket::bind(address).is_ok() {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Tests run side by side, in this process and in others: each process begins elsewhere.
+    let begin = std::process::id().wrapping_mul(61);
+    for _ in 0..PORTS.len() {
+        let number = begin.wrapping_add(u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % PORTS.len() as u32;
+        let address = SocketAddr::from(([127, 0, 0, 1], PORTS.start + number as u16));
+        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
             return Ok(address);
         }
     }
-    bail!("no port of loopback is free for both TCP and UDP")
+    bail!("no port of loopback in {PORTS:?} is free for both TCP and UDP")
 }
+
+/// Below the ports of outgoing connections, which begin at 32,768 on Linux.
+const PORTS: Range<u16> = 12_000..32_000;
 
 /// One role as a process. Killed when dropped.
 #[derive(Debug)]
