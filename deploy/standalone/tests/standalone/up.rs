@@ -4,10 +4,18 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::free_address;
+
+/// One `weir up` at a time: each looks for its usual ports first, and two that look at the same moment both find them.
+static USUAL_PORTS: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    USUAL_PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn weir(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -25,6 +33,7 @@ fn upstream(dir: &Path) -> anyhow::Result<GitRepository> {
 
 #[test]
 fn once_ends_with_a_release() -> anyhow::Result<()> {
+    let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
     let run = weir(dir.path())
@@ -40,6 +49,7 @@ fn once_ends_with_a_release() -> anyhow::Result<()> {
 
 #[test]
 fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
+    let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
     let closed = format!("https://{}/shop.git", free_address()?);
@@ -88,6 +98,7 @@ impl Drop for Up {
 
 #[test]
 fn it_serves_the_checkout_it_stands_in_until_ctrl_c() -> anyhow::Result<()> {
+    let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
     let mut child = weir(&upstream.work().join("deploy")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
