@@ -19,8 +19,8 @@ struct Arguments {
     /// The configuration, TOML; paths in it are relative to it.
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Checks the configuration, opens the certificates and password files that it names, and exits: 0 when it can be
-    /// used, 2 with the reason when not.
+    /// Checks the configuration, and the certificates and password files that it names where they are there, and exits:
+    /// 0 when it can be used, 2 with the reason when not.
     #[arg(long)]
     check_config: bool,
 }
@@ -36,7 +36,13 @@ async fn main() -> anyhow::Result<ExitCode> {
         }
     };
     if arguments.check_config {
-        if let Err(error) = config.check_files() {
+        let missing = config.missing_files();
+        for path in &missing {
+            eprintln!("{} is not there (yet): the origin will need it", path.display());
+        }
+        if missing.is_empty()
+            && let Err(error) = config.check_files()
+        {
             eprintln!("{error}");
             return Ok(ExitCode::from(2));
         }

@@ -141,6 +141,15 @@ impl Config {
         Ok(())
     }
 
+    /// The files that the configuration names and that are not there: a configuration is often checked where its
+    /// secrets are not.
+    pub fn missing_files(&self) -> Vec<&Path> {
+        let TlsConfig { certificate, key, client_ca } = &self.tls;
+        let own = [certificate, key, client_ca].into_iter();
+        let upstreams = self.repositories.iter().flat_map(|r| r.ca.iter().chain(&r.password_file));
+        own.chain(upstreams).map(PathBuf::as_path).filter(|path| !path.exists()).collect()
+    }
+
     /// Opens the files that the configuration names: for `--check-config`. (A start opens the origin's own, and each
     /// poll its repository's, because those may come later and change.)
     ///

@@ -133,6 +133,7 @@ fn a_check_opens_the_files_and_names_the_one_that_is_missing() {
         std::fs::remove_file(at(name)).unwrap();
         let error = check().unwrap_err();
         assert!(error.contains(&at(name).display().to_string()), "{name}: {error}");
+        assert_eq!(Config::load(&at("origin.toml")).unwrap().missing_files(), [at(name)]);
         std::fs::write(at(name), "").unwrap();
         let error = check().unwrap_err();
         assert!(error.contains(name), "{name}: {error}");

@@ -1,6 +1,9 @@
 //! Every example configuration is one that the roles take.
 
 use std::path::PathBuf;
+use std::process::Command;
+
+use weir_loadtest::processes::binary;
 
 fn example(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../config").join(name)
@@ -20,6 +23,31 @@ fn the_example_configurations_are_read_and_say_what_their_comments_say() -> anyh
 
     let agent = weir_agent::config::Config::load(&example("agent.toml"))?;
     assert_eq!((agent.poll_interval.as_secs(), agent.refresh_interval.as_secs()), (30, 7200));
+    Ok(())
+}
+
+/// A configuration is often checked where its secrets are not: what is missing is said, and is no error.
+#[test]
+fn the_binaries_check_the_examples_without_their_secrets() -> anyhow::Result<()> {
+    for role in ["origin", "edge", "agent"] {
+        let file = example(&format!("{role}.toml"));
+        let run =
+            Command::new(binary(&format!("weir-{role}"))?).arg("--config").arg(&file).arg("--check-config").output()?;
+        let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        assert!(run.status.success() && out.contains("configuration ok"), "{role}: {out}{error}");
+
+        let dir = tempfile::tempdir()?;
+        let wrong = dir.path().join("wrong.toml");
+        std::fs::write(&wrong, format!("no_such_key = 1\n{}", std::fs::read_to_string(&file)?))?;
+        let run = Command::new(binary(&format!("weir-{role}"))?)
+            .arg("--config")
+            .arg(&wrong)
+            .arg("--check-config")
+            .output()?;
+        let error = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(2), "{role}: {error}");
+        assert!(error.contains("no_such_key"), "{role}: {error}");
+    }
     Ok(())
 }
 
