@@ -2,14 +2,14 @@
 # What a poll (HEAD answered 304) costs an edge, and what it costs nginx, in one run: the server on core 0, the load on
 # core 1, in turn, three rounds, over HTTP/1.1, 2 and 3 with TLS 1.3.
 #
-# NGINX is a command that runs an nginx with HTTP/3 (1.25 or later), NGINX_ROOT the root directory it sees: on Debian 12,
+# NGINX_COMMAND is a command that runs an nginx with HTTP/3 (1.25 or later), NGINX_ROOT the root directory it sees: on Debian 12,
 #   debootstrap --variant=minbase --include=nginx trixie /srv/trixie
-#   NGINX='chroot /srv/trixie nginx' NGINX_ROOT=/srv/trixie loadtest/compare/polls.sh
+#   NGINX_COMMAND='chroot /srv/trixie nginx' NGINX_ROOT=/srv/trixie loadtest/compare/polls.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo build --release --quiet -p weir -p weir-origin -p weir-edge -p weir-loadtest
 release=${CARGO_TARGET_DIR:-target}/release
-NGINX=${NGINX:-nginx}
+nginx=${NGINX_COMMAND:-nginx}
 root=${NGINX_ROOT:-}
 work=$(mktemp -d)
 site=$(mktemp -d "$root/tmp/weir-nginx.XXXX")
@@ -56,7 +56,7 @@ chmod -R a+rX "$site"
 
 "$release/weir-origin" --config "$work/origin.toml" 2>"$work/origin.log" & pids+=($!)
 TOKIO_WORKER_THREADS=1 taskset -c 0 "$release/weir-edge" --config "$work/edge.toml" 2>"$work/edge.log" & edge=$!; pids+=($edge)
-$NGINX -c "$inside/nginx.conf" & pids+=($!)
+$nginx -c "$inside/nginx.conf" & pids+=($!)
 weir_url=https://127.0.0.1:17443/v1/services/shop/tarball
 until curl --silent --fail --cacert "$work/ca.pem" --head "$weir_url" >/dev/null; do sleep 0.2; done
 until [ -s "$site/pid" ]; do sleep 0.2; done
