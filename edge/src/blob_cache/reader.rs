@@ -21,7 +21,7 @@ use tokio_util::io::StreamReader;
 use weir_shared::process::serve::BoxError;
 
 use super::decoders::Decoding;
-use super::directory::Blob;
+use super::store::Blob;
 
 /// Bytes that are read at a time of what is sent as it is stored.
 const CHUNK: u64 = 128 << 10;

@@ -1,12 +1,12 @@
 //! Room for blobs on their way: bytes that are set aside before the first one is written.
 
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Inner;
+use super::Store;
 use super::eviction::Accounting;
-use super::fill::FillError;
 use crate::metrics::Dropped;
 
 /// In what bytes are counted here: a semaphore gives out 2^32 at the most.
@@ -25,31 +25,31 @@ impl Rooms {
         Self { units: Arc::new(Semaphore::new(all as usize)), all }
     }
 
-    async fn turn(&self, size: u64) -> Result<OwnedSemaphorePermit, FillError> {
+    async fn turn(&self, size: u64) -> io::Result<OwnedSemaphorePermit> {
         let units = u32::try_from(size.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.all);
-        self.units.clone().acquire_many_owned(units).await.map_err(|_| FillError::Abandoned)
+        self.units.clone().acquire_many_owned(units).await.map_err(io::Error::other)
     }
 }
 
 /// Bytes that are set aside for a blob on its way; given back when this is dropped.
-pub(super) struct Room {
-    inner: Arc<Inner>,
+pub(in crate::blob_cache) struct Room {
+    store: Arc<Store>,
     size: u64,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Room {
     /// Sets bytes aside, evicting what has to go for it; none when the blob is larger than the whole cache.
-    pub(super) async fn reserve(inner: Arc<Inner>, size: u64) -> Result<Self, FillError> {
-        let fits = inner.accounting().fits(size);
-        let (size, turn) = if fits { (size, Some(inner.rooms.turn(size).await?)) } else { (0, None) };
+    pub(super) async fn reserve(store: Arc<Store>, size: u64) -> io::Result<Self> {
+        let fits = store.accounting().fits(size);
+        let (size, turn) = if fits { (size, Some(store.rooms.turn(size).await?)) } else { (0, None) };
         let reserved = tokio::task::spawn_blocking(move || {
-            let _naming = inner.naming();
-            let evicted = inner.accounting().reserve(size);
-            inner.unlink(&evicted, Dropped::Size);
-            Room { inner: inner.clone(), size, _turn: turn }
+            let _naming = store.naming();
+            let evicted = store.accounting().reserve(size);
+            store.unlink(&evicted, Dropped::Size);
+            Room { store: store.clone(), size, _turn: turn }
         });
-        reserved.await.map_err(|_| FillError::Abandoned)
+        reserved.await.map_err(io::Error::other)
     }
 
     pub(super) fn is_reserved(&self) -> bool {
@@ -65,7 +65,7 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if self.size > 0 {
-            self.inner.accounting().release(self.size);
+            self.store.accounting().release(self.size);
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Fetches one blob from its origin: resumed where it broke off, verified before it is anybody's.
 
+mod incoming;
+
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{StatusCode, header};
@@ -8,8 +11,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming as Body;
 use weir_shared::digest::BlobDigest;
 
-use super::directory::Directory;
-use super::incoming::{Incoming, Received};
+use self::incoming::{Incoming, Received};
+use super::store::Store;
 use crate::metrics::{CacheMetrics, OriginMetrics, VerifiedAt};
 use crate::origin_client::{BODY_IDLE_TIMEOUT, BlobRequest, OriginError, OriginId, Origins};
 
@@ -93,7 +96,7 @@ impl From<io::Error> for FillError {
 /// What a fill works with.
 pub(super) struct Fetch<'a> {
     pub(super) origins: &'a Origins,
-    pub(super) directory: &'a Directory,
+    pub(super) store: &'a Arc<Store>,
     pub(super) metrics: &'a CacheMetrics,
     pub(super) origin_metrics: &'a OriginMetrics,
 }
@@ -116,7 +119,7 @@ impl Fetch<'_> {
     }
 
     async fn bytes(&self, wanted: Wanted, no_cache: bool) -> Result<Received, FillError> {
-        let mut incoming = Incoming::begin(self.directory);
+        let mut incoming = Incoming::begin(self.store);
         let mut attempt = 1;
         loop {
             match self.attempt(wanted, no_cache, &mut incoming).await {

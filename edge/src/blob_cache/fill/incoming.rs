@@ -4,13 +4,14 @@
 //! would be told here how far they are.
 
 use std::io::{self, Seek, Write};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tempfile::NamedTempFile;
 use tokio::sync::{mpsc, oneshot};
 use weir_shared::digest::BlobDigest;
 
-use super::directory::Directory;
+use crate::blob_cache::store::Store;
 
 /// Frames that wait to be written: beyond them, the origin is read no further.
 const QUEUE: usize = 16;
@@ -29,19 +30,19 @@ enum Order {
 }
 
 /// All bytes of a blob, in a file that goes away when this is dropped.
-pub(super) struct Received {
-    pub(super) file: NamedTempFile,
-    pub(super) digest: BlobDigest,
+pub(in crate::blob_cache) struct Received {
+    pub(in crate::blob_cache) file: NamedTempFile,
+    pub(in crate::blob_cache) digest: BlobDigest,
 }
 
 impl Incoming {
     /// An empty file that waits for bytes.
-    pub(super) fn begin(directory: &Directory) -> Self {
+    pub(super) fn begin(store: &Arc<Store>) -> Self {
         let (orders, queue) = mpsc::channel(QUEUE);
         let (failed, failure) = oneshot::channel();
-        let directory = directory.clone();
+        let store = store.clone();
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = write(&directory, queue) {
+            if let Err(error) = write(&store, queue) {
                 // Whoever sends finds that nobody takes it any more, and looks here.
                 let _ = failed.send(error);
             }
@@ -98,8 +99,8 @@ impl Incoming {
     }
 }
 
-fn write(directory: &Directory, mut orders: mpsc::Receiver<Order>) -> io::Result<()> {
-    let mut file = directory.incoming()?;
+fn write(store: &Store, mut orders: mpsc::Receiver<Order>) -> io::Result<()> {
+    let mut file = store.incoming()?;
     let mut hasher = blake3::Hasher::new();
     while let Some(order) = orders.blocking_recv() {
         match order {
