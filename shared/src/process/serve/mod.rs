@@ -17,6 +17,8 @@ use std::sync::Arc;
 use http::{Request, Response};
 
 pub use body::{Body, BoxError, RequestBody};
+#[cfg(fuzzing)]
+pub use http3::fuzzing;
 pub use http3::{QuicOptions, quic};
 pub use metrics::{HttpMetrics, ListenerMetrics};
 pub use tcp::tcp;

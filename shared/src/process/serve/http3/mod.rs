@@ -13,6 +13,8 @@ mod control_frames;
 mod date;
 mod error;
 mod frame;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod head;
 mod qpack;
 mod request;

@@ -1,0 +1,57 @@
+//! What clients send in a request: ranges, tags, codings, paths, and the frames of HTTP/3.
+
+use weir_shared::conditional::{if_none_match, if_none_match_tag, if_range, tarball_etag};
+use weir_shared::digest::TarballDigest;
+use weir_shared::encoding::{Encoding, negotiate};
+use weir_shared::process::serve::fuzzing;
+use weir_shared::range::{Requested, content_range, requested};
+use weir_shared::route::Route;
+
+/// A header, with a length before it in the first eight bytes.
+pub fn range(bytes: &[u8]) {
+    let Some((length, header)) = bytes.split_first_chunk::<8>() else { return };
+    let (length, Ok(header)) = (u64::from_le_bytes(*length), std::str::from_utf8(header)) else { return };
+    if let Requested::Part(part) = requested(Some(header), length) {
+        assert!(part.start < part.end && part.end <= length);
+        // It is the same range when a client asks for it in the plainest form.
+        let plain = format!("bytes={}-{}", part.start, part.end - 1);
+        assert_eq!(requested(Some(&plain), length), Requested::Part(part.clone()));
+        assert!(content_range(&part, length).ends_with(&format!("/{length}")));
+    }
+}
+
+pub fn entity_tags(bytes: &[u8]) {
+    let Ok(header) = std::str::from_utf8(bytes) else { return };
+    let digest = TarballDigest::of(b"tar");
+    let current = tarball_etag(&digest, None);
+    if let Some(tag) = if_none_match(header, &digest, &current) {
+        // What is repeated in the 304 names this content.
+        assert!(tag.starts_with(&current[..current.len() - 1]) && tag.ends_with('"'));
+        assert_eq!(if_none_match(&tag, &digest, &current), Some(tag));
+    }
+    assert!(!if_none_match_tag(header, "\"1.1\"") || header.contains("1.1") || header.contains('*'));
+    assert!(!if_range(header, &current) || header.trim() == current);
+}
+
+pub fn accept_encoding(bytes: &[u8]) {
+    let Ok(header) = std::str::from_utf8(bytes) else { return };
+    // With more to choose from, no client is worse off.
+    let few = negotiate(Some(header), |encoding| encoding == Encoding::Identity);
+    let all = negotiate(Some(header), |_| true);
+    assert!(few.is_none() || all.is_some());
+}
+
+pub fn route(bytes: &[u8]) {
+    let Ok(path) = std::str::from_utf8(bytes) else { return };
+    if let Ok(route) = Route::parse(path) {
+        assert_eq!(route.to_string(), path);
+    }
+}
+
+pub fn http3_head(bytes: &[u8]) {
+    fuzzing::http3_head(bytes);
+}
+
+pub fn http3_control(bytes: &[u8]) {
+    fuzzing::http3_control(bytes);
+}

@@ -1,0 +1,40 @@
+//! One fuzzer for each parser that meets bytes from outside, all in one program: `WEIR_FUZZ` names the one that runs.
+//!
+//! Each says more than "it does not panic": what was read is within its bounds, and is read back from what it is written
+//! as.
+
+#![no_main]
+
+mod http;
+mod wire;
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+
+/// A fuzzer: it panics when a parser breaks its promise.
+type Target = fn(&[u8]);
+
+/// All of them, by name.
+const TARGETS: &[(&str, Target)] = &[
+    ("range", http::range),
+    ("entity_tags", http::entity_tags),
+    ("accept_encoding", http::accept_encoding),
+    ("route", http::route),
+    ("http3_head", http::http3_head),
+    ("http3_control", http::http3_control),
+    ("descriptor", wire::descriptor),
+    ("piece_list", wire::piece_list),
+];
+
+static CHOSEN: OnceLock<Target> = OnceLock::new();
+
+fuzz_target!(|bytes: &[u8]| {
+    let target = CHOSEN.get_or_init(|| {
+        let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
+        let found = TARGETS.iter().find(|(known, _)| *known == name);
+        let names = || TARGETS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(" ");
+        found.unwrap_or_else(|| panic!("WEIR_FUZZ must be one of: {}", names())).1
+    });
+    target(bytes);
+});

@@ -1,0 +1,41 @@
+//! What nodes send each other: descriptors and piece lists.
+
+use weir_shared::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
+use weir_shared::digest::BlobDigest;
+use weir_shared::piece::{self, PIECE_BYTES, PieceHasher, PieceList};
+
+pub fn descriptor(bytes: &[u8]) {
+    let Ok(read) = Descriptor::parse(bytes.to_vec().into()) else { return };
+    assert_eq!(read.bytes(), bytes, "what is forwarded is what came");
+    assert!(bytes.len() <= MAX_DESCRIPTOR_BYTES);
+    let again = Descriptor::parse(read.bytes().clone()).expect("it was read before");
+    assert_eq!((again.version(), again.etag()), (read.version(), read.etag()));
+}
+
+/// A size in the first eight bytes, a list behind them; and the same bytes as a blob with a list of its own.
+pub fn piece_list(bytes: &[u8]) {
+    let Some((size, list)) = bytes.split_first_chunk::<8>() else { return };
+    // Nobody finds a list whose root is given: what is shown is that none is taken, whatever its length.
+    assert!(PieceList::parse(&BlobDigest::of(b"another"), u64::from_le_bytes(*size), list).is_err());
+
+    // A true list is taken, and with any of its bytes changed it is not.
+    let size = PIECE_BYTES + 1 + u64::from_le_bytes(*size) % (2 * PIECE_BYTES);
+    let mut blob = vec![0; usize::try_from(size).expect("three pieces")];
+    let filled = list.len().min(blob.len());
+    blob[..filled].copy_from_slice(&list[..filled]);
+    let mut hasher = PieceHasher::new();
+    hasher.update(&blob);
+    let (digest, list) = hasher.finish();
+    let list = list.expect("it has more than one piece");
+    let mut coded = list.to_bytes();
+    assert_eq!(PieceList::parse(&digest, size, &coded).as_ref(), Ok(&list));
+    for index in 0..list.count() {
+        let part = piece::bytes_of(index, size).expect("it is there");
+        let (start, end) = (usize::try_from(part.start), usize::try_from(part.end));
+        let bytes = &blob[start.expect("small")..end.expect("small")];
+        assert!(list.verify(index, bytes).is_ok() && list.verify(index, &bytes[1..]).is_err());
+    }
+    let at = filled % coded.len();
+    coded[at] ^= 1;
+    assert!(PieceList::parse(&digest, size, &coded).is_err());
+}

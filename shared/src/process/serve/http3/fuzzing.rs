@@ -1,0 +1,42 @@
+//! The parsers of HTTP/3 as fuzzers meet them: what comes from a client before anybody knows who it is.
+
+use super::super::MAX_HEADER_BYTES;
+use super::control_frames::{ControlFrames, Payload};
+use super::qpack::{DecoderStream, EncoderStream};
+use super::{frame, head};
+
+/// Reads the field section of a request.
+///
+/// # Panics
+/// When the section gave a request that breaks the rules of RFC 9114 section 4.3.
+pub fn http3_head(section: &[u8]) {
+    let Ok(request) = head::read(section, MAX_HEADER_BYTES) else { return };
+    assert!(request.uri().authority().is_some() && request.uri().path_and_query().is_some());
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    assert!(fields.sum::<usize>() <= MAX_HEADER_BYTES, "the limit counts every field");
+}
+
+/// Reads the frames of a control stream, and the same bytes as QPACK's two streams.
+///
+/// # Panics
+/// When a payload is to be read that is longer than any that has a meaning.
+pub fn http3_control(mut bytes: &[u8]) {
+    EncoderStream.take(bytes);
+    DecoderStream::default().take(bytes);
+    let mut frames = ControlFrames::default();
+    while let Some((kind, length, taken)) = frame::read_head(bytes) {
+        bytes = &bytes[taken..];
+        let Ok(payload) = frames.head(kind, length) else { return };
+        let Some((content, rest)) = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length))
+        else {
+            return;
+        };
+        if payload == Payload::Read {
+            assert!(length <= 4 << 10);
+            if frames.payload(kind, content).is_err() {
+                return;
+            }
+        }
+        bytes = rest;
+    }
+}
