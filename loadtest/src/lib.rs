@@ -10,4 +10,5 @@ pub mod poller;
 pub mod processes;
 pub mod relay;
 pub mod scrape;
+pub mod slow_reader;
 pub mod tree;

@@ -127,6 +127,11 @@ impl Node {
         Ok(())
     }
 
+    /// The process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// The address of the admin listener.
     pub fn admin(&self) -> SocketAddr {
         self.admin

@@ -9,4 +9,5 @@ mod outages;
 mod polls;
 mod rot;
 mod site;
+mod slow_readers;
 mod three_processes;

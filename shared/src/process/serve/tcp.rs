@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -28,6 +29,10 @@ use crate::process::shutdown::Drain;
 
 /// How long a TLS handshake, then the first request of a connection, and any head over HTTP/1.1, may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes that the system takes for a client beyond what is on its way to it. Without this bound it takes megabytes for
+/// each client that reads slowly, and a thousand of them leave no memory for the connections of all others.
+const MAX_UNSENT: u32 = 256 << 10;
 
 /// How long the listener pauses when the system has no file descriptor left for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -82,6 +87,8 @@ struct Server<H> {
 impl<H: Handler> Server<H> {
     async fn connection(self, stream: TcpStream, address: SocketAddr) {
         let _ = stream.set_nodelay(true);
+        // Not everywhere; without it the system's own bounds hold.
+        let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT);
         let Some(acceptor) = &self.acceptor else {
             return self.http(stream, Peer { address, identity: None }).await;
         };
@@ -117,7 +124,7 @@ impl<H: Handler> Server<H> {
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .max_frame_size(64 << 10)
-            .max_send_buf_size(1 << 20)
+            .max_send_buf_size(256 << 10)
             // An idle client that went away without a word is noticed; one that lives answers at no cost to its polls.
             .keep_alive_interval(Duration::from_secs(60))
             .keep_alive_timeout(Duration::from_secs(20));
