@@ -267,6 +267,16 @@ impl Client {
         Ok(Self { http: http2_client(tls::client_config(ca, None)?), base: format!("https://{edge}") })
     }
 
+    /// Another one of the same edge, with connections of its own.
+    pub(crate) fn another(&self, ca: &Path) -> anyhow::Result<Self> {
+        Ok(Self { http: http2_client(tls::client_config(ca, None)?), base: self.base.clone() })
+    }
+
+    /// The edge's URL.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Sends a request without a body.
     pub(crate) async fn send(
         &self,
