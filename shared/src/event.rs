@@ -1,0 +1,379 @@
+//! The event stream: what an origin tells its edges as it happens, one JSON document a line.
+//!
+//! A document has a kind (`event`) and the *cursor* of its place in the stream. A reader that comes back says the last
+//! cursor it has dealt with, and is told what came after it; when that is not known any more it is told to begin anew
+//! (`resync`), gets everything that is current, and the end of that (`snapshot_end`). Kinds that a reader does not know
+//! are passed over, so that later ones can be added.
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::descriptor::{Generation, MAX_DESCRIPTOR_BYTES};
+use crate::name::ServiceName;
+
+/// The longest line, in bytes, its end not counted: the largest descriptor with its cursor and the names of the fields.
+pub const MAX_LINE_BYTES: usize = MAX_DESCRIPTOR_BYTES + 1024;
+
+/// The longest cursor, in bytes.
+pub const MAX_CURSOR_BYTES: usize = 100;
+
+/// The media type of the stream.
+pub const CONTENT_TYPE: &str = "application/x-ndjson";
+
+/// How often an origin says that it is there and that everything was told, in seconds.
+pub const HEARTBEAT_SECONDS: u64 = 5;
+
+/// A place in one origin's stream. Opaque to readers; made of characters that need no coding in a URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(String);
+
+/// The text was not a cursor.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a cursor is 1 to {MAX_CURSOR_BYTES} of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`")]
+pub struct CursorError;
+
+impl std::str::FromStr for Cursor {
+    type Err = CursorError;
+
+    fn from_str(text: &str) -> Result<Self, CursorError> {
+        let may_stand = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        if text.is_empty() || text.len() > MAX_CURSOR_BYTES || !text.bytes().all(may_stand) {
+            return Err(CursorError);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+crate::serde_as_text!(Cursor);
+
+/// One document of the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its place: whoever has dealt with it can go on from here.
+    pub cursor: Cursor,
+    /// What it says.
+    pub kind: EventKind,
+}
+
+/// What an event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    /// This is current: the bytes of a descriptor, as its origin wrote them.
+    Descriptor(Bytes),
+    /// The service is gone.
+    Tombstone {
+        /// Which.
+        service: ServiceName,
+        /// The highest generation it had.
+        generation: Generation,
+    },
+    /// Everything up to now was told.
+    Heartbeat,
+    /// What was told before is void: everything that is current follows.
+    Resync,
+    /// Everything that was current has been told.
+    SnapshotEnd,
+    /// Who may read: a JSON value that whoever decides it understands. The last one holds.
+    Access(Bytes),
+}
+
+/// The line is not an event.
+#[derive(Debug, thiserror::Error)]
+pub enum EventError {
+    /// No line ended within [`MAX_LINE_BYTES`].
+    #[error("a line of the event stream is longer than {MAX_LINE_BYTES} bytes")]
+    TooLong,
+    /// Not JSON, or a field is wrong.
+    #[error("a line of the event stream cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A field is missing that its kind needs.
+    #[error("an event `{event}` has no `{field}`")]
+    Missing {
+        /// The kind.
+        event: &'static str,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// The document as it is written. The field names are the contract's.
+#[derive(Serialize, Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    event: std::borrow::Cow<'a, str>,
+    cursor: Cursor,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    descriptor: Option<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    service: Option<ServiceName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    generation: Option<Generation>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    access: Option<&'a RawValue>,
+}
+
+impl EventKind {
+    /// The word on the wire, and the value of a metric's label.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            EventKind::Descriptor(_) => "descriptor",
+            EventKind::Tombstone { .. } => "tombstone",
+            EventKind::Heartbeat => "heartbeat",
+            EventKind::Resync => "resync",
+            EventKind::SnapshotEnd => "snapshot_end",
+            EventKind::Access(_) => "access",
+        }
+    }
+}
+
+impl Event {
+    /// Reads one line, its end taken off. `None`: a kind of the future, to be passed over.
+    ///
+    /// The bytes of a descriptor and of `access` are a part of the line's own: nothing is copied.
+    ///
+    /// # Errors
+    /// It is not JSON, or a field is missing or wrong.
+    pub fn parse(line: &Bytes) -> Result<Option<Self>, EventError> {
+        if line.len() > MAX_LINE_BYTES {
+            return Err(EventError::TooLong);
+        }
+        let read: Line<'_> = serde_json::from_slice(line)?;
+        let missing = |event, field| EventError::Missing { event, field };
+        let part = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
+        let kind = match &*read.event {
+            "descriptor" => {
+                EventKind::Descriptor(part(read.descriptor.ok_or_else(|| missing("descriptor", "descriptor"))?))
+            }
+            "tombstone" => EventKind::Tombstone {
+                service: read.service.ok_or_else(|| missing("tombstone", "service"))?,
+                generation: read.generation.ok_or_else(|| missing("tombstone", "generation"))?,
+            },
+            "heartbeat" => EventKind::Heartbeat,
+            "resync" => EventKind::Resync,
+            "snapshot_end" => EventKind::SnapshotEnd,
+            "access" => EventKind::Access(part(read.access.ok_or_else(|| missing("access", "access"))?)),
+            _ => return Ok(None),
+        };
+        Ok(Some(Self { cursor: read.cursor, kind }))
+    }
+
+    /// Writes the line, its end included.
+    ///
+    /// # Errors
+    /// The bytes of a descriptor or of `access` are not one JSON value, or hold a line break.
+    pub fn line(&self) -> Result<Bytes, EventError> {
+        let raw = |bytes: &Bytes| -> Result<Box<RawValue>, serde_json::Error> {
+            // A line break can stand between the tokens of a document only, and is nobody's meaning. Origins write none.
+            if bytes.contains(&b'\n') {
+                return Err(serde::de::Error::custom("what is written in one line holds a line break"));
+            }
+            serde_json::from_slice(bytes)
+        };
+        let (mut descriptor, mut access, mut tombstone) = (None, None, (None, None));
+        match &self.kind {
+            EventKind::Descriptor(bytes) => descriptor = Some(raw(bytes)?),
+            EventKind::Access(bytes) => access = Some(raw(bytes)?),
+            EventKind::Tombstone { service, generation } => tombstone = (Some(service.clone()), Some(*generation)),
+            EventKind::Heartbeat | EventKind::Resync | EventKind::SnapshotEnd => {}
+        }
+        let mut line = serde_json::to_vec(&Line {
+            event: self.kind.as_str().into(),
+            cursor: self.cursor.clone(),
+            descriptor: descriptor.as_deref(),
+            service: tombstone.0,
+            generation: tombstone.1,
+            access: access.as_deref(),
+        })?;
+        line.push(b'\n');
+        Ok(line.into())
+    }
+}
+
+/// Lines out of a body that comes in parts of any size.
+#[derive(Debug)]
+pub struct Lines {
+    buffer: BytesMut,
+    /// There is no end of a line before this.
+    searched: usize,
+    limit: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::up_to(MAX_LINE_BYTES)
+    }
+}
+
+impl Lines {
+    /// Lines of at most `limit` bytes each, their ends not counted.
+    pub fn up_to(limit: usize) -> Self {
+        Self { buffer: BytesMut::new(), searched: 0, limit }
+    }
+
+    /// Takes the next part of the body. At most a line and one part are held when all lines are taken out in between.
+    pub fn push(&mut self, part: &[u8]) {
+        self.buffer.extend_from_slice(part);
+    }
+
+    /// The next whole line, without its end. `None`: its end has not come yet.
+    ///
+    /// # Errors
+    /// [`EventError::TooLong`]: nothing sensible can follow.
+    pub fn next_line(&mut self) -> Result<Option<Bytes>, EventError> {
+        let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.buffer.len();
+            return if self.buffer.len() > self.limit { Err(EventError::TooLong) } else { Ok(None) };
+        };
+        let end = self.searched + at;
+        if end > self.limit {
+            return Err(EventError::TooLong);
+        }
+        let mut line = self.buffer.split_to(end + 1);
+        line.truncate(end);
+        self.searched = 0;
+        Ok(Some(line.freeze()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event(kind: EventKind) -> Event {
+        Event { cursor: "a1b2.7".parse().unwrap(), kind }
+    }
+
+    fn read(line: &'static str) -> Result<Option<Event>, EventError> {
+        Event::parse(&Bytes::from_static(line.as_bytes()))
+    }
+
+    #[test]
+    fn the_contract_s_lines_are_read() {
+        let line = r#"{"event": "descriptor", "cursor": "a1b2.7", "descriptor": {"b" : 1,  "a":[ ]}}"#;
+        let descriptor = Bytes::from_static(br#"{"b" : 1,  "a":[ ]}"#);
+        assert_eq!(read(line).unwrap(), Some(event(EventKind::Descriptor(descriptor))), "byte for byte");
+        let line = r#"{"generation": 9, "service": "shop", "cursor": "a1b2.7", "event": "tombstone", "later": {}}"#;
+        let tombstone = EventKind::Tombstone { service: "shop".parse().unwrap(), generation: 9 };
+        assert_eq!(read(line).unwrap(), Some(event(tombstone)));
+        for (word, kind) in [
+            ("heartbeat", EventKind::Heartbeat),
+            ("resync", EventKind::Resync),
+            ("snapshot_end", EventKind::SnapshotEnd),
+        ] {
+            let line = format!(r#"{{"event": "{word}", "cursor": "a1b2.7"}}"#);
+            assert_eq!(Event::parse(&line.into()).unwrap(), Some(event(kind)));
+        }
+        assert_eq!(read(r#"{"event": "of the future", "cursor": "x", "service": "a", "n": 1}"#).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_in_plain_words() {
+        for (line, expected) in [
+            ("", "cannot be read"),
+            ("{}", "`event`"),
+            (r#"{"event": "heartbeat"}"#, "`cursor`"),
+            (r#"{"event": "heartbeat", "cursor": ""}"#, "a cursor is"),
+            (r#"{"event": "heartbeat", "cursor": "a b"}"#, "a cursor is"),
+            (r#"{"event": "descriptor", "cursor": "a"}"#, "`descriptor` has no `descriptor`"),
+            (r#"{"event": "tombstone", "cursor": "a", "generation": 1}"#, "no `service`"),
+            (r#"{"event": "tombstone", "cursor": "a", "service": "a"}"#, "no `generation`"),
+            (r#"{"event": "tombstone", "cursor": "a", "service": "A", "generation": 1}"#, "is not a service name"),
+            (r#"{"event": "access", "cursor": "a"}"#, "`access` has no `access`"),
+            (r#"{"event": "heartbeat", "cursor": "a"} {}"#, "trailing"),
+        ] {
+            let error = read(line).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+        let broken = event(EventKind::Descriptor(Bytes::from_static(b"{\n}")));
+        assert!(broken.line().unwrap_err().to_string().contains("line break"));
+        assert!(event(EventKind::Access(Bytes::from_static(b"{} {}"))).line().is_err());
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
+        let mut lines = Lines::up_to(4);
+        lines.push(b"1234");
+        assert!(lines.next_line().unwrap().is_none());
+        lines.push(b"\n12345");
+        assert_eq!(lines.next_line().unwrap().unwrap(), "1234");
+        assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
+        let mut lines = Lines::up_to(4);
+        lines.push(b"12345\n");
+        assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
+    }
+
+    fn any_json() -> impl Strategy<Value = Bytes> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(serde_json::Value::from),
+            any::<i64>().prop_map(serde_json::Value::from),
+            any::<String>().prop_map(serde_json::Value::from),
+        ];
+        leaf.prop_recursive(3, 20, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(serde_json::Value::from),
+                proptest::collection::btree_map(any::<String>(), inner, 0..4)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+        .prop_map(|value| value.to_string().into())
+    }
+
+    fn any_event() -> impl Strategy<Value = Event> {
+        let kind = prop_oneof![
+            any_json().prop_map(EventKind::Descriptor),
+            any_json().prop_map(EventKind::Access),
+            ("[a-z0-9][a-z0-9._-]{0,99}", any::<u64>()).prop_map(|(service, generation)| EventKind::Tombstone {
+                service: service.parse().unwrap(),
+                generation,
+            }),
+            Just(EventKind::Heartbeat),
+            Just(EventKind::Resync),
+            Just(EventKind::SnapshotEnd),
+        ];
+        ("[A-Za-z0-9._-]{1,100}", kind).prop_map(|(cursor, kind)| Event { cursor: cursor.parse().unwrap(), kind })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back_however_it_is_cut(
+            events in proptest::collection::vec(any_event(), 0..8), cut in 1usize..200,
+        ) {
+            let whole: Vec<u8> = events.iter().flat_map(|event| event.line().unwrap()).collect();
+            let (mut lines, mut read) = (Lines::default(), Vec::new());
+            for part in whole.chunks(cut) {
+                lines.push(part);
+                while let Some(line) = lines.next_line().unwrap() {
+                    read.push(Event::parse(&line).unwrap().unwrap());
+                }
+            }
+            prop_assert_eq!(read, events);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = Event::parse(&bytes.into());
+        }
+
+        #[test]
+        fn lines_are_those_of_the_definition(text in "[ab\n]{0,60}", cut in 1usize..10) {
+            let (mut lines, mut read) = (Lines::up_to(60), Vec::new());
+            for part in text.as_bytes().chunks(cut) {
+                lines.push(part);
+                while let Some(line) = lines.next_line().unwrap() {
+                    read.push(line);
+                }
+            }
+            let mut expected: Vec<&str> = text.split('\n').collect();
+            expected.pop();
+            prop_assert_eq!(read, expected);
+        }
+    }
+}
