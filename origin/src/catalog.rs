@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use weir_shared::descriptor::Generation;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use crate::repository_agent::{Handle, Health};
@@ -12,15 +13,17 @@ use crate::service::Service;
 pub(crate) struct Catalog {
     repositories: BTreeMap<RepositoryName, Handle>,
     services: BTreeMap<ServiceName, Arc<Service>>,
+    retired: Vec<(ServiceName, Generation)>,
 }
 
 impl Catalog {
-    /// A catalogue of these.
+    /// A catalogue of these. `retired`: the services that are not configured any more since this start.
     pub(crate) fn new(
         repositories: BTreeMap<RepositoryName, Handle>,
         services: BTreeMap<ServiceName, Arc<Service>>,
+        retired: Vec<(ServiceName, Generation)>,
     ) -> Self {
-        Self { repositories, services }
+        Self { repositories, services, retired }
     }
 
     /// A repository's agent.
@@ -41,6 +44,11 @@ impl Catalog {
     /// All services, by name.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.services.values()
+    }
+
+    /// The services that are not configured any more since this start, each with its last generation.
+    pub(crate) fn retired(&self) -> &[(ServiceName, Generation)] {
+        &self.retired
     }
 
     /// Ready: every service is published, or its repository was tried. The reason when not.

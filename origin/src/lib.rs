@@ -10,6 +10,7 @@ mod census;
 pub mod config;
 mod data_dir;
 mod edge_api;
+mod event_log;
 pub mod folder_path;
 mod gzip;
 mod housekeeping;

@@ -39,6 +39,16 @@ pub(crate) struct Metrics {
     pub(crate) blob_heals: IntCounterVec,
     /// By result: `made`, `failed`.
     pub(crate) gzips: IntCounterVec,
+    /// By kind.
+    pub(crate) events: IntCounterVec,
+    pub(crate) event_log_events: IntGauge,
+    pub(crate) event_log_bytes: IntGauge,
+    pub(crate) event_streams: IntGauge,
+    pub(crate) event_streams_limit: IntGauge,
+    /// By why: `reader_gone`, `drained`, `stalled`, `behind`.
+    pub(crate) event_streams_ended: IntCounterVec,
+    /// By why: `no_cursor`, `cursor_unknown`.
+    pub(crate) event_snapshots: IntCounterVec,
     pub(crate) store_bytes: IntGauge,
     pub(crate) store_blobs: IntGauge,
     pub(crate) swept_blobs: IntCounter,
@@ -131,6 +141,26 @@ impl Metrics {
                 "weir_origin_gzips_total",
                 "Gzip forms of tarballs that were asked for and not there: made, failed.",
                 &["result"],
+            )?,
+            events: families.counters("weir_origin_events_total", "Events that happened, by kind.", &["event"])?,
+            event_log_events: families
+                .gauge("weir_origin_event_log_events", "Events that are kept for readers that come back.")?,
+            event_log_bytes: families.gauge(
+                "weir_origin_event_log_bytes",
+                "Bytes of the events that are kept for readers that come back.",
+            )?,
+            event_streams: families.gauge("weir_origin_event_streams", "Event streams that are open now.")?,
+            event_streams_limit: families
+                .gauge("weir_origin_event_streams_limit", "Event streams that are open at a time, at the most.")?,
+            event_streams_ended: families.counters(
+                "weir_origin_event_streams_ended_total",
+                "Event streams that ended: reader_gone, drained, stalled, behind.",
+                &["why"],
+            )?,
+            event_snapshots: families.counters(
+                "weir_origin_event_snapshots_total",
+                "Event streams that began with everything that is current: no_cursor, cursor_unknown.",
+                &["why"],
             )?,
             store_bytes: families.gauge("weir_origin_store_bytes", "Bytes of the stored blobs, at the last sweep.")?,
             store_blobs: families.gauge("weir_origin_store_blobs", "Stored blobs, at the last sweep.")?,

@@ -10,10 +10,12 @@ use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
+use weir_shared::event::EventKind;
 use weir_shared::name::ServiceName;
 
 use crate::blob_store::{BlobStore, TemporaryBlob};
 use crate::data_dir::DataDir;
+use crate::event_log::EventLog;
 use crate::gzip;
 use crate::metrics::Metrics;
 use crate::publication::{Change, Content, Reference, State, StateError, Stated, Statement, is_current};
@@ -27,9 +29,18 @@ pub(crate) struct Publisher {
     /// Read: from when a blob gets its name, or is found to be there, until a descriptor names it. Written: a sweep.
     order: RwLock<()>,
     generation_floor: Generation,
+    events: Arc<EventLog>,
     metrics: Metrics,
     /// Whoever publishes holds the directory.
     _data_dir: DataDir,
+}
+
+/// What was published before the process started.
+pub(crate) struct Published {
+    /// Of the services that are configured.
+    pub(crate) current: Vec<(ServiceName, Descriptor)>,
+    /// The services that are configured no longer since this start, each with its last generation.
+    pub(crate) retired: Vec<(ServiceName, Generation)>,
 }
 
 /// A service at the commit its ref is at.
@@ -55,11 +66,12 @@ impl Publisher {
     pub(crate) fn open(
         data_dir: DataDir,
         generation_floor: Generation,
+        events: Arc<EventLog>,
         metrics: Metrics,
     ) -> Result<Self, PublishError> {
         let blobs = BlobStore::open(&data_dir.blobs())?;
         let state = State::open(&data_dir.state())?;
-        Ok(Self { blobs, state, order: RwLock::new(()), generation_floor, metrics, _data_dir: data_dir })
+        Ok(Self { blobs, state, order: RwLock::new(()), generation_floor, events, metrics, _data_dir: data_dir })
     }
 
     /// The blobs.
@@ -67,17 +79,13 @@ impl Publisher {
         &self.blobs
     }
 
-    /// What was published before the process started, of the services that are configured. The others are retired.
-    pub(crate) fn load(
-        &self,
-        configured: &HashSet<&str>,
-        now: SystemTime,
-    ) -> Result<Vec<(ServiceName, Descriptor)>, StateError> {
+    /// What was published before the process started. Services that are not configured any more are retired.
+    pub(crate) fn load(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<Published, StateError> {
         let retired = self.state.retire_others(configured, now)?;
-        if retired > 0 {
-            tracing::info!(retired, "services that are not configured any more are not served");
+        if !retired.is_empty() {
+            tracing::info!(retired = retired.len(), "services that are not configured any more are not served");
         }
-        self.state.all_current()
+        Ok(Published { current: self.state.all_current()?, retired })
     }
 
     /// Publishes the contents that were built before and whose blobs are still there, all at once. For each that was
@@ -216,14 +224,15 @@ impl Publisher {
         Ok(())
     }
 
-    /// Shows what is durable.
+    /// Shows what is durable, and tells those who follow.
     fn show(&self, service: &Service, change: Change) {
+        let tell = |shown: &Descriptor| self.events.append(EventKind::Descriptor(shown.bytes().clone()));
         match change {
             Change::None => {}
             Change::Revised(descriptor) => {
                 self.metrics.revisions.inc();
                 tracing::info!(service = %service.name, revision = descriptor.revision(), "revised");
-                service.show(descriptor);
+                service.show(descriptor, tell);
             }
             Change::Published(descriptor) => {
                 self.metrics.publications.inc();
@@ -237,7 +246,7 @@ impl Publisher {
                     omitted = publication.omitted.len(),
                     "published"
                 );
-                service.show(descriptor);
+                service.show(descriptor, tell);
             }
         }
     }
@@ -265,7 +274,8 @@ mod tests {
 
     fn open(dir: &Path) -> Publisher {
         let metrics = Metrics::register(&Registry::new()).unwrap();
-        Publisher::open(DataDir::open(dir).unwrap(), 0, metrics).unwrap()
+        let events = Arc::new(crate::event_log::tests::log(100, 1 << 20));
+        Publisher::open(DataDir::open(dir).unwrap(), 0, events, metrics).unwrap()
     }
 
     fn service(name: &str) -> Arc<Service> {
@@ -351,8 +361,10 @@ mod tests {
 
         let publisher = open(dir.path());
         let loaded = publisher.load(&["kept"].into(), at(3)).unwrap();
-        assert_eq!(loaded.len(), 1);
-        assert_eq!(loaded[0].1.bytes(), kept.current().unwrap().bytes());
+        assert_eq!(loaded.current.len(), 1);
+        assert_eq!(loaded.current[0].1.bytes(), kept.current().unwrap().bytes());
+        assert_eq!(loaded.retired, [(dropped.name.clone(), generation)]);
+        assert!(publisher.load(&["kept"].into(), at(3)).unwrap().retired.is_empty(), "it is told once");
         publisher.sweep(at(4)).unwrap();
         assert!(publisher.blobs().size(&orphan).is_ok(), "kept as any superseded version is");
         publisher.sweep(at(3) + 48 * HOUR).unwrap();

@@ -22,9 +22,10 @@ use crate::catalog::Catalog;
 use crate::census::Census;
 use crate::config::Config;
 use crate::data_dir::DataDir;
-use crate::edge_api::EdgeApi;
+use crate::edge_api::{EdgeApi, Events};
+use crate::event_log::EventLog;
 use crate::metrics::Metrics;
-use crate::publisher::Publisher;
+use crate::publisher::{Published, Publisher};
 use crate::repository_agent::{self, Crew, RepositoryState};
 use crate::service::{Condition, Service};
 use crate::{housekeeping, status};
@@ -63,10 +64,12 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         .map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{}\": {error}", config.listen))?;
     let address = listener.local_addr()?;
 
-    let (data_dir, publisher, mut published) = load(&config, metrics.clone(), started).await?;
+    let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
+    let (data_dir, publisher, published) = load(&config, log.clone(), metrics.clone(), started).await?;
+    let mut current: HashMap<ServiceName, Descriptor> = published.current.into_iter().collect();
     let mut services = BTreeMap::new();
     for service in &config.services {
-        let current = published.remove(&service.name);
+        let current = current.remove(&service.name);
         services.insert(service.name.clone(), Arc::new(Service::new(service, current)?));
     }
     let census = Arc::new(Census::new(services.values().cloned().collect(), metrics.clone()));
@@ -77,7 +80,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         let own = services.values().filter(|service| service.repository == repository.name).cloned().collect();
         (repository.name.clone(), repository_agent::start(repository.clone(), own, &crew, &drain))
     });
-    let catalog = Arc::new(Catalog::new(agents.collect(), services));
+    let catalog = Arc::new(Catalog::new(agents.collect(), services, published.retired));
     drain.spawn(housekeeping::run(publisher.clone(), crew.published.clone(), drain.clone()));
 
     let verifications = config.limits.concurrent_verifications;
@@ -89,7 +92,10 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     ] {
         metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
-    let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits);
+    // Nobody decides yet who may read.
+    let (_, access) = watch::channel(None);
+    let events = Events::new(log, catalog.clone(), access, config.limits.event_streams, metrics.clone(), &drain);
+    let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
     let admin_address = match config.admin_listen {
         None => None,
@@ -116,9 +122,10 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 /// Opens the data directory and reads what was published.
 async fn load(
     config: &Config,
+    log: Arc<EventLog>,
     metrics: Metrics,
     now: SystemTime,
-) -> anyhow::Result<(DataDir, Arc<Publisher>, HashMap<ServiceName, Descriptor>)> {
+) -> anyhow::Result<(DataDir, Arc<Publisher>, Published)> {
     let (root, floor) = (config.data_dir.clone(), config.generation_floor);
     let names: Vec<ServiceName> = config.services.iter().map(|service| service.name.clone()).collect();
     let repositories: Vec<RepositoryName> = config.repositories.iter().map(|each| each.name.clone()).collect();
@@ -128,10 +135,10 @@ async fn load(
             tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
         }
         let cannot = || format!("what {} holds cannot be opened", root.display());
-        let publisher = Publisher::open(data_dir.clone(), floor, metrics).with_context(cannot)?;
+        let publisher = Publisher::open(data_dir.clone(), floor, log, metrics).with_context(cannot)?;
         let configured: HashSet<&str> = names.iter().map(ServiceName::as_str).collect();
         let published = publisher.load(&configured, now).with_context(cannot)?;
-        Ok((data_dir, Arc::new(publisher), published.into_iter().collect()))
+        Ok((data_dir, Arc::new(publisher), published))
     })
     .await?
 }

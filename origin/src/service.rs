@@ -76,11 +76,12 @@ impl Service {
     }
 
     /// Shows a descriptor that is durable, unless a newer one is shown: what is made durable first may come here last.
-    pub(crate) fn show(&self, descriptor: Descriptor) {
+    /// `shown` is told what is shown, in that order, before anybody can see it.
+    pub(crate) fn show(&self, descriptor: Descriptor, shown: impl FnOnce(&Descriptor)) {
         self.current.send_if_modified(|current| {
             let newer = current.as_ref().is_none_or(|current| current.version() < descriptor.version());
             if newer {
-                *current = Some(Arc::new(descriptor));
+                shown(current.insert(Arc::new(descriptor)));
             }
             newer
         });

@@ -22,6 +22,8 @@ pub enum Route {
     Blob(BlobDigest),
     /// `/v1/blobs/{digest}/pieces`: the piece list of a blob.
     Pieces(BlobDigest),
+    /// `/v1/events`: the event stream.
+    Events,
 }
 
 /// Why a path is not a [`Route`].
@@ -59,6 +61,7 @@ impl Route {
             }
             (Some("blobs"), Some(digest), None, ..) => Ok(Route::Blob(read(digest)?)),
             (Some("blobs"), Some(digest), Some("pieces"), None, ..) => Ok(Route::Pieces(read(digest)?)),
+            (Some("events"), None, ..) => Ok(Route::Events),
             _ => Err(RouteError::Unknown),
         }
     }
@@ -73,6 +76,7 @@ impl Route {
             Route::Gzip(..) => "gzip",
             Route::Blob(_) => "blob",
             Route::Pieces(_) => "pieces",
+            Route::Events => "events",
         }
     }
 }
@@ -87,6 +91,7 @@ impl fmt::Display for Route {
             Route::Gzip(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}/gzip"),
             Route::Blob(digest) => write!(f, "/v1/blobs/{digest}"),
             Route::Pieces(digest) => write!(f, "/v1/blobs/{digest}/pieces"),
+            Route::Events => f.write_str("/v1/events"),
         }
     }
 }
@@ -108,6 +113,7 @@ mod tests {
             Route::Gzip(service, digest),
             Route::Blob(BlobDigest::of(b"blob")),
             Route::Pieces(BlobDigest::of(b"blob")),
+            Route::Events,
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));
         }
@@ -126,6 +132,8 @@ mod tests {
             "/v1/services/a/tarball/",
             "/v1/services/a/",
             "/v1/blobs",
+            "/v1/events/",
+            "/v1/events/a",
             "/v1/blobs/b3-0/piece",
             "/v1/blobs/b3-0/pieces/",
             "/v1/blobs/b3-0/pieces/0",
@@ -150,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_back_the_same(path in "/v1/(services|blobs)(/[a-z0-9._/-]{0,40}){0,4}") {
+        fn what_is_read_is_written_back_the_same(path in "/v1/(services|blobs|events)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

@@ -98,7 +98,7 @@ impl Inner {
             Route::Tarball(service) => Which::Current(service),
             Route::TarballVersion(service, digest) => Which::Version(service, digest),
             // These are an origin's.
-            Route::Version(..) | Route::Gzip(..) | Route::Blob(_) | Route::Pieces(_) => {
+            Route::Version(..) | Route::Gzip(..) | Route::Blob(_) | Route::Pieces(_) | Route::Events => {
                 return Err(ApiError::NoSuchPath);
             }
         };

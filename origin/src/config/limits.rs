@@ -20,6 +20,12 @@ pub struct LimitsConfig {
     pub concurrent_verifications: usize,
     /// Gzip forms of tarballs that are made at a time.
     pub concurrent_gzips: usize,
+    /// Event streams that are open at a time.
+    pub event_streams: usize,
+    /// Events that are kept for readers that come back.
+    pub events: usize,
+    /// The memory that they may take.
+    pub event_bytes: ByteSize,
     /// The largest file in a tarball.
     pub max_file: ByteSize,
     /// The largest tarball, uncompressed.
@@ -38,6 +44,9 @@ impl Default for LimitsConfig {
             build_threads: cores,
             concurrent_verifications: (2 * cores).max(4),
             concurrent_gzips: 2,
+            event_streams: 1024,
+            events: 10_000,
+            event_bytes: ByteSize::mib(64),
             max_file: ByteSize(tarball.max_file_bytes),
             max_tarball: ByteSize(tarball.max_tarball_bytes),
             max_entries: tarball.max_entries,
@@ -62,11 +71,16 @@ impl LimitsConfig {
             ("build_threads", self.build_threads),
             ("concurrent_verifications", self.concurrent_verifications),
             ("concurrent_gzips", self.concurrent_gzips),
+            ("event_streams", self.event_streams),
+            ("events", self.events),
             ("max_entries", self.max_entries),
         ] {
             if !(1..=100_000_000).contains(&value) {
                 return Err(ConfigError::invalid(format!("[limits] {key} = {value}: it must be at least 1")));
             }
+        }
+        if self.event_bytes.as_u64() == 0 {
+            return Err(ConfigError::invalid("[limits] event_bytes must be more than nothing, for example \"64MiB\""));
         }
         Ok(())
     }

@@ -41,6 +41,8 @@ pub(super) enum Failure {
     BlobUnavailable(BlobDigest),
     /// Too many verifications wait already.
     Overloaded,
+    /// As many event streams as may be are open.
+    TooManyStreams,
     /// A range that begins beyond the end.
     RangeNotSatisfiable {
         blob: BlobDigest,
@@ -155,6 +157,13 @@ impl Failure {
                 "Too many blobs are being verified or made at this moment.",
             )
             .retry_after(SOON),
+            Self::TooManyStreams => Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too-many-streams",
+                "Too many event streams are open",
+                "The origin serves as many event streams as its limit allows: poll, and try again later.",
+            )
+            .retry_after(LATER),
             Self::RangeNotSatisfiable { blob, size } => Problem::new(
                 StatusCode::RANGE_NOT_SATISFIABLE,
                 "range-not-satisfiable",

@@ -1,7 +1,8 @@
-//! What edges ask an origin: descriptors, retained versions, blobs and their piece lists.
+//! What edges ask an origin: descriptors, retained versions, blobs and their piece lists, and what changes.
 
 mod blob;
 mod descriptor;
+mod events;
 mod failure;
 mod file_body;
 mod gzip;
@@ -19,6 +20,7 @@ use crate::catalog::Catalog;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
+pub(crate) use events::Events;
 use failure::Failure;
 use gzip::Gzips;
 
@@ -31,6 +33,7 @@ pub(crate) struct EdgeApi {
     /// Blobs that are verified at a time.
     verifications: Arc<Semaphore>,
     gzips: Gzips,
+    events: Events,
 }
 
 impl EdgeApi {
@@ -40,9 +43,10 @@ impl EdgeApi {
         publisher: Arc<Publisher>,
         metrics: Metrics,
         limits: &LimitsConfig,
+        events: Events,
     ) -> Self {
         let verifications = Arc::new(Semaphore::new(limits.concurrent_verifications));
-        Self { catalog, publisher, metrics, verifications, gzips: Gzips::new(limits.concurrent_gzips) }
+        Self { catalog, publisher, metrics, verifications, gzips: Gzips::new(limits.concurrent_gzips), events }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
@@ -73,6 +77,7 @@ impl EdgeApi {
             Ok(Route::Gzip(service, digest)) => {
                 self.gzip(request, &service, &digest).await.unwrap_or_else(Failure::into_response)
             }
+            Ok(Route::Events) => self.events.begin(request).unwrap_or_else(Failure::into_response),
             // Agents' paths: an origin has none of them.
             Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
                 Failure::NoSuchPath.into_response()

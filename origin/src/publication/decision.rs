@@ -176,7 +176,7 @@ pub(crate) mod tests {
         UNIX_EPOCH + Duration::from_millis(1_795_164_249_650)
     }
 
-    fn published(current: Option<&Descriptor>, commit: char, content: &Content) -> Descriptor {
+    pub(crate) fn published(current: Option<&Descriptor>, commit: char, content: &Content) -> Descriptor {
         let last = current.map(|current| current.publication().generation);
         match decide(current, &statement(commit), content, last, now(), 0) {
             Decision::Publish(fields) => Descriptor::new(fields),

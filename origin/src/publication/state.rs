@@ -162,10 +162,14 @@ impl State {
     }
 
     /// Takes the services that are not `configured` any more out of the current ones; their last versions are kept as
-    /// superseded ones are, and their generations for good.
-    pub(crate) fn retire_others(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<u64, StateError> {
+    /// superseded ones are, and their generations for good. Returns them, each with its last generation.
+    pub(crate) fn retire_others(
+        &self,
+        configured: &HashSet<&str>,
+        now: SystemTime,
+    ) -> Result<Vec<(ServiceName, Generation)>, StateError> {
         let transaction = self.database.begin_write()?;
-        let mut retired = 0;
+        let mut retired = Vec::new();
         {
             let mut history = transaction.open_table(HISTORY)?;
             let mut currents = transaction.open_table(CURRENT)?;
@@ -173,8 +177,9 @@ impl State {
                 let (_, bytes) = row?;
                 if let Ok(descriptor) = parse(bytes.value()) {
                     supersede(&mut history, &descriptor, now)?;
+                    let publication = descriptor.publication();
+                    retired.push((publication.service.clone(), publication.generation));
                 }
-                retired += 1;
             }
         }
         transaction.commit()?;

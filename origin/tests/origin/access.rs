@@ -36,7 +36,7 @@ async fn paths_and_methods_that_are_not_there() {
         (format!("/v1/services/{SERVICE}/versions/{digest}"), 404, "no-such-version"),
         (blob_path(&BlobDigest::of(b"no blob")), 404, "no-such-blob"),
         (format!("/v1/services/{SERVICE}/tarball"), 404, "no-such-path"),
-        ("/v1/events".to_owned(), 404, "no-such-path"),
+        ("/v1/events/more".to_owned(), 404, "no-such-path"),
         ("/v1/blobs/x".to_owned(), 400, "malformed-request"),
     ] {
         let answer = node.get(&path).await;

@@ -4,6 +4,7 @@ mod access;
 mod attribute_corners;
 mod configuration;
 mod damage;
+mod events;
 mod git_fixture;
 mod gzip;
 mod healing;

@@ -1,0 +1,448 @@
+//! `GET /v1/events`: what changes, as it changes.
+//!
+//! Each stream has a task that reads the log at its reader's pace and hands on one part at a time; the response's body
+//! takes it from there. A reader that takes nothing for [`STALLED_AFTER`], or that falls out of the log, is cut off: its
+//! stream ends with an error, never cleanly, and it comes back with the last cursor it dealt with.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, Method, Request, Response, header};
+use http_body::{Body as HttpBody, Frame};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use weir_shared::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS};
+use weir_shared::process::serve::{Body, BoxError, RequestBody};
+use weir_shared::process::shutdown::Drain;
+
+use super::failure::Failure;
+use super::only_reads;
+use crate::catalog::Catalog;
+use crate::event_log::{EventLog, Read, Sequence};
+use crate::metrics::Metrics;
+
+/// How long a reader may take nothing while something is there for it.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+
+/// What is gathered of a snapshot before it is handed on, in bytes.
+const PART_BYTES: usize = 64 << 10;
+
+/// What is told about access besides; a JSON value. `None`: nothing.
+pub(crate) type Access = watch::Receiver<Option<Bytes>>;
+
+/// The event streams. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Events {
+    log: Arc<EventLog>,
+    catalog: Arc<Catalog>,
+    access: Access,
+    places: Arc<Semaphore>,
+    stalled_after: Duration,
+    metrics: Metrics,
+    drain: Drain,
+}
+
+/// Why a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum End {
+    #[error("the reader has gone")]
+    Gone,
+    #[error("the origin drains")]
+    Drained,
+    #[error("the reader took nothing for too long")]
+    Stalled,
+    #[error("the reader fell behind what is kept")]
+    Behind,
+}
+
+impl Events {
+    /// Streams of what `log` says and `catalog` holds, at most `limit` at a time.
+    pub(crate) fn new(
+        log: Arc<EventLog>,
+        catalog: Arc<Catalog>,
+        access: Access,
+        limit: usize,
+        metrics: Metrics,
+        drain: &Drain,
+    ) -> Self {
+        metrics.event_streams_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
+        let places = Arc::new(Semaphore::new(limit));
+        Self { log, catalog, access, places, stalled_after: STALLED_AFTER, metrics, drain: drain.clone() }
+    }
+
+    /// Begins a stream: after the cursor `since`, or with everything that is current.
+    pub(super) fn begin(&self, request: &Request<RequestBody>) -> Result<Response<Body>, Failure> {
+        only_reads(request.method())?;
+        let body = if request.method() == Method::HEAD {
+            Body::Empty
+        } else {
+            let place = self.places.clone().try_acquire_owned().map_err(|_| Failure::TooManyStreams)?;
+            Body::stream(self.stream(since(request.uri().query()), place))
+        };
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    fn stream(&self, since: Option<&str>, place: OwnedSemaphorePermit) -> Stream {
+        let begin = since.and_then(|cursor| self.log.place(cursor));
+        if begin.is_none() {
+            let why = if since.is_some() { "cursor_unknown" } else { "no_cursor" };
+            self.metrics.event_snapshots.with_label_values(&[why]).inc();
+        }
+        let (parts, received) = mpsc::channel(1);
+        let mut access = self.access.clone();
+        access.mark_changed();
+        let mut heartbeat = interval(Duration::from_secs(HEARTBEAT_SECONDS));
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let writer =
+            Writer { events: self.clone(), parts, newest: self.log.follow(), access, access_ended: false, heartbeat };
+        let metrics = self.metrics.clone();
+        metrics.event_streams.inc();
+        let open = Open(metrics.clone());
+        self.drain.spawn(async move {
+            let _held = (place, open);
+            let end = writer.write(begin).await;
+            metrics.event_streams_ended.with_label_values(&[end.as_str()]).inc();
+            tracing::debug!(why = %end, "an event stream ended");
+        });
+        Stream { received }
+    }
+}
+
+/// The value of `since` in a query. Cursors are made of characters that need no decoding: whatever else stands there is
+/// a cursor that nobody knows.
+fn since(query: Option<&str>) -> Option<&str> {
+    query?.split('&').find_map(|parameter| parameter.strip_prefix("since="))
+}
+
+/// What one reader is told, in order.
+struct Writer {
+    events: Events,
+    parts: mpsc::Sender<Result<Bytes, End>>,
+    newest: watch::Receiver<Sequence>,
+    access: Access,
+    /// Nobody can change it any more.
+    access_ended: bool,
+    heartbeat: Interval,
+}
+
+impl Writer {
+    /// Tells until something ends it. What ends it without the reader's doing is an error of the stream.
+    async fn write(mut self, begin: Option<Sequence>) -> End {
+        let end = match self.tell(begin).await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        };
+        if matches!(end, End::Stalled | End::Behind) {
+            // When there is no room for it the body finds the channel closed without a word, which is an error too.
+            let _ = self.parts.try_send(Err(end));
+        } else if end == End::Drained {
+            let _ = self.parts.try_send(Ok(Bytes::new()));
+        }
+        end
+    }
+
+    async fn tell(&mut self, begin: Option<Sequence>) -> Result<std::convert::Infallible, End> {
+        let mut place = match begin {
+            Some(place) => place,
+            None => self.snapshot().await?,
+        };
+        let log = self.events.log.clone();
+        loop {
+            self.newest.borrow_and_update();
+            match log.read(place) {
+                Read::Lines(lines, next) => {
+                    for line in lines {
+                        self.send(line).await?;
+                    }
+                    place = next;
+                    continue;
+                }
+                Read::Gone => return Err(End::Behind),
+                Read::UpToDate => {}
+            }
+            let told = |kind| Event { cursor: log.cursor(place), kind };
+            let event = tokio::select! {
+                biased;
+                () = self.events.drain.begun() => return Err(End::Drained),
+                () = self.parts.closed() => return Err(End::Gone),
+                changed = self.access.changed(), if !self.access_ended => {
+                    self.access_ended = changed.is_err();
+                    let access = self.access.borrow_and_update().clone();
+                    match access.filter(|_| changed.is_ok()) {
+                        Some(access) => told(EventKind::Access(access)),
+                        None => continue,
+                    }
+                }
+                // The log outlives its readers.
+                _ = self.newest.changed() => continue,
+                _ = self.heartbeat.tick() => told(EventKind::Heartbeat),
+            };
+            self.send_event(&event).await?;
+        }
+    }
+
+    /// Tells everything that is current; the place in the log from where to go on.
+    async fn snapshot(&mut self) -> Result<Sequence, End> {
+        // First of all: what changes while the snapshot is told stands in the log behind this.
+        let place = self.events.log.newest();
+        let within = self.events.log.cursor_of_snapshot();
+        let catalog = self.events.catalog.clone();
+        let mut part = BytesMut::new();
+        let event = |kind| Event { cursor: within.clone(), kind };
+        add(&mut part, &event(EventKind::Resync));
+        for service in catalog.services() {
+            if let Some(current) = service.current() {
+                add(&mut part, &event(EventKind::Descriptor(current.bytes().clone())));
+            }
+            if part.len() >= PART_BYTES {
+                self.send(part.split().freeze()).await?;
+            }
+        }
+        for (service, generation) in catalog.retired() {
+            let (service, generation) = (service.clone(), *generation);
+            add(&mut part, &event(EventKind::Tombstone { service, generation }));
+        }
+        let access = self.access.borrow_and_update().clone();
+        if let Some(access) = access {
+            add(&mut part, &event(EventKind::Access(access)));
+        }
+        add(&mut part, &Event { cursor: self.events.log.cursor(place), kind: EventKind::SnapshotEnd });
+        self.send(part.freeze()).await?;
+        Ok(place)
+    }
+
+    async fn send_event(&mut self, event: &Event) -> Result<(), End> {
+        let mut part = BytesMut::new();
+        add(&mut part, event);
+        self.send(part.freeze()).await
+    }
+
+    /// Hands a part on, when the reader has taken the one before it.
+    async fn send(&self, part: Bytes) -> Result<(), End> {
+        let sent = tokio::time::timeout(self.events.stalled_after, self.parts.send(Ok(part)));
+        tokio::select! {
+            biased;
+            sent = sent => match sent {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) => Err(End::Gone),
+                Err(_) => Err(End::Stalled),
+            },
+            () = self.events.drain.begun() => Err(End::Drained),
+        }
+    }
+}
+
+fn add(part: &mut BytesMut, event: &Event) {
+    match event.line() {
+        Ok(line) => part.extend_from_slice(&line),
+        Err(error) => tracing::error!(%error, "an event cannot be written"),
+    }
+}
+
+impl End {
+    fn as_str(self) -> &'static str {
+        match self {
+            End::Gone => "reader_gone",
+            End::Drained => "drained",
+            End::Stalled => "stalled",
+            End::Behind => "behind",
+        }
+    }
+}
+
+/// Counts an open stream until it is dropped.
+struct Open(Metrics);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.event_streams.dec();
+    }
+}
+
+/// The body of a stream.
+struct Stream {
+    received: mpsc::Receiver<Result<Bytes, End>>,
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.received.poll_recv(cx).map(|part| match part {
+            // The last part of one that was drained.
+            Some(Ok(part)) if part.is_empty() => None,
+            Some(Ok(part)) => Some(Ok(Frame::data(part))),
+            Some(Err(end)) => Some(Err(end.into())),
+            None => Some(Err("the stream was cut off".into())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServiceConfig;
+    use crate::event_log::tests::log;
+    use crate::publication::tests::{content, published};
+    use crate::service::Service;
+    use http_body_util::BodyExt;
+    use std::collections::BTreeMap;
+    use weir_shared::event::Lines;
+
+    struct Reader {
+        body: Body,
+        lines: Lines,
+    }
+
+    impl Reader {
+        fn of(events: &Events, query: &str) -> Self {
+            let request = Request::get(format!("/v1/events{query}")).body(RequestBody::Empty).unwrap();
+            let response = events.begin(&request).unwrap_or_else(Failure::into_response);
+            assert_eq!(response.status(), 200);
+            Self { body: response.into_body(), lines: Lines::default() }
+        }
+
+        /// The next event; why the stream ended when it did.
+        async fn next(&mut self) -> Result<Event, String> {
+            loop {
+                if let Some(line) = self.lines.next_line().unwrap() {
+                    return Ok(Event::parse(&line).unwrap().unwrap());
+                }
+                let frame = self.body.frame().await.ok_or("a clean end")?.map_err(|error| error.to_string())?;
+                self.lines.push(&frame.into_data().unwrap());
+            }
+        }
+
+        async fn kinds(&mut self, number: usize) -> Vec<&'static str> {
+            let mut kinds = Vec::new();
+            for _ in 0..number {
+                kinds.push(self.next().await.unwrap().kind.as_str());
+            }
+            kinds
+        }
+    }
+
+    /// Streams of a catalogue with one service, of which nothing was published, and one that was retired.
+    fn events(kept: usize, limit: usize) -> (Events, Arc<Service>, watch::Sender<Option<Bytes>>, Drain) {
+        let config = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
+        let service = Arc::new(Service::new(&config, None).unwrap());
+        let services = BTreeMap::from([(service.name.clone(), service.clone())]);
+        let catalog = Arc::new(Catalog::new(BTreeMap::new(), services, vec![("old".parse().unwrap(), 7)]));
+        let (allow, access) = watch::channel(None);
+        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let drain = Drain::new();
+        let log = Arc::new(log(kept, 1 << 20));
+        (Events::new(log, catalog, access, limit, metrics, &drain), service, allow, drain)
+    }
+
+    /// Publishes a commit, as a publisher does.
+    fn publish(events: &Events, service: &Service, commit: char) {
+        let current = service.current();
+        let descriptor = published(current.as_deref(), commit, &content("tar", "blob"));
+        service.show(descriptor, |shown| events.log.append(EventKind::Descriptor(shown.bytes().clone())));
+    }
+
+    #[tokio::test]
+    async fn a_reader_gets_everything_then_what_changes_and_goes_on_where_it_was() {
+        let (events, service, allow, _drain) = events(100, 10);
+        publish(&events, &service, 'a');
+        allow.send_replace(Some(Bytes::from_static(b"{\"keys\":1}")));
+        let mut reader = Reader::of(&events, "");
+        let kinds = ["resync", "descriptor", "tombstone", "access", "snapshot_end", "heartbeat"];
+        assert_eq!(reader.kinds(6).await, kinds);
+        publish(&events, &service, 'b');
+        let told = reader.next().await.unwrap();
+        assert_eq!(told.kind, EventKind::Descriptor(service.current().unwrap().bytes().clone()), "byte for byte");
+        allow.send_replace(Some(Bytes::from_static(b"{\"keys\":2}")));
+        assert_eq!(reader.next().await.unwrap().kind, EventKind::Access(Bytes::from_static(b"{\"keys\":2}")));
+        drop(reader);
+
+        publish(&events, &service, 'c');
+        let mut reader = Reader::of(&events, &format!("?other=1&since={}", told.cursor));
+        assert_eq!(reader.kinds(3).await, ["descriptor", "access", "heartbeat"], "who may read is always told");
+        // A cursor from within a snapshot, and one that means nothing.
+        let mut reader = Reader::of(&events, "");
+        let within = reader.next().await.unwrap().cursor;
+        for unknown in [within.to_string().as_str(), "x", "%00", ""] {
+            let mut reader = Reader::of(&events, &format!("?since={unknown}"));
+            assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
+        }
+        assert_eq!(events.metrics.event_snapshots.with_label_values(&["cursor_unknown"]).get(), 4);
+    }
+
+    #[tokio::test]
+    async fn what_changes_while_a_snapshot_is_told_is_told_after_it() {
+        let (events, service, _allow, _drain) = events(100, 10);
+        let mut reader = Reader::of(&events, "");
+        let told = reader.next().await.unwrap();
+        assert_eq!(told.kind, EventKind::Resync);
+        publish(&events, &service, 'a');
+        assert_eq!(reader.kinds(3).await, ["tombstone", "snapshot_end", "descriptor"]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_what_is_kept_is_cut_off_and_begins_anew() {
+        let (events, service, _allow, _drain) = events(4, 10);
+        publish(&events, &service, 'a');
+        let mut reader = Reader::of(&events, "");
+        assert_eq!(reader.kinds(5).await, ["resync", "descriptor", "tombstone", "snapshot_end", "heartbeat"]);
+        let mut last = None;
+        for _ in 0..20 {
+            for commit in ['b', 'c'] {
+                publish(&events, &service, commit);
+            }
+        }
+        let end = loop {
+            match reader.next().await {
+                Ok(event) => last = Some(event.cursor),
+                Err(end) => break end,
+            }
+        };
+        assert_ne!(end, "a clean end");
+        let since = last.map(|cursor| format!("?since={cursor}")).unwrap_or_default();
+        assert_eq!(Reader::of(&events, &since).next().await.unwrap().kind, EventKind::Resync);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_is_cut_off_and_its_place_is_free() {
+        let (events, service, _allow, _drain) = events(100, 1);
+        publish(&events, &service, 'a');
+        let mut reader = Reader::of(&events, "");
+        let request = Request::get("/v1/events").body(RequestBody::Empty).unwrap();
+        assert!(matches!(events.begin(&request), Err(Failure::TooManyStreams)));
+        assert_eq!(events.metrics.event_streams.get(), 1);
+        // The clock stands still but for those who wait.
+        tokio::time::sleep(3 * STALLED_AFTER).await;
+        assert_eq!(events.metrics.event_streams.get(), 0);
+        let end = loop {
+            if let Err(end) = reader.next().await {
+                break end;
+            }
+        };
+        assert_ne!(end, "a clean end");
+        assert_eq!(events.metrics.event_streams_ended.with_label_values(&["stalled"]).get(), 1);
+        assert!(events.begin(&request).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn heartbeats_come_every_five_seconds_and_a_drain_ends_the_stream_at_once() {
+        let (events, _service, _allow, drain) = events(100, 10);
+        let mut reader = Reader::of(&events, "");
+        assert_eq!(reader.kinds(4).await, ["resync", "tombstone", "snapshot_end", "heartbeat"]);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(reader.kinds(2).await, ["heartbeat", "heartbeat"]);
+        assert_eq!(begun.elapsed().as_secs(), 2 * HEARTBEAT_SECONDS);
+        let draining = tokio::spawn(async move { drain.finish(Duration::from_secs(60)).await });
+        assert_eq!(reader.next().await, Err("a clean end".to_owned()));
+        assert!(draining.await.unwrap());
+        assert_eq!(begun.elapsed().as_secs(), 2 * HEARTBEAT_SECONDS);
+    }
+}

@@ -1,0 +1,258 @@
+//! The event log: the last changes of what is published, in memory, in the order in which they became visible.
+//!
+//! Readers keep a place in it and nothing is kept for them: a slow one costs no memory, and when what it has not read
+//! yet is dropped it begins anew with everything that is current. Places are numbered from the process's start, so the
+//! cursors of an earlier process are unknown here.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use weir_shared::event::{Cursor, Event, EventKind};
+
+use crate::config::LimitsConfig;
+use crate::metrics::Metrics;
+
+/// What a reader is given at a time, in bytes; a single line may be longer.
+const READ_BYTES: usize = 256 << 10;
+
+/// The number of an event: 1 for the first of a process.
+pub(crate) type Sequence = u64;
+
+/// The log.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    /// Tells this process's cursors from those of any other.
+    incarnation: String,
+    ring: Mutex<Ring>,
+    newest: watch::Sender<Sequence>,
+    max_events: usize,
+    max_bytes: usize,
+    metrics: Metrics,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    lines: VecDeque<Bytes>,
+    bytes: usize,
+    /// Events that were dropped: the oldest one here has the number after it.
+    dropped: Sequence,
+}
+
+/// What follows a place in the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// Whole lines, up to the place where the next ones begin.
+    Lines(Vec<Bytes>, Sequence),
+    /// Nothing yet.
+    UpToDate,
+    /// It was dropped.
+    Gone,
+}
+
+impl EventLog {
+    /// An empty log with these bounds.
+    pub(crate) fn new(limits: &LimitsConfig, metrics: Metrics) -> Self {
+        Self {
+            incarnation: format!("{:016x}", fastrand::u64(..)),
+            ring: Mutex::default(),
+            newest: watch::Sender::new(0),
+            max_events: limits.events,
+            max_bytes: usize::try_from(limits.event_bytes.as_u64()).unwrap_or(usize::MAX),
+            metrics,
+        }
+    }
+
+    /// Adds what became visible. For one service it must be called in that very order, by whoever makes it visible,
+    /// before anybody can see the next.
+    pub(crate) fn append(&self, kind: EventKind) {
+        let event = kind.as_str();
+        let mut ring = self.ring();
+        let sequence = ring.newest() + 1;
+        match (Event { cursor: self.cursor(sequence), kind }).line() {
+            Ok(line) => ring.push(line),
+            Err(error) => {
+                // Readers that are in step do not hear of it: they ask now and then.
+                tracing::error!(%error, "an event cannot be written");
+                return;
+            }
+        }
+        while ring.lines.len() > self.max_events || ring.bytes > self.max_bytes {
+            ring.drop_oldest();
+        }
+        self.metrics.events.with_label_values(&[event]).inc();
+        self.metrics.event_log_events.set(i64::try_from(ring.lines.len()).unwrap_or(i64::MAX));
+        self.metrics.event_log_bytes.set(i64::try_from(ring.bytes).unwrap_or(i64::MAX));
+        self.newest.send_replace(sequence);
+    }
+
+    /// The number of the newest event, as it changes.
+    pub(crate) fn follow(&self) -> watch::Receiver<Sequence> {
+        self.newest.subscribe()
+    }
+
+    /// The number of the newest event. What is looked at after this was called holds at least all up to it.
+    pub(crate) fn newest(&self) -> Sequence {
+        self.ring().newest()
+    }
+
+    /// The cursor of a reader that has dealt with all events up to this one.
+    pub(crate) fn cursor(&self, sequence: Sequence) -> Cursor {
+        format!("{}.{sequence}", self.incarnation).parse().expect("hexadecimal digits, a dot and digits")
+    }
+
+    /// The cursor of a reader in the middle of everything that is current: whoever comes back with it begins anew.
+    pub(crate) fn cursor_of_snapshot(&self) -> Cursor {
+        format!("{}.snapshot", self.incarnation).parse().expect("hexadecimal digits, a dot and a word")
+    }
+
+    /// The place of a cursor. `None`: it is another process's, or what follows it was dropped.
+    pub(crate) fn place(&self, cursor: &str) -> Option<Sequence> {
+        let (incarnation, sequence) = cursor.split_once('.')?;
+        let sequence = sequence.parse().ok().filter(|_| incarnation == self.incarnation)?;
+        let ring = self.ring();
+        (ring.dropped..=ring.newest()).contains(&sequence).then_some(sequence)
+    }
+
+    /// What follows a place.
+    pub(crate) fn read(&self, after: Sequence) -> Read {
+        let ring = self.ring();
+        let Some(skipped) = after.checked_sub(ring.dropped) else { return Read::Gone };
+        let mut bytes = 0;
+        let fits = |line: &&Bytes| {
+            let first = bytes == 0;
+            bytes += line.len();
+            first || bytes <= READ_BYTES
+        };
+        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX);
+        let lines: Vec<Bytes> = ring.lines.iter().skip(skipped).take_while(fits).cloned().collect();
+        if lines.is_empty() {
+            return Read::UpToDate;
+        }
+        let next = after + lines.len() as u64;
+        Read::Lines(lines, next)
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        // Nothing that can panic runs while it is held.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring {
+    fn newest(&self) -> Sequence {
+        self.dropped + self.lines.len() as u64
+    }
+
+    fn push(&mut self, line: Bytes) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(line) = self.lines.pop_front() {
+            self.bytes -= line.len();
+            self.dropped += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use bytesize::ByteSize;
+    use proptest::prelude::*;
+
+    pub(crate) fn log(events: usize, event_bytes: u64) -> EventLog {
+        let limits = LimitsConfig { events, event_bytes: ByteSize(event_bytes), ..LimitsConfig::default() };
+        EventLog::new(&limits, Metrics::register(&prometheus::Registry::new()).unwrap())
+    }
+
+    fn gone(number: u64) -> EventKind {
+        EventKind::Tombstone { service: format!("s{number}").parse().unwrap(), generation: number }
+    }
+
+    /// The numbers of the tombstones in some lines.
+    fn numbers(lines: &[Bytes]) -> Vec<u64> {
+        let number = |line: &Bytes| match Event::parse(&line.slice(..line.len() - 1)).unwrap().unwrap().kind {
+            EventKind::Tombstone { generation, .. } => generation,
+            other => panic!("{other:?}"),
+        };
+        lines.iter().map(number).collect()
+    }
+
+    #[test]
+    fn a_place_is_found_again_until_what_follows_it_is_dropped() {
+        let log = log(3, 1 << 20);
+        let begin = log.cursor(log.newest()).to_string();
+        assert_eq!((log.place(&begin), log.read(0)), (Some(0), Read::UpToDate));
+        for number in 1..=3 {
+            log.append(gone(number));
+        }
+        assert_eq!(log.place(&begin), Some(0));
+        let Read::Lines(lines, 3) = log.read(0) else { panic!("three lines") };
+        assert_eq!(numbers(&lines), [1, 2, 3]);
+        log.append(gone(4));
+        assert_eq!((log.place(&begin), log.read(0)), (None, Read::Gone));
+        let Read::Lines(lines, 4) = log.read(1) else { panic!("the rest") };
+        assert_eq!(numbers(&lines), [2, 3, 4]);
+        assert_eq!(log.read(4), Read::UpToDate);
+
+        let (known, snapshot) = (log.cursor(4).to_string(), log.cursor_of_snapshot().to_string());
+        assert_eq!(log.place(&known), Some(4));
+        let other = self::log(3, 1 << 20).cursor(0).to_string();
+        let future = log.cursor(5).to_string();
+        for unknown in [&snapshot, &other, &future, "", "x", "4", &known[..16], &format!("{known}.1")] {
+            assert_eq!(log.place(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_bounded_too_and_are_read_in_parts() {
+        let log = log(1_000_000, 1 << 20);
+        let descriptor = Bytes::from(format!("\"{}\"", "x".repeat(100 << 10)));
+        for _ in 0..50 {
+            log.append(EventKind::Descriptor(descriptor.clone()));
+        }
+        assert!(log.ring().bytes <= 1 << 20);
+        let first = log.ring().dropped;
+        assert_eq!(first + 10, log.newest());
+        let Read::Lines(lines, next) = log.read(first) else { panic!("lines") };
+        assert_eq!((lines.len(), next), (2, first + 2), "256 KiB at a time");
+        // One that is larger than the whole log is dropped at once; whoever is behind it begins anew.
+        log.append(EventKind::Descriptor(format!("\"{}\"", "x".repeat(2 << 20)).into()));
+        assert_eq!((log.read(first + 10), log.read(log.newest())), (Read::Gone, Read::UpToDate));
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_reads_on_misses_nothing_or_is_told_so(
+            bound in 1usize..8, steps in proptest::collection::vec(any::<bool>(), 0..60),
+        ) {
+            let log = log(bound, 1 << 20);
+            let (mut place, mut read, mut appended) = (0, 0, 0);
+            for append in steps {
+                if append {
+                    appended += 1;
+                    log.append(gone(appended));
+                    continue;
+                }
+                match log.read(place) {
+                    Read::Lines(lines, next) => {
+                        for number in numbers(&lines) {
+                            read += 1;
+                            prop_assert_eq!(number, read);
+                        }
+                        place = next;
+                    }
+                    Read::UpToDate => prop_assert_eq!(read, appended),
+                    Read::Gone => {
+                        prop_assert!(appended - read > bound as u64);
+                        (place, read) = (log.newest(), appended);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The event stream as an edge reads it.
+
+use std::time::Duration;
+
+use http::{Method, Request};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::event::{Event, EventKind, Lines};
+use weir_shared::process::http_client::Http2Client;
+
+use crate::node::{Home, Node, request, service};
+use crate::upstream::Upstream;
+
+/// Longer than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Reader {
+    body: Incoming,
+    lines: Lines,
+}
+
+impl Reader {
+    async fn of(client: &Http2Client, node: &Node, since: &str) -> Self {
+        let uri = format!("https://{}/v1/events{since}", node.running.address());
+        let response = client.request(Request::get(uri).body(Empty::new()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "application/x-ndjson");
+        Self { body: response.into_body(), lines: Lines::default() }
+    }
+
+    /// The next event that is no heartbeat; `None` at the end, however it comes.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            while let Some(line) = self.lines.next_line().unwrap() {
+                match Event::parse(&line).unwrap().unwrap() {
+                    Event { kind: EventKind::Heartbeat, .. } => {}
+                    event => return Some(event),
+                }
+            }
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("the stream hangs");
+            self.lines.push(&frame?.ok()?.into_data().ok()?);
+        }
+    }
+
+    async fn descriptor(&mut self) -> (Descriptor, String) {
+        let event = self.next().await.unwrap();
+        let EventKind::Descriptor(bytes) = event.kind else { panic!("{event:?}") };
+        (Descriptor::parse(bytes).unwrap(), event.cursor.to_string())
+    }
+}
+
+#[tokio::test]
+async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, first) = home.start_published(&upstream).await;
+    let client = home.client("edge-client");
+    let mut reader = Reader::of(&client, &node, "").await;
+    assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
+    assert_eq!(reader.descriptor().await.0.bytes(), first.bytes());
+    assert_eq!(reader.next().await.unwrap().kind, EventKind::SnapshotEnd);
+
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    node.poll().await;
+    let (second, cursor) = reader.descriptor().await;
+    assert_eq!(second.publication().commit.as_str(), commit);
+    assert_eq!(second.bytes(), node.descriptor().await.bytes());
+    // A new representation is told too.
+    let gzip = format!("/v1/services/{}/versions/{}/gzip", service(), second.publication().digest);
+    assert_eq!(node.request(Method::POST, &gzip, &[]).await.status, 200);
+    assert_eq!(reader.descriptor().await.0.version(), (second.publication().generation, 2));
+    drop(reader);
+
+    upstream.push("deploy/app.yaml", b"replicas: 3\n");
+    node.poll().await;
+    let mut reader = Reader::of(&client, &node, &format!("?since={cursor}")).await;
+    assert_eq!(reader.descriptor().await.0.revision(), 2, "what was missed, and nothing else");
+    assert_eq!(reader.descriptor().await.0.bytes(), node.descriptor().await.bytes());
+    assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
+    assert_eq!(node.metric("weir_origin_event_snapshots_total{why=\"no_cursor\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 4.0);
+
+    // A drain waits for no stream.
+    let ended = tokio::spawn(async move { reader.next().await });
+    node.stop().await;
+    assert_eq!(ended.await.unwrap(), None);
+    // Another process knows no cursor of this one; what was retired is told.
+    let mut config = home.config(&upstream.url());
+    config.services[0].name = "shop-next".parse().unwrap();
+    let node = home.start(config).await;
+    let mut reader = Reader::of(&client, &node, &format!("?since={cursor}")).await;
+    assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
+    let tombstone = loop {
+        match reader.next().await.unwrap().kind {
+            EventKind::Descriptor(_) => {}
+            kind => break kind,
+        }
+    };
+    assert!(matches!(tombstone, EventKind::Tombstone { service: gone, .. } if gone == service()));
+    drop(reader);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn streams_are_for_edges_only_and_so_many_at_a_time() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    config.limits.event_streams = 1;
+    let node = home.start(config).await;
+    for role in ["agent", "operator"] {
+        let answer = request(&home.client(role), &node.running, Method::GET, "/v1/events", &[]).await;
+        assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (401, "unauthorized"));
+    }
+    let client = home.client("edge-client");
+    let reader = Reader::of(&client, &node, "").await;
+    let answer = node.get("/v1/events").await;
+    assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (429, "too-many-streams"));
+    assert!(!answer.header("retry-after").is_empty());
+    assert_eq!(node.request(Method::HEAD, "/v1/events", &[]).await.status, 200);
+    let answer = node.request(Method::POST, "/v1/events", &[]).await;
+    assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
+    drop(reader);
+    while node.metric("weir_origin_event_streams").await > 0.0 {
+        tokio::task::yield_now().await;
+    }
+    Reader::of(&client, &node, "").await.next().await.unwrap();
+    node.stop().await;
+}
