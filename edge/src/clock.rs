@@ -7,10 +7,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A moment on the timeline, to the millisecond. Moments before the process began are negative.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(i64);
 
 impl Moment {
+    /// Before everything.
+    pub(crate) const EARLIEST: Moment = Moment(i64::MIN);
+
+    /// After everything.
+    pub(crate) const LATEST: Moment = Moment(i64::MAX);
+
     /// How long after `earlier` this is; nothing when it is not after it.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -19,6 +25,11 @@ impl Moment {
     /// The moment this long before.
     pub(crate) fn before(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// The moment this long after.
+    pub(crate) fn after(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
     /// What the wall clock showed then, in milliseconds since 1970, when it shows `wall` at the moment `now`.
@@ -46,6 +57,11 @@ impl AtomicMoment {
 
     pub(crate) fn get(&self) -> Moment {
         Moment(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Sets it.
+    pub(crate) fn set(&self, moment: Moment) {
+        self.0.store(moment.0, Ordering::Relaxed);
     }
 
     /// Sets it, unless it is later already.

@@ -10,8 +10,13 @@ use serde::{Deserialize, Deserializer};
 use weir_shared::name::NodeName;
 use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
+use weir_shared::service_glob::ServiceGlob;
 
+use crate::service_table::Rules;
 use crate::service_table::freshness::Parameters;
+
+/// The least of `[push] ask_interval`.
+const LEAST_ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The configuration of an edge.
 #[derive(Debug, Clone, Deserialize)]
@@ -40,6 +45,12 @@ pub struct Config {
     /// How old an answer may be.
     #[serde(default)]
     pub freshness: FreshnessConfig,
+    /// How old an answer may be for some services; the first whose pattern matches decides.
+    #[serde(default)]
+    pub freshness_for: Vec<FreshnessForConfig>,
+    /// What the edge does beside the event streams of its origins.
+    #[serde(default)]
+    pub push: PushConfig,
 }
 
 /// `[tls]`: what agents see.
@@ -126,6 +137,38 @@ pub struct FreshnessConfig {
     pub stale_if_error: Option<Duration>,
 }
 
+/// `[[freshness_for]]`: how old an answer may be for some services.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FreshnessForConfig {
+    /// Which: a pattern of names, such as `shop-*`.
+    pub services: ServiceGlob,
+    /// As in `[freshness]`, whose value holds when it is absent; so with the others.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub fresh: Option<Duration>,
+    /// As in `[freshness]`.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub stale_while_revalidate: Option<Duration>,
+    /// As in `[freshness]`.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub wait: Option<Duration>,
+    /// As in `[freshness]`.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub stale_if_error: Option<Duration>,
+}
+
+/// `[push]`: what the edge does beside the event streams of its origins.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PushConfig {
+    /// A new version of a service that was asked for within this time is fetched before anybody asks for it; zero: none.
+    #[serde(with = "duration")]
+    pub warm_within: Duration,
+    /// How often the origin is asked about a service that is in use, although its stream says that nothing has changed.
+    #[serde(with = "duration")]
+    pub ask_interval: Duration,
+}
+
 fn default_drain_deadline() -> Duration {
     DEFAULT_DRAIN_DEADLINE
 }
@@ -150,6 +193,12 @@ fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
     duration::deserialize(deserializer).map(Some)
 }
 
+impl Default for PushConfig {
+    fn default() -> Self {
+        Self { warm_within: Duration::from_secs(2 * 3600), ask_interval: Duration::from_secs(5 * 60) }
+    }
+}
+
 impl Default for FreshnessConfig {
     fn default() -> Self {
         Self {
@@ -162,12 +211,39 @@ impl Default for FreshnessConfig {
 }
 
 impl FreshnessConfig {
-    pub(crate) fn parameters(&self) -> Parameters {
+    fn parameters(&self) -> Parameters {
         Parameters {
             fresh: self.fresh,
             stale_while_revalidate: self.stale_while_revalidate,
             wait: self.wait,
             stale_if_error: self.stale_if_error,
+        }
+    }
+
+    /// Checks a rule that stands in the table `section`.
+    fn validate(&self, section: &str) -> Result<(), ConfigError> {
+        if self.wait.is_zero() {
+            return Err(ConfigError::invalid(format!(
+                "wait in {section} must be more than nothing, for example \"2s\""
+            )));
+        }
+        if self.stale_if_error.is_some_and(|maximum| maximum < self.stale_while_revalidate) {
+            return Err(ConfigError::invalid(format!(
+                "stale_if_error in {section} must not be less than stale_while_revalidate"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl FreshnessForConfig {
+    /// What holds for its services: its own values, and the others of `[freshness]`.
+    fn over(&self, others: &FreshnessConfig) -> FreshnessConfig {
+        FreshnessConfig {
+            fresh: self.fresh.unwrap_or(others.fresh),
+            stale_while_revalidate: self.stale_while_revalidate.unwrap_or(others.stale_while_revalidate),
+            wait: self.wait.unwrap_or(others.wait),
+            stale_if_error: self.stale_if_error.or(others.stale_if_error),
         }
     }
 }
@@ -246,7 +322,16 @@ impl Config {
             cache,
             origins,
             freshness: FreshnessConfig::default(),
+            freshness_for: Vec::new(),
+            push: PushConfig::default(),
         }
+    }
+
+    /// How old an answer may be, for each service.
+    pub(crate) fn rules(&self) -> Rules {
+        let of_some = self.freshness_for.iter();
+        let of_some = of_some.map(|some| (some.services.clone(), some.over(&self.freshness).parameters()));
+        Rules::new(of_some, self.freshness.parameters())
     }
 
     /// Reads a file, makes its paths absolute or relative to its own folder, and checks that the whole makes sense.
@@ -295,14 +380,14 @@ impl Config {
         if self.cache.services == 0 || self.cache.fills == 0 || self.cache.decoders == 0 {
             return invalid("services, fills and decoders in [cache] must be at least 1");
         }
-        let freshness = &self.freshness;
-        if freshness.wait.is_zero() {
-            return invalid("wait in [freshness] must be more than nothing, for example \"2s\"");
+        if self.push.ask_interval < LEAST_ASK_INTERVAL {
+            return invalid("ask_interval in [push] must be at least \"1s\"");
         }
-        if freshness.stale_if_error.is_some_and(|maximum| maximum < freshness.stale_while_revalidate) {
-            return invalid("stale_if_error in [freshness] must not be less than stale_while_revalidate");
-        }
-        Ok(())
+        self.freshness.validate("[freshness]")?;
+        self.freshness_for.iter().try_for_each(|some| {
+            let section = format!("[[freshness_for]] services = \"{}\"", some.services);
+            some.over(&self.freshness).validate(&section)
+        })
     }
 }
 
@@ -349,6 +434,22 @@ mod tests {
     }
 
     #[test]
+    fn some_services_have_their_own_freshness() {
+        let config = load(&format!(
+            "{MINIMAL}\n[freshness]\nfresh = '5s'\n[[freshness_for]]\nservices = 'shop-*'\nwait = '7s'\n\
+             [[freshness_for]]\nservices = '*'\nfresh = '0s'\nstale_if_error = '1h'"
+        ));
+        let rules = config.unwrap().rules();
+        let of = |service: &str| rules.of(&service.parse().unwrap()).parameters.clone();
+        let seconds = Duration::from_secs;
+        assert_eq!((of("shop-prod").fresh, of("shop-prod").wait), (seconds(5), seconds(7)));
+        assert_eq!(
+            (of("docs").fresh, of("docs").wait, of("docs").stale_if_error),
+            (seconds(0), seconds(2), Some(seconds(3600)))
+        );
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_by_the_key_s_name() {
         for (from, to, expected) in [
             ("listen = \"127.0.0.1:7443\"", "listen = \"0.0.0.0:7443\"", "allow_anonymous = true"),
@@ -361,6 +462,11 @@ mod tests {
             ("[tls]", "[auth]\nmode = \"tokens\"\n[tls]", "tokens"),
             ("[tls]", "[freshness]\nstale_if_error = \"1s\"\n[tls]", "stale_if_error"),
             ("[tls]", "[freshness]\nwait = \"0s\"\n[tls]", "wait"),
+            ("[tls]", "[[freshness_for]]\nservices = \"a/*\"\n[tls]", "not a pattern"),
+            ("[tls]", "[[freshness_for]]\nfresh = \"1s\"\n[tls]", "services"),
+            ("[tls]", "[[freshness_for]]\nservices = \"*\"\nfrish = \"1s\"\n[tls]", "frish"),
+            ("[tls]", "[[freshness_for]]\nservices = \"a-*\"\nwait = \"0s\"\n[tls]", "services = \"a-*\""),
+            ("[tls]", "[push]\nask_interval = \"1ms\"\n[tls]", "ask_interval"),
         ] {
             let error = load(&MINIMAL.replace(from, to)).unwrap_err();
             assert!(error.contains(expected) && !error.contains("secret"), "{error}");

@@ -20,7 +20,8 @@ use crate::config::Config;
 use crate::directory_lock::{DirectoryLock, Released};
 use crate::metrics::Metrics;
 use crate::origin_client::{Origin, Origins, probe};
-use crate::service_table::{Lookup, Store, Table};
+use crate::origin_follower::{self, Following};
+use crate::service_table::{Lookup, Rules, Store, Table};
 use crate::status::Status;
 
 /// How often last words are written to disk.
@@ -98,16 +99,25 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let metrics = Metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
-    let parameters = config.freshness.parameters();
+    let rules = Arc::new(config.rules());
     let tls = tls::server_config(&config.tls.certificate, &config.tls.key, ClientAuth::None)?;
 
-    let origins = config.origins.iter().map(|origin| Origin::new(origin, metrics.origin.clone()));
+    let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, metrics.origin.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
     let (table, blobs, released) = {
         let (config, origins, metrics, drain) = (config.clone(), origins.clone(), metrics.clone(), drain.clone());
-        tokio::task::spawn_blocking(move || load(&config, &origins, clock, &metrics, &drain)).await??
+        let rules = rules.clone();
+        tokio::task::spawn_blocking(move || load(&config, &origins, rules, clock, &metrics, &drain)).await??
     };
-    let lookup = Lookup::new(table.clone(), origins.clone(), parameters.clone(), clock, metrics.table.clone(), &drain);
+    let lookup = Lookup::new(table.clone(), origins.clone(), rules, clock, metrics.table.clone(), &drain);
+    let following = Following {
+        table: table.clone(),
+        lookup: lookup.clone(),
+        origins: origins.clone(),
+        clock,
+        metrics: metrics.follower.clone(),
+        drain: drain.clone(),
+    };
     metrics.cache.observe_use(&registry, blobs.gauge_setter())?;
 
     let api = |port| AgentApi::new(&config.name, port, lookup.clone(), blobs.clone(), metrics.api.clone(), &drain);
@@ -116,7 +126,6 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         table: table.clone(),
         blobs: blobs.clone(),
         origins: origins.clone(),
-        parameters,
         clock,
     };
     let listening = async {
@@ -136,6 +145,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     probe::start(&origins, &drain);
+    // Who may read is not decided by what they say of it yet.
+    let _access = origin_follower::start(&following, blobs.clone(), &config);
     flush_now_and_then(&table, &drain);
     Ok(Running { address, admin_address, registry, drain, table, released })
 }
@@ -144,6 +155,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 fn load(
     config: &Config,
     origins: &Arc<Origins>,
+    rules: Arc<Rules>,
     clock: Clock,
     metrics: &Metrics,
     drain: &Drain,
@@ -153,10 +165,9 @@ fn load(
     let (lock, released) = DirectoryLock::take(dir).with_context(cannot)?;
     let directory = Directory::open(dir, lock.clone()).with_context(cannot)?;
     let store = Store::open(&dir.join("table.redb"), lock).with_context(cannot)?;
-    let parameters = config.freshness.parameters();
     let services = config.cache.services;
     let table =
-        Table::load(store, services, origins.clone(), parameters, clock, metrics.table.clone()).with_context(cannot)?;
+        Table::load(store, services, origins.clone(), rules, clock, metrics.table.clone()).with_context(cannot)?;
     let blobs = BlobCache::open(directory, &config.cache, origins.clone(), clock, metrics.clone(), drain)
         .with_context(cannot)?;
     Ok((Arc::new(table), blobs, released))

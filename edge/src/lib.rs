@@ -2,7 +2,7 @@
 //!
 //! [`start`] composes it: `agent_api` answers agents from the `service_table` (what each service is now) and the
 //! `blob_cache` (the bytes); what they do not hold they ask of origins through `origin_client`, once per service and
-//! once per blob, whoever asks (`single_flight`).
+//! once per blob, whoever asks (`single_flight`). What origins tell by themselves arrives through `origin_follower`.
 
 mod agent_api;
 mod blob_cache;
@@ -12,6 +12,7 @@ mod directory_lock;
 mod edge;
 mod metrics;
 mod origin_client;
+mod origin_follower;
 mod service_table;
 mod single_flight;
 mod status;

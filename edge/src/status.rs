@@ -8,7 +8,6 @@ use weir_shared::process::admin::Readiness;
 use crate::blob_cache::BlobCache;
 use crate::clock::Clock;
 use crate::origin_client::Origins;
-use crate::service_table::freshness::Parameters;
 use crate::service_table::{Entry, Table};
 
 /// Services that `/status` lists at the most.
@@ -20,7 +19,6 @@ pub(crate) struct Status {
     pub(crate) table: Arc<Table>,
     pub(crate) blobs: BlobCache,
     pub(crate) origins: Arc<Origins>,
-    pub(crate) parameters: Parameters,
     pub(crate) clock: Clock,
 }
 
@@ -34,6 +32,7 @@ impl Status {
     }
 
     pub(crate) fn document(&self) -> Value {
+        let now = self.clock.now();
         let mut services = self.table.snapshot();
         services.sort_by(|(one, _), (other, _)| one.cmp(other));
         let total = services.len();
@@ -42,10 +41,13 @@ impl Status {
         json!({
             "name": self.name,
             "ready": self.readiness().is_ok(),
-            "origins": self.origins.all().iter().map(|origin| json!({
+            "origins": self.origins.all().iter().enumerate().map(|(id, origin)| json!({
                 "name": origin.name(),
                 "up": origin.is_up(),
+                "circuit": origin.circuit().as_str(),
                 "last_error": origin.last_error(),
+                "events_followed": self.table.vouch(id).is_in_step(),
+                "last_heartbeat_seconds": self.table.vouch(id).last_heartbeat().map(|at| now.since(at).as_secs()),
             })).collect::<Vec<_>>(),
             "cache": self.blobs.usage(),
             "services_total": total,
@@ -54,7 +56,7 @@ impl Status {
     }
 
     fn service(&self, name: &str, entry: &Entry) -> Value {
-        let age = entry.age(self.clock.now());
+        let age = self.table.age(entry, self.clock.now());
         let origin = entry.origin.map(|id| &self.origins.all()[id]);
         let publication = entry.version.as_ref().map(|version| version.descriptor().publication());
         let why = match (publication, origin) {
@@ -62,6 +64,7 @@ impl Status {
             (None, _) => "the origin says that it is gone",
             (_, None) => "the origin it came from is no longer configured; all are asked",
             (_, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",
+            _ if self.table.is_vouched_for(entry) => "the origin's event stream says that nothing has changed",
             _ => "as the origin last said",
         };
         json!({
@@ -72,9 +75,9 @@ impl Status {
             "size": publication.map(|p| p.size),
             "generation": entry.highest.0,
             "revision": entry.highest.1,
-            "freshness": self.parameters.judge(age).as_str(),
+            "freshness": entry.rule.parameters.judge(age).as_str(),
             "age_seconds": age.as_secs(),
-            "stale_seconds": self.parameters.stale_for(age),
+            "stale_seconds": entry.rule.parameters.stale_for(age),
             "origin": origin.map(|origin| origin.name()),
             "why": why,
         })

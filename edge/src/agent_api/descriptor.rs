@@ -23,7 +23,7 @@ impl Inner {
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
         headers.insert(header::ETAG, tag.value.clone());
-        self.rendered.caching(headers, found.age, &found.status, Lifetime::Current);
+        self.rendered.caching(headers, &found, &found.status, Lifetime::Current);
         if not_modified {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {

@@ -1,7 +1,6 @@
 //! The headers of tarballs and descriptors. What HEAD, GET, 206 and 304 share is written in one place.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use weir_shared::cache_status::CacheStatus;
@@ -9,7 +8,6 @@ use weir_shared::encoding::Encoding;
 use weir_shared::name::NodeName;
 
 use crate::service_table::Found;
-use crate::service_table::freshness::Parameters;
 use crate::version::Form;
 
 const WEIR_DIGEST: HeaderName = HeaderName::from_static("weir-digest");
@@ -34,18 +32,16 @@ pub(super) enum Lifetime {
 pub(super) struct Rendered {
     name: String,
     pub(super) alt_svc: HeaderValue,
-    current: HeaderValue,
     immutable: HeaderValue,
     vary: HeaderValue,
     hit: HeaderValue,
 }
 
 impl Rendered {
-    pub(super) fn new(name: &NodeName, port: u16, parameters: &Parameters) -> Self {
+    pub(super) fn new(name: &NodeName, port: u16) -> Self {
         let value = |text: String| HeaderValue::try_from(text).expect("names and numbers are visible ASCII");
         Self {
             alt_svc: value(format!("h3=\":{port}\"; ma={ALT_SVC_MAX_AGE}")),
-            current: value(parameters.cache_control()),
             immutable: HeaderValue::from_static("max-age=31536000, immutable"),
             vary: HeaderValue::from_static("Accept-Encoding, Available-Dictionary"),
             hit: value(CacheStatus::Hit { stale_for: 0 }.header(name.as_str())),
@@ -64,7 +60,7 @@ impl Rendered {
         }
         headers.insert(header::CONTENT_LOCATION, values.content_location.clone());
         headers.insert(header::VARY, self.vary.clone());
-        self.caching(headers, found.age, status, life);
+        self.caching(headers, found, status, life);
     }
 
     /// What a `200` or `206` carries of a tarball besides; not its length.
@@ -80,13 +76,13 @@ impl Rendered {
     }
 
     /// What says how this answer came about and how long it holds.
-    pub(super) fn caching(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus, life: Lifetime) {
+    pub(super) fn caching(&self, headers: &mut HeaderMap, found: &Found, status: &CacheStatus, life: Lifetime) {
         let lifetime = match life {
-            Lifetime::Current => &self.current,
+            Lifetime::Current => &found.rule.cache_control,
             Lifetime::Immutable => &self.immutable,
         };
         headers.insert(header::CACHE_CONTROL, lifetime.clone());
-        headers.insert(header::AGE, HeaderValue::from(age.as_secs()));
+        headers.insert(header::AGE, HeaderValue::from(found.age.as_secs()));
         let status = match status {
             CacheStatus::Hit { stale_for: 0 } => self.hit.clone(),
             other => HeaderValue::try_from(other.header(&self.name)).expect("names and numbers are visible ASCII"),

@@ -52,7 +52,7 @@ impl AgentApi {
         metrics: ApiMetrics,
         drain: &Drain,
     ) -> Self {
-        let rendered = Rendered::new(name, port, lookup.parameters());
+        let rendered = Rendered::new(name, port);
         Self { inner: Arc::new(Inner { lookup, blobs, metrics, rendered, drain: drain.clone() }) }
     }
 }

@@ -59,7 +59,10 @@ impl Inner {
             }
             let wanted = Wanted { digest: form.stored.digest, size: form.stored.size, origin: found.origin };
             match self.blobs.get(wanted, is_forced(request)).await {
-                Ok(obtained) => return self.sent(&found, which, &form, part, &obtained),
+                Ok(obtained) => {
+                    self.lookup.was_read(which.service(), form.stored.encoding);
+                    return self.sent(&found, which, &form, part, &obtained);
+                }
                 // The representations of a version come and go: the descriptor that is held may be out of date.
                 Err(FillError::NotFound) if !asked_again => asked_again = true,
                 Err(error) => return Err(ApiError::Blob(which.service().clone(), error)),

@@ -1,7 +1,7 @@
 //! The requests to one origin: HTTP/2, mutual TLS, every wait with a deadline.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,11 +13,14 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use weir_shared::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_shared::digest::BlobDigest;
+use weir_shared::event::Cursor;
 use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
 use weir_shared::process::tls;
 use weir_shared::route::Route;
 
+use super::breaker::{Breaker, Circuit};
 use super::error::OriginError;
+use crate::clock::Clock;
 use crate::config::OriginConfig;
 use crate::metrics::OriginMetrics;
 
@@ -38,16 +41,14 @@ const MAX_DETAIL_CHARS: usize = 500;
 pub(crate) struct Origin {
     authority: Authority,
     client: Http2Client,
+    /// A connection of its own, so that no tarball stands in the way of an event.
+    events_client: Http2Client,
     metrics: OriginMetrics,
-    state: AtomicU8,
+    clock: Clock,
+    breaker: Mutex<Breaker>,
     reached: AtomicBool,
     last_error: Mutex<Option<String>>,
 }
-
-/// The states of an origin, as numbers of [`Origin::state`].
-const UNKNOWN: u8 = 0;
-const UP: u8 = 1;
-const DOWN: u8 = 2;
 
 /// How a blob is asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,7 +67,7 @@ struct ProblemDocument {
 }
 
 impl Origin {
-    pub(crate) fn new(config: &OriginConfig, metrics: OriginMetrics) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: &OriginConfig, clock: Clock, metrics: OriginMetrics) -> anyhow::Result<Self> {
         let authority = config.authority()?;
         let identity = (config.client_certificate.as_path(), config.client_key.as_path());
         let tls = tls::client_config(&config.ca, Some(identity))
@@ -74,9 +75,11 @@ impl Origin {
         metrics.up(authority.as_str(), false);
         Ok(Self {
             authority,
-            client: http2_client(tls),
+            client: http2_client(tls.clone()),
+            events_client: http2_client(tls),
             metrics,
-            state: AtomicU8::new(UNKNOWN),
+            clock,
+            breaker: Mutex::default(),
             reached: AtomicBool::new(false),
             last_error: Mutex::default(),
         })
@@ -87,14 +90,24 @@ impl Origin {
         self.authority.as_str()
     }
 
-    /// Whether its last answer came.
+    /// Whether it has answered and may be asked.
     pub(crate) fn is_up(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == UP
+        self.was_reached() && !self.is_down()
     }
 
-    /// Whether its last answer was awaited in vain.
+    /// Whether it is left alone because it does not answer.
     pub(crate) fn is_down(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == DOWN
+        self.circuit() != Circuit::Closed
+    }
+
+    /// The state of its circuit breaker.
+    pub(crate) fn circuit(&self) -> Circuit {
+        self.breaker().circuit()
+    }
+
+    /// Whether nobody knows just now that it answers.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        !self.was_reached() || !self.breaker().is_sound()
     }
 
     /// Whether it has ever answered.
@@ -102,7 +115,7 @@ impl Origin {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// What went wrong last, while it is down.
+    /// What went wrong last, until it answers again.
     pub(crate) fn last_error(&self) -> Option<String> {
         self.last_error.lock().ok()?.clone()
     }
@@ -155,18 +168,31 @@ impl Origin {
         }
     }
 
+    /// Begins to follow its events: after `since`, or from the beginning.
+    pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
+        let route = Route::Events;
+        let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
+        let response = self.send(&self.events_client, route.label(), &path, HeaderMap::new()).await?;
+        match response.status() {
+            StatusCode::OK => Ok(response.into_body()),
+            StatusCode::NOT_FOUND => Err(OriginError::NotFound),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(self.refused(response).await),
+            status => Err(self.bad_answer(&format!("status {status} in answer to a request for events"))),
+        }
+    }
+
     /// Whether it answers at all, whatever it says.
     pub(super) async fn probe(&self) {
         // The outcome is recorded where every request's is.
-        let _ = self.send("probe", "/v1/services", HeaderMap::new()).await;
+        let _ = self.send(&self.client, "probe", "/v1/services", HeaderMap::new()).await;
     }
 
     /// One request; what is no success becomes an error.
     async fn get(&self, kind: &'static str, path: &str, headers: HeaderMap) -> Result<Response<Incoming>, OriginError> {
         let was_up = self.is_up();
-        let response = match self.send(kind, path, headers.clone()).await {
+        let response = match self.send(&self.client, kind, path, headers.clone()).await {
             // A connection that was kept may have been dead for a while: a new one gets one chance at once.
-            Err(OriginError::Unreachable { .. }) if was_up => self.send(kind, path, headers).await?,
+            Err(OriginError::Unreachable { .. }) if was_up => self.send(&self.client, kind, path, headers).await?,
             sent => sent?,
         };
         match response.status() {
@@ -181,15 +207,21 @@ impl Origin {
 
     async fn send(
         &self,
+        client: &Http2Client,
         kind: &'static str,
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
+        if !self.breaker().admit(self.clock.now()) {
+            self.metrics.answered(kind, "circuit_open");
+            let reason = self.last_error().unwrap_or_default();
+            return Err(self.unreachable(format!("it did not answer before and is left alone for a moment ({reason})")));
+        }
         let mut request = Request::get(format!("https://{}{path}", self.authority))
             .body(Empty::new())
             .expect("an authority that was checked and a path of the protocol");
         *request.headers_mut() = headers;
-        let answered = match tokio::time::timeout(HEAD_TIMEOUT, self.client.request(request)).await {
+        let answered = match tokio::time::timeout(HEAD_TIMEOUT, client.request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(self.unreachable(innermost(&error))),
             Err(_) => Err(OriginError::TimedOut { origin: self.name().to_owned(), after: HEAD_TIMEOUT }),
@@ -197,30 +229,45 @@ impl Origin {
         match &answered {
             Ok(response) => {
                 self.metrics.answered(kind, response.status().as_str());
-                self.now(UP, None);
+                self.reached.store(true, Ordering::Relaxed);
+                self.came_of_it(None);
             }
             Err(error) => {
                 self.metrics.answered(kind, error.label());
-                self.now(DOWN, Some(error.to_string()));
+                self.came_of_it(Some(error.to_string()));
             }
         }
         answered
     }
 
-    fn now(&self, state: u8, error: Option<String>) {
-        self.reached.fetch_or(state == UP, Ordering::Relaxed);
-        let before = self.state.swap(state, Ordering::Relaxed);
-        if before != state {
-            self.metrics.up(self.name(), state == UP);
+    /// Tells the breaker what became of a question.
+    fn came_of_it(&self, error: Option<String>) {
+        let (before, after) = {
+            let mut breaker = self.breaker();
+            let before = breaker.circuit();
             match &error {
-                Some(error) => tracing::warn!(origin = self.name(), %error, "an origin cannot be reached"),
-                None if before == DOWN => tracing::info!(origin = self.name(), "an origin is back"),
-                None => {}
+                None => breaker.answered(),
+                Some(_) => breaker.failed(self.clock.now(), fastrand::f64()),
             }
+            (before, breaker.circuit())
+        };
+        match &error {
+            Some(error) if before == Circuit::Closed && after == Circuit::Open => {
+                self.metrics.circuit_opened(self.name());
+                tracing::warn!(origin = self.name(), %error, "an origin cannot be reached");
+            }
+            None if before != Circuit::Closed => tracing::info!(origin = self.name(), "an origin is back"),
+            _ => {}
         }
+        self.metrics.up(self.name(), self.is_up());
         if let Ok(mut last) = self.last_error.lock() {
             *last = error;
         }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        // Nothing that can panic runs while it is held.
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unreachable(&self, reason: String) -> OriginError {

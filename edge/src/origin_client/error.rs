@@ -30,7 +30,7 @@ pub(crate) enum OriginError {
     /// It answered that it cannot, just now.
     #[error("{detail}")]
     Refused {
-        /// The status of its answer: 502, 503 or 504.
+        /// The status of its answer: 429, 502, 503 or 504.
         status: u16,
         /// Its own words.
         detail: String,
@@ -60,6 +60,7 @@ impl OriginError {
             OriginError::Unreachable { .. } => "unreachable",
             OriginError::TimedOut { .. } => "timeout",
             OriginError::Refused { status, .. } => match status {
+                429 => "429",
                 502 => "502",
                 503 => "503",
                 _ => "504",

@@ -3,6 +3,7 @@
 //! Several origins partition the services among them. Whose a service is, is known once one of them has answered for
 //! it; until then each is asked in turn. One origin never answers for another's services, so there is no fail-over.
 
+mod breaker;
 mod connection;
 mod error;
 pub(crate) mod probe;

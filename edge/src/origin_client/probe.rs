@@ -1,4 +1,5 @@
-//! Looks whether an origin answers, while it does not: an edge that nobody asks would not notice otherwise.
+//! Asks an origin that does not answer whether it does, whenever its circuit breaker lets a question through: an edge
+//! that nobody asks would not notice otherwise that it is back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use weir_shared::process::shutdown::Drain;
 
 use super::Origins;
 
-/// How often an origin that does not answer is tried.
-const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often it is looked whether a question is due. The breaker decides; most looks cost nothing.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Tries each origin at once, and later those that are down, until the drain begins.
+/// Probes each origin at once, and later those of which nobody knows that they answer, until the drain begins.
 pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
     for id in 0..origins.all().len() {
         let (origins, drain) = (origins.clone(), drain.clone());
@@ -18,10 +19,10 @@ pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
             loop {
                 let origin = &origins.all()[id];
                 let round = async {
-                    if !origin.is_up() {
+                    if origin.is_in_doubt() {
                         origin.probe().await;
                     }
-                    tokio::time::sleep(PROBE_INTERVAL).await;
+                    tokio::time::sleep(LOOK_INTERVAL).await;
                 };
                 tokio::select! {
                     () = round => {}

@@ -8,31 +8,59 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use weir_shared::descriptor::Descriptor;
+use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::ServiceName;
 
-use super::entry::{Entry, Offer};
+use super::entry::{Entry, Offer, Usage};
+use super::missed::Order;
 use super::store::{Record, StoreError};
 use super::table::Table;
 use crate::clock::Moment;
 use crate::origin_client::OriginId;
+use crate::version::Version;
 
 /// What an origin said of a service.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(crate) struct Change {
+    /// Whose word it is.
+    pub(crate) origin: Option<OriginId>,
+    /// How it came.
+    pub(crate) told: Told,
+    /// Up to when it is known to hold.
+    pub(crate) at: Moment,
+    /// What it is.
+    pub(crate) word: Said,
+}
+
+/// What an origin said.
+#[derive(Debug)]
+pub(crate) enum Said {
     /// This is what it publishes.
-    Take { origin: OriginId, descriptor: Box<Descriptor>, at: Moment },
-    /// The service is gone.
-    Bury { service: ServiceName, at: Moment },
+    Current(Box<Descriptor>),
+    /// The service is gone; with the highest generation it had, when that was said.
+    Gone(ServiceName, Option<Generation>),
+}
+
+/// How an origin's word came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// In answer to a question that was put when this was the highest version known.
+    Asked(Order),
+    /// By its event stream.
+    Pushed,
 }
 
 /// What became of a change.
 #[derive(Debug, Clone)]
-pub(super) enum Outcome {
-    /// This is held now.
+pub(crate) enum Outcome {
+    /// This is held from now on.
+    Taken(Arc<Entry>),
+    /// This was held already: it is the same, or the word was overtaken by a newer one.
     Held(Arc<Entry>),
     /// It was refused: a newer version was seen before.
     Regressed,
+    /// It was refused: the service is another origin's.
+    AnotherOrigins,
     /// The service was never held: there is nothing to remember.
     NeverHeld,
 }
@@ -61,17 +89,31 @@ struct Batch {
 impl Table {
     /// Applies a change: on disk, then in memory. Waits until it is.
     pub(super) async fn apply(self: &Arc<Self>, change: Change) -> Result<Outcome, Arc<StoreError>> {
-        let (done, outcome) = oneshot::channel();
+        let mut outcomes = self.apply_all(vec![change]).await;
+        outcomes.pop().unwrap_or_else(|| Err(StoreError::interrupted().into()))
+    }
+
+    /// Applies changes in their order. Waits until all are.
+    pub(crate) async fn apply_all(self: &Arc<Self>, changes: Vec<Change>) -> Vec<Result<Outcome, Arc<StoreError>>> {
+        let mut outcomes = Vec::with_capacity(changes.len());
         let begin = {
             let mut waiting = self.queue().waiting();
-            waiting.changes.push((change, done));
+            for change in changes {
+                let (done, outcome) = oneshot::channel();
+                waiting.changes.push((change, done));
+                outcomes.push(outcome);
+            }
             !std::mem::replace(&mut waiting.being_written, true)
         };
         if begin {
             let table = self.clone();
             tokio::task::spawn_blocking(move || table.write_all_that_waits());
         }
-        outcome.await.unwrap_or_else(|_| Err(StoreError::interrupted().into()))
+        let mut applied = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            applied.push(outcome.await.unwrap_or_else(|_| Err(StoreError::interrupted().into())));
+        }
+        applied
     }
 
     fn write_all_that_waits(&self) {
@@ -110,48 +152,93 @@ impl Table {
     }
 
     fn decide(&self, change: Change, batch: &mut Batch) -> Result<Outcome, StoreError> {
-        match change {
-            Change::Take { origin, descriptor, at } => {
-                let service = descriptor.publication().service.clone();
-                let held = self.known(&service, batch)?;
-                match held.as_deref().map_or(Offer::Newer, |held| held.offer(&descriptor)) {
-                    Offer::Regressed => {
-                        let highest = held.map(|held| held.highest).unwrap_or_default();
-                        self.alarm(&service, origin, &descriptor, highest);
-                        Ok(Outcome::Regressed)
-                    }
-                    Offer::Same => {
-                        let held = held.expect("it is the same as what is held");
-                        held.confirmed(at);
-                        Ok(Outcome::Held(held))
-                    }
-                    Offer::Newer => {
-                        let publication = descriptor.publication();
-                        tracing::info!(
-                            %service, generation = publication.generation, revision = descriptor.revision(),
-                            digest = %publication.digest, commit = %publication.commit,
-                            "a service has a new version"
-                        );
-                        let record = self.record(descriptor.version(), Some(origin), Some(descriptor.bytes()), at);
-                        let entry = Arc::new(Entry::of(*descriptor, origin, at));
-                        batch.add(service, record, &entry);
-                        Ok(Outcome::Held(entry))
-                    }
-                }
+        let Change { origin, told, at, word } = change;
+        match word {
+            Said::Current(descriptor) => {
+                let held = self.known(&descriptor.publication().service, batch)?;
+                self.decide_current(*descriptor, held.as_ref(), origin, told, at, batch)
             }
-            Change::Bury { service, at } => {
+            Said::Gone(service, generation) => {
                 let Some(held) = self.known(&service, batch)? else { return Ok(Outcome::NeverHeld) };
-                if held.version.is_none() {
+                if told == Told::Pushed && held.origin != origin {
+                    return Ok(Outcome::AnotherOrigins);
+                }
+                if told.is_overtaken_by(&held) || generation.is_some_and(|generation| generation < held.highest.0) {
+                    return Ok(Outcome::Held(held));
+                }
+                if held.version.is_none() && !held.is_unreadable {
                     held.confirmed(at);
                     return Ok(Outcome::Held(held));
                 }
                 tracing::info!(%service, "a service is gone");
                 let record = self.record(held.highest, held.origin, None, at);
-                let entry = Arc::new(Entry::new(None, held.highest, held.origin, at));
+                let entry = self.new_entry(&service, None, held.highest, held.origin, Some(&held), at);
                 batch.add(service, record, &entry);
-                Ok(Outcome::Held(entry))
+                Ok(Outcome::Taken(entry))
             }
         }
+    }
+
+    fn decide_current(
+        &self,
+        descriptor: Descriptor,
+        held: Option<&Arc<Entry>>,
+        origin: Option<OriginId>,
+        told: Told,
+        at: Moment,
+        batch: &mut Batch,
+    ) -> Result<Outcome, StoreError> {
+        let service = descriptor.publication().service.clone();
+        if let Some(held) = held {
+            let is_another_s = held.version.is_some() && held.origin.is_some() && held.origin != origin;
+            if told == Told::Pushed && is_another_s {
+                return Ok(Outcome::AnotherOrigins);
+            }
+            match held.offer(&descriptor) {
+                Offer::Regressed if told.is_overtaken_by(held) => return Ok(Outcome::Held(held.clone())),
+                Offer::Regressed => {
+                    held.doubt();
+                    // The stream may tell late of what a question has overtaken. The origin is asked, and that decides.
+                    if told != Told::Pushed {
+                        self.alarm(&service, origin, &descriptor, held.highest);
+                    }
+                    return Ok(Outcome::Regressed);
+                }
+                Offer::Same if held.origin.is_some() => {
+                    held.confirmed(at);
+                    return Ok(Outcome::Held(held.clone()));
+                }
+                // What no origin of the configuration stood for has one again.
+                Offer::Same | Offer::Newer => {}
+            }
+        }
+        let publication = descriptor.publication();
+        tracing::info!(
+            %service, generation = publication.generation, revision = descriptor.revision(),
+            digest = %publication.digest, commit = %publication.commit,
+            "a service has a new version"
+        );
+        let record = self.record(descriptor.version(), origin, Some(descriptor.bytes()), at);
+        let highest = descriptor.version();
+        let version = Some(Arc::new(Version::new(descriptor)));
+        let entry = self.new_entry(&service, version, highest, origin, held.map(|held| &**held), at);
+        batch.add(service, record, &entry);
+        Ok(Outcome::Taken(entry))
+    }
+
+    /// An entry of what its origin just said, in the place of `held`.
+    fn new_entry(
+        &self,
+        service: &ServiceName,
+        version: Option<Arc<Version>>,
+        highest: Order,
+        origin: Option<OriginId>,
+        held: Option<&Entry>,
+        at: Moment,
+    ) -> Arc<Entry> {
+        let usage = held.map_or_else(|| Usage::new(Moment::EARLIEST), |held| held.usage.clone());
+        let rule = self.rules().of(service).clone();
+        Arc::new(Entry::new(version, highest, origin, rule, usage, at).heard())
     }
 
     fn known(&self, service: &ServiceName, batch: &Batch) -> Result<Option<Arc<Entry>>, StoreError> {
@@ -159,6 +246,13 @@ impl Table {
             Some(entry) => Ok(Some(entry.clone())),
             None => self.read(service),
         }
+    }
+}
+
+impl Told {
+    /// Whether a newer version came while the question was under way: its answer is out of date, and no fault.
+    fn is_overtaken_by(self, held: &Entry) -> bool {
+        matches!(self, Told::Asked(holding) if holding < held.highest)
     }
 }
 
@@ -197,6 +291,7 @@ mod tests {
     use crate::service_table::Store;
     use crate::service_table::entry::tests::descriptor;
     use crate::service_table::freshness::Parameters;
+    use crate::service_table::rules::Rules;
     use std::time::Duration;
 
     fn table(path: &std::path::Path, bound: u64) -> Arc<Table> {
@@ -210,12 +305,29 @@ mod tests {
         let (lock, _) = DirectoryLock::take(path.parent().unwrap()).unwrap();
         let store = Store::open(path, lock).unwrap();
         let origins = Arc::new(Origins::new(Vec::new()));
-        Arc::new(Table::load(store, bound, origins, parameters, Clock::begin(), metrics).unwrap())
+        let rules = Arc::new(Rules::new([], parameters));
+        Arc::new(Table::load(store, bound, origins, rules, Clock::begin(), metrics).unwrap())
+    }
+
+    /// A descriptor by the event stream.
+    fn pushed(service: &str, generation: u64) -> Change {
+        let descriptor = descriptor(service, generation, 1, b"content").into();
+        let at = Clock::begin().now();
+        Change { origin: Some(0), told: Told::Pushed, at, word: Said::Current(descriptor) }
+    }
+
+    /// The same in answer to a question that was put when a version was known.
+    fn asked(holding: Order, change: Change) -> Change {
+        Change { told: Told::Asked(holding), ..change }
     }
 
     fn take(service: &str, generation: u64) -> Change {
-        let descriptor = descriptor(service, generation, 1, b"content").into();
-        Change::Take { origin: 0, descriptor, at: Clock::begin().now() }
+        asked((generation, 1), pushed(service, generation))
+    }
+
+    fn bury(service: &str, generation: Option<u64>) -> Change {
+        let word = Said::Gone(service.parse().unwrap(), generation);
+        Change { origin: Some(0), told: Told::Pushed, at: Clock::begin().now(), word }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -250,16 +362,61 @@ mod tests {
     async fn a_tombstone_keeps_the_highest_generation_and_what_was_never_held_leaves_no_trace() {
         let dir = tempfile::tempdir().unwrap();
         let table = table(&dir.path().join("table.redb"), 10);
-        let at = Clock::begin().now();
-        let bury = |service: &str| Change::Bury { service: service.parse().unwrap(), at };
-        assert!(matches!(table.apply(bury("a")).await.unwrap(), Outcome::NeverHeld));
+        assert!(matches!(table.apply(bury("a", None)).await.unwrap(), Outcome::NeverHeld));
         assert!(table.is_empty());
         table.apply(take("a", 5)).await.unwrap();
-        table.apply(bury("a")).await.unwrap();
-        assert!(matches!(table.apply(take("a", 4)).await.unwrap(), Outcome::Regressed));
+        table.apply(bury("a", None)).await.unwrap();
+        assert!(matches!(table.apply(asked((5, 1), take("a", 4))).await.unwrap(), Outcome::Regressed));
         let entry = table.hot(&"a".parse().unwrap()).unwrap();
         assert!(entry.version.is_none() && entry.highest == (5, 1));
-        assert!(matches!(table.apply(take("a", 6)).await.unwrap(), Outcome::Held(_)));
+        assert!(matches!(table.apply(take("a", 6)).await.unwrap(), Outcome::Taken(_)));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_the_stream_has_overtaken_changes_nothing_and_is_no_regression() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 5)).await.unwrap();
+        // Two questions were put when 5 was known; the stream tells of 6 before their answers come.
+        table.apply(pushed("a", 6)).await.unwrap();
+        let gone = asked((5, 1), bury("a", None));
+        for late in [asked((5, 1), take("a", 5)), gone] {
+            let outcome = table.apply(asked((5, 1), late)).await.unwrap();
+            assert!(matches!(outcome, Outcome::Held(entry) if entry.highest == (6, 1) && entry.version.is_some()));
+        }
+        assert_eq!(table.regressions(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_push_of_something_older_is_refused_and_only_a_question_raises_the_alarm() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 6)).await.unwrap();
+        assert!(matches!(table.apply(pushed("a", 5)).await.unwrap(), Outcome::Regressed));
+        let entry = table.hot(&"a".parse().unwrap()).unwrap();
+        assert!(entry.highest == (6, 1) && !entry.can_be_vouched_for());
+        assert_eq!(table.regressions(), 0);
+        assert!(matches!(table.apply(asked((6, 1), take("a", 5))).await.unwrap(), Outcome::Regressed));
+        assert_eq!(table.regressions(), 1);
+        table.apply(pushed("a", 6)).await.unwrap();
+        assert!(entry.can_be_vouched_for(), "its origin has come to its senses");
+    }
+
+    #[tokio::test]
+    async fn a_push_touches_the_services_of_its_own_origin_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 5)).await.unwrap();
+        for other in [pushed("a", 6), bury("a", Some(9))] {
+            let other = Change { origin: Some(1), ..other };
+            assert!(matches!(table.apply(other).await.unwrap(), Outcome::AnotherOrigins));
+        }
+        // A tombstone of an earlier life of the service.
+        assert!(matches!(table.apply(bury("a", Some(4))).await.unwrap(), Outcome::Held(_)));
+        assert!(matches!(table.apply(bury("a", Some(5))).await.unwrap(), Outcome::Taken(_)));
+        // What is gone at one origin may appear at another.
+        let moved = Change { origin: Some(1), ..pushed("a", 6) };
+        assert!(matches!(table.apply(moved).await.unwrap(), Outcome::Taken(entry) if entry.origin == Some(1)));
     }
 
     #[tokio::test]
@@ -275,7 +432,7 @@ mod tests {
         let table = table(&path, 10);
         let entry = table.hot(&"a".parse().unwrap()).unwrap();
         assert!(entry.is_unreadable && entry.version.is_none());
-        assert!(matches!(table.apply(take("a", 6)).await.unwrap(), Outcome::Regressed));
-        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Held(entry) if !entry.is_unreadable));
+        assert!(matches!(table.apply(asked((7, 1), take("a", 6))).await.unwrap(), Outcome::Regressed));
+        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Taken(entry) if !entry.is_unreadable));
     }
 }

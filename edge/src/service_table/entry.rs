@@ -1,11 +1,13 @@
 //! What the table knows of one service, and which descriptors it takes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::encoding::Encoding;
 
+use super::rules::Rule;
 use crate::clock::{AtomicMoment, Moment};
 use crate::origin_client::OriginId;
 use crate::version::Version;
@@ -21,10 +23,60 @@ pub(crate) struct Entry {
     pub(crate) highest: (Generation, u64),
     /// Whose it is; `None` when that origin is no longer configured.
     pub(crate) origin: Option<OriginId>,
+    /// How old it may be.
+    pub(crate) rule: Arc<Rule>,
+    /// How it is asked for; the same for all versions of the service.
+    pub(crate) usage: Arc<Usage>,
     last_word: AtomicMoment,
     last_asked: AtomicMoment,
+    /// Its origin was heard on it since it was read from disk, and nothing was refused since then.
+    heard: AtomicBool,
     /// The last word is not on disk yet.
     unwritten: AtomicBool,
+}
+
+/// How a service is asked for by clients.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    last: AtomicMoment,
+    /// The codings whose blobs were read, a bit each.
+    read: AtomicU8,
+}
+
+impl Usage {
+    /// `last`: when it was asked for the last time.
+    pub(crate) fn new(last: Moment) -> Arc<Self> {
+        Arc::new(Self { last: AtomicMoment::new(last), read: AtomicU8::new(0) })
+    }
+
+    /// A client asks for it.
+    pub(crate) fn asked(&self, now: Moment) {
+        self.last.advance(now);
+    }
+
+    /// How long ago a client asked for it.
+    pub(crate) fn idle(&self, now: Moment) -> Duration {
+        now.since(self.last.get())
+    }
+
+    /// A client was given a blob in this coding.
+    pub(crate) fn read(&self, encoding: Encoding) {
+        self.read.fetch_or(bit(encoding), Ordering::Relaxed);
+    }
+
+    /// Whether a client was given a blob in this coding.
+    pub(crate) fn was_read(&self, encoding: Encoding) -> bool {
+        self.read.load(Ordering::Relaxed) & bit(encoding) != 0
+    }
+}
+
+fn bit(encoding: Encoding) -> u8 {
+    match encoding {
+        Encoding::Identity => 1,
+        Encoding::Zstd => 2,
+        Encoding::Gzip => 4,
+        Encoding::Dcz => 8,
+    }
 }
 
 /// What becomes of a descriptor that an origin offers.
@@ -43,6 +95,8 @@ impl Entry {
         version: Option<Arc<Version>>,
         highest: (Generation, u64),
         origin: Option<OriginId>,
+        rule: Arc<Rule>,
+        usage: Arc<Usage>,
         last_word: Moment,
     ) -> Self {
         Self {
@@ -50,26 +104,35 @@ impl Entry {
             is_unreadable: false,
             highest,
             origin,
+            rule,
+            usage,
             last_word: AtomicMoment::new(last_word),
             last_asked: AtomicMoment::new(last_word),
+            heard: AtomicBool::new(false),
             unwritten: AtomicBool::new(false),
         }
     }
 
-    /// A service whose descriptor on disk cannot be read.
-    pub(crate) fn unreadable(highest: (Generation, u64), origin: Option<OriginId>, last_word: Moment) -> Self {
-        Self { is_unreadable: true, ..Self::new(None, highest, origin, last_word) }
+    /// Nothing is known of it but that: its descriptor on disk cannot be read.
+    pub(crate) fn unreadable(self) -> Self {
+        Self { is_unreadable: true, version: None, ..self }
     }
 
-    /// A service of which `origin` just said that this is current.
-    pub(crate) fn of(descriptor: Descriptor, origin: OriginId, at: Moment) -> Self {
-        let highest = descriptor.version();
-        Self::new(Some(Arc::new(Version::new(descriptor))), highest, Some(origin), at)
+    /// Its origin just said that it is so.
+    pub(crate) fn heard(self) -> Self {
+        self.heard.store(true, Ordering::Relaxed);
+        self
     }
 
-    /// How long after the origin's last word `now` is.
-    pub(crate) fn age(&self, now: Moment) -> Duration {
-        now.since(self.last_word.get())
+    /// Whether what its origin says of all its services together holds for it.
+    pub(crate) fn can_be_vouched_for(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Its origin has said something of it that was refused, or could not be taken: until it is heard again, only what
+    /// it said before counts.
+    pub(crate) fn doubt(&self) {
+        self.heard.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn last_word(&self) -> Moment {
@@ -78,7 +141,18 @@ impl Entry {
 
     /// The origin has said that this is current.
     pub(crate) fn confirmed(&self, at: Moment) {
+        self.settle(at);
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// It was known to be current then, by what its origin said of all its services.
+    pub(crate) fn settle(&self, at: Moment) {
         self.last_word.advance(at);
+        self.unwritten.store(true, Ordering::Relaxed);
+    }
+
+    /// Its last word has to be written after all.
+    pub(crate) fn keep_unwritten(&self) {
         self.unwritten.store(true, Ordering::Relaxed);
     }
 
@@ -90,6 +164,11 @@ impl Entry {
     /// The origin is being asked about it.
     pub(crate) fn asked(&self, at: Moment) {
         self.last_asked.advance(at);
+    }
+
+    /// When the origin was asked about it for the last time.
+    pub(crate) fn last_asked(&self) -> Moment {
+        self.last_asked.get()
     }
 
     /// How long ago the origin was asked about it.
@@ -116,6 +195,8 @@ impl Entry {
 pub(super) mod tests {
     use super::*;
     use crate::clock::Clock;
+    use crate::service_table::freshness::Parameters;
+    use crate::service_table::rules::Rules;
     use weir_shared::descriptor::{DescriptorFields, FORMAT, Publication};
     use weir_shared::digest::{Sha256, TarballDigest};
 
@@ -143,11 +224,31 @@ pub(super) mod tests {
         })
     }
 
+    fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
+        let parameters = Parameters {
+            fresh: Duration::from_secs(15),
+            stale_while_revalidate: Duration::from_secs(60),
+            wait: Duration::from_secs(2),
+            stale_if_error: None,
+        };
+        let rule = Rules::new([], parameters).of(&"shop".parse().unwrap()).clone();
+        let version = version.map(|version| Arc::new(Version::new(version)));
+        Entry::new(version, (5, 2), Some(0), rule, Usage::new(now), now)
+    }
+
+    #[test]
+    fn codings_that_were_read_are_remembered() {
+        let usage = Usage::new(Clock::begin().now());
+        for encoding in Encoding::PREFERENCE {
+            assert!(!usage.was_read(encoding));
+            usage.read(encoding);
+            assert!(usage.was_read(encoding));
+        }
+    }
+
     #[test]
     fn only_what_is_not_older_is_taken() {
-        let now = Clock::begin().now();
-        let held = Arc::new(Version::new(descriptor("shop", 5, 2, b"a")));
-        let entry = Entry::new(Some(held), (5, 2), Some(0), now);
+        let entry = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
         for (generation, revision, content, expected) in [
             (5, 2, b"a", Offer::Same),
             (5, 3, b"a", Offer::Newer),
@@ -166,7 +267,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_tombstone_remembers_the_highest_generation() {
-        let entry = Entry::new(None, (5, 2), Some(0), Clock::begin().now());
+        let entry = entry(None, Clock::begin().now());
         assert_eq!(entry.offer(&descriptor("shop", 4, 9, b"a")), Offer::Regressed);
         assert_eq!(entry.offer(&descriptor("shop", 5, 2, b"a")), Offer::Newer);
     }

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 use weir_shared::cache_status::{CacheStatus, Forward};
+use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
+use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
-use super::changes::{Change, Outcome};
+use super::changes::{Change, Outcome, Said, Told};
 use super::entry::Entry;
-use super::freshness::{Parameters, Verdict};
+use super::freshness::Verdict;
+use super::negative::Negative;
+use super::rules::{Rule, Rules};
 use super::store::StoreError;
 use super::table::Table;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::metrics::{StaleWhy, TableMetrics};
 use crate::origin_client::{OriginError, OriginId, Origins, Word};
 use crate::single_flight::{Abandoned, Full, Seat, SingleFlight};
@@ -23,17 +27,11 @@ use crate::version::Version;
 /// How long a request waits for the first word ever about a service.
 const FIRST_WORD_WAIT: Duration = Duration::from_secs(15);
 
-/// How long after a question that failed, or was answered with "no such service", the answer is taken as given.
-const FAILURE_PAUSE: Duration = Duration::from_secs(1);
-
 /// How often clients can force a question about one service.
 const FORCED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Questions under way at a time.
 const MAX_ASKS: usize = 1024;
-
-/// Services whose last failure is remembered.
-const MAX_FAILURES: u64 = 10_000;
 
 /// The memory that descriptors of past versions may take, in bytes.
 const MAX_PAST_VERSION_BYTES: u64 = 64 << 20;
@@ -58,6 +56,8 @@ pub(crate) struct Found {
     pub(crate) origin: Option<OriginId>,
     /// The time since the origin's last word.
     pub(crate) age: Duration,
+    /// How old it may be.
+    pub(crate) rule: Arc<Rule>,
     /// What the table did.
     pub(crate) status: CacheStatus,
 }
@@ -96,10 +96,10 @@ pub(crate) struct Lookup {
     table: Arc<Table>,
     origins: Arc<Origins>,
     asks: SingleFlight<ServiceName, Asked>,
-    failures: Cache<ServiceName, LookupError>,
+    negative: Negative,
     past: Cache<(ServiceName, TarballDigest), Arc<PastVersion>>,
     past_asks: SingleFlight<(ServiceName, TarballDigest), Result<Arc<PastVersion>, LookupError>>,
-    parameters: Arc<Parameters>,
+    rules: Arc<Rules>,
     clock: Clock,
     metrics: TableMetrics,
 }
@@ -109,14 +109,14 @@ pub(crate) struct Lookup {
 struct PastVersion {
     version: Arc<Version>,
     origin: OriginId,
-    since: crate::clock::Moment,
+    since: Moment,
 }
 
 impl Lookup {
     pub(crate) fn new(
         table: Arc<Table>,
         origins: Arc<Origins>,
-        parameters: Parameters,
+        rules: Arc<Rules>,
         clock: Clock,
         metrics: TableMetrics,
         drain: &Drain,
@@ -129,28 +129,25 @@ impl Lookup {
             table,
             origins,
             asks: SingleFlight::new(MAX_ASKS, drain),
-            failures: Cache::builder().max_capacity(MAX_FAILURES).time_to_live(FAILURE_PAUSE).build(),
+            negative: Negative::new(),
             past: Cache::builder().max_capacity(MAX_PAST_VERSION_BYTES).weigher(weigh).build(),
             past_asks: SingleFlight::new(MAX_ASKS, drain),
-            parameters: Arc::new(parameters),
+            rules,
             clock,
             metrics,
         }
     }
 
-    pub(crate) fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
-
     /// The current version of a service, when it can be said at once: without I/O, without a task, without waiting.
     pub(crate) fn at_once(&self, service: &ServiceName) -> Option<Found> {
         let entry = self.table.hot(service)?;
-        let age = entry.age(self.clock.now());
-        if self.parameters.judge(age) != Verdict::Fresh {
+        let now = self.clock.now();
+        let age = self.table.age(&entry, now);
+        if entry.rule.parameters.judge(age) != Verdict::Fresh {
             return None;
         }
-        let version = entry.version.clone()?;
-        Some(Found { version, origin: entry.origin, age, status: CacheStatus::Hit { stale_for: 0 } })
+        entry.usage.asked(now);
+        found(&entry, age, CacheStatus::Hit { stale_for: 0 }).ok()
     }
 
     /// The current version of a service.
@@ -160,8 +157,9 @@ impl Lookup {
     pub(crate) async fn find(&self, service: &ServiceName, demand: Demand) -> Result<Found, LookupError> {
         let Some(entry) = self.held(service).await? else { return self.first_word(service).await };
         let now = self.clock.now();
-        let age = entry.age(now);
-        let verdict = self.parameters.judge(age);
+        entry.usage.asked(now);
+        let age = self.table.age(&entry, now);
+        let verdict = entry.rule.parameters.judge(age);
         // A question that is under way already costs the origin nothing, and its answer is the newest there is.
         let forced =
             demand == Demand::Forced && (entry.since_asked(now) >= FORCED_INTERVAL || self.asks.is_under_way(service));
@@ -180,7 +178,7 @@ impl Lookup {
             }
             Verdict::Ask | Verdict::Expired => Forward::Stale,
         };
-        match self.ask(service, self.parameters.wait).await {
+        match self.ask(service, entry.rule.parameters.wait).await {
             Ok((answer, collapsed)) => self.answered(&answer, why, collapsed),
             Err(LookupError::Absent) => Err(LookupError::Absent),
             Err(error) if verdict == Verdict::Expired => Err(LookupError::Expired(error.reason())),
@@ -211,20 +209,43 @@ impl Lookup {
             && current.descriptor().publication().digest == *digest
             && demand != Demand::Again
         {
-            return found(entry, entry.age(now), hit);
+            entry.usage.asked(now);
+            return found(entry, self.table.age(entry, now), hit);
         }
         let key = (service.clone(), *digest);
         if demand != Demand::Again
             && let Some(past) = self.past.get(&key)
         {
-            return Ok(past.found(now.since(past.since), hit));
+            return Ok(self.found_past(&past, now.since(past.since), hit));
         }
         let owner = entry.and_then(|entry| entry.origin);
         let seat = self.past_asks.join(&key, || self.clone().ask_for_past(key.clone(), owner))?;
         let collapsed = seat.collapsed;
         let past = within(FIRST_WORD_WAIT, seat).await?;
         let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
-        Ok(past.found(Duration::ZERO, status))
+        Ok(self.found_past(&past, Duration::ZERO, status))
+    }
+
+    /// A client was given a blob of a service in this coding: a new version's is worth having.
+    pub(crate) fn was_read(&self, service: &ServiceName, encoding: Encoding) {
+        if let Some(entry) = self.table.hot(service) {
+            entry.usage.read(encoding);
+        }
+    }
+
+    /// There is a word on a service: what was remembered of failures is void.
+    pub(crate) fn heard_of(&self, service: &ServiceName) {
+        self.negative.forget(service);
+    }
+
+    /// Has the origin asked about a service that no client waits for, and waits until it was.
+    pub(crate) async fn check(&self, service: &ServiceName) {
+        if self.negative.get(service).is_none()
+            && let Ok(seat) = self.join(service)
+        {
+            // What came of it is in the table.
+            let _ = seat.result().await;
+        }
     }
 
     /// What is known of a service, from memory or from disk.
@@ -232,7 +253,7 @@ impl Lookup {
         if let Some(entry) = self.table.hot(service) {
             return Ok(Some(entry));
         }
-        if let Some(LookupError::Absent) = self.failures.get(service) {
+        if let Some(LookupError::Absent) = self.negative.get(service) {
             return Ok(None);
         }
         let (table, service) = (self.table.clone(), service.clone());
@@ -248,13 +269,15 @@ impl Lookup {
     fn answered(&self, answer: &Answer, why: Forward, collapsed: bool) -> Result<Found, LookupError> {
         let stored = answer.status == 200;
         let status = CacheStatus::Forwarded { why, status: Some(answer.status), stored, collapsed };
-        found(&answer.entry, answer.entry.age(self.clock.now()), status)
+        let now = self.clock.now();
+        answer.entry.usage.asked(now);
+        found(&answer.entry, self.table.age(&answer.entry, now), status)
     }
 
     fn stale(&self, entry: &Entry, why: StaleWhy) -> Result<Found, LookupError> {
-        let age = entry.age(self.clock.now());
+        let age = self.table.age(entry, self.clock.now());
         // It may be fresh by its age and yet not what was asked for, when a forced question failed.
-        let stale_for = self.parameters.stale_for(age).max(1);
+        let stale_for = entry.rule.parameters.stale_for(age).max(1);
         let found = found(entry, age, CacheStatus::Hit { stale_for })?;
         self.metrics.stale_served(why);
         Ok(found)
@@ -262,7 +285,7 @@ impl Lookup {
 
     /// Asks the origin, or joins those who do, and waits: at most `wait` from the question's beginning.
     async fn ask(&self, service: &ServiceName, wait: Duration) -> Result<(Answer, bool), LookupError> {
-        if let Some(failure) = self.failures.get(service) {
+        if let Some(failure) = self.negative.get(service) {
             return Err(failure);
         }
         let seat = self.join(service)?;
@@ -274,8 +297,8 @@ impl Lookup {
     }
 
     /// Has the origin asked while nobody waits for it.
-    fn ask_behind(&self, service: &ServiceName) {
-        if !self.failures.contains_key(service) {
+    pub(crate) fn ask_behind(&self, service: &ServiceName) {
+        if self.negative.get(service).is_none() {
             // When too many questions are under way, a later request begins it.
             let _ = self.join(service);
         }
@@ -292,10 +315,11 @@ impl Lookup {
     async fn ask_origin(self, service: ServiceName) -> Asked {
         let asked = self.put_the_question(&service).await;
         match &asked {
-            Ok(_) => self.failures.invalidate(&service),
+            Ok(_) => self.negative.forget(&service),
             Err(error) => {
                 tracing::debug!(%service, error = %error.reason(), "the origin could not be asked");
-                self.failures.insert(service, error.clone());
+                let told = self.table.is_told_of_everything();
+                self.negative.remember(service, error.clone(), told);
             }
         }
         asked
@@ -310,24 +334,54 @@ impl Lookup {
         let owner = held.as_ref().and_then(|held| held.origin);
         let version = held.as_ref().and_then(|held| held.version.as_ref());
         let tag = version.map(|version| version.values.descriptor_tag.text.as_str());
-        match (self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?, held) {
+        let told = Told::Asked(held.as_ref().map_or((0, 0), |held| held.highest));
+        let word = self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?;
+        let change = match (word, held) {
             (Word::Unchanged, Some(held)) => {
                 held.confirmed(at);
                 // A newer one may have come meanwhile.
-                Ok(Answer { entry: self.table.hot(service).unwrap_or(held), status: 304 })
+                return Ok(Answer { entry: self.table.hot(service).unwrap_or(held), status: 304 });
             }
             (Word::Descriptor(origin, descriptor), _) => {
-                match self.table.apply(Change::Take { origin, descriptor, at }).await? {
-                    Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
-                    Outcome::Regressed => Err(LookupError::Regressed),
-                    Outcome::NeverHeld => Err(LookupError::Absent),
-                }
+                return self.take(service, origin, descriptor, told, at).await;
             }
             (Word::Absent | Word::Unchanged, _) => {
-                self.table.apply(Change::Bury { service: service.clone(), at }).await?;
-                Err(LookupError::Absent)
+                Change { origin: owner, told, at, word: Said::Gone(service.clone(), None) }
             }
+        };
+        match self.table.apply(change).await? {
+            // It has appeared while it was asked for.
+            Outcome::Held(entry) if entry.version.is_some() => Ok(Answer { entry, status: 200 }),
+            _ => Err(LookupError::Absent),
         }
+    }
+
+    async fn take(
+        &self,
+        service: &ServiceName,
+        origin: OriginId,
+        descriptor: Box<Descriptor>,
+        told: Told,
+        at: Moment,
+    ) -> Asked {
+        let (vouch, version) = (self.table.vouch(origin), descriptor.version());
+        // Before it is applied, so that the stream, which may tell of it at this moment, finds it noted.
+        vouch.found_by_asking(service, version);
+        let change = Change { origin: Some(origin), told, at, word: Said::Current(descriptor) };
+        let outcome = self.table.apply(change).await;
+        if !matches!(outcome, Ok(Outcome::Taken(_))) {
+            vouch.told(service, version);
+        }
+        match outcome? {
+            Outcome::Taken(entry) | Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
+            Outcome::Regressed => Err(LookupError::Regressed),
+            Outcome::AnotherOrigins | Outcome::NeverHeld => Err(LookupError::Absent),
+        }
+    }
+
+    fn found_past(&self, past: &PastVersion, age: Duration, status: CacheStatus) -> Found {
+        let rule = self.rules.of(&past.version.descriptor().publication().service).clone();
+        Found { version: past.version.clone(), origin: Some(past.origin), age, rule, status }
     }
 
     async fn ask_for_past(
@@ -347,16 +401,10 @@ impl Lookup {
     }
 }
 
-impl PastVersion {
-    fn found(&self, age: Duration, status: CacheStatus) -> Found {
-        Found { version: self.version.clone(), origin: Some(self.origin), age, status }
-    }
-}
-
 fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, LookupError> {
     let nothing = || if entry.is_unreadable { LookupError::Internal } else { LookupError::Absent };
     let version = entry.version.clone().ok_or_else(nothing)?;
-    Ok(Found { version, origin: entry.origin, age, status })
+    Ok(Found { version, origin: entry.origin, age, rule: entry.rule.clone(), status })
 }
 
 async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {

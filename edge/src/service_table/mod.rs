@@ -1,15 +1,23 @@
 //! The service table: what each service is now, how fresh that is, and when its origin is asked.
 //!
-//! [`freshness`] is the rule, [`Table`] what is held (in memory over a file), [`Lookup`] asks origins by the rule.
+//! [`freshness`] is the rule, [`Table`] what is held (in memory over a file), [`Lookup`] asks origins by the rule, and
+//! [`vouch`] is what their event streams say of all their services at once.
 
 mod changes;
 mod entry;
 pub(crate) mod freshness;
 mod lookup;
+mod missed;
+mod negative;
+mod rules;
 mod store;
 mod table;
+mod vouch;
 
+pub(crate) use changes::{Change, Outcome, Said, Told};
 pub(crate) use entry::Entry;
 pub(crate) use lookup::{Demand, Found, Lookup, LookupError};
+pub(crate) use rules::Rules;
 pub(crate) use store::Store;
 pub(crate) use table::Table;
+pub(crate) use vouch::Vouch;

@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use moka::policy::EvictionPolicy;
@@ -14,9 +14,10 @@ use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::ServiceName;
 
 use super::changes::Queue;
-use super::entry::Entry;
-use super::freshness::Parameters;
+use super::entry::{Entry, Usage};
+use super::rules::Rules;
 use super::store::{Record, Store, StoreError};
+use super::vouch::Vouch;
 use crate::clock::{Clock, Moment};
 use crate::metrics::TableMetrics;
 use crate::origin_client::{OriginId, Origins};
@@ -28,7 +29,9 @@ pub(crate) struct Table {
     store: Store,
     queue: Queue,
     origins: Arc<Origins>,
-    parameters: Parameters,
+    /// Of each origin, by its place in the configuration.
+    vouches: Vec<Vouch>,
+    rules: Arc<Rules>,
     clock: Clock,
     metrics: TableMetrics,
 }
@@ -39,12 +42,13 @@ impl Table {
         store: Store,
         bound: u64,
         origins: Arc<Origins>,
-        parameters: Parameters,
+        rules: Arc<Rules>,
         clock: Clock,
         metrics: TableMetrics,
     ) -> Result<Self, StoreError> {
         let hot = Cache::builder().max_capacity(bound).eviction_policy(EvictionPolicy::lru()).build();
-        let table = Self { hot, store, queue: Queue::default(), origins, parameters, clock, metrics };
+        let vouches = origins.all().iter().map(|_| Vouch::default()).collect();
+        let table = Self { hot, store, queue: Queue::default(), origins, vouches, rules, clock, metrics };
         for (name, record) in table.store.all(usize::try_from(bound).unwrap_or(usize::MAX))? {
             let Ok(service) = ServiceName::from_str(&name) else { continue };
             let entry = table.entry(&service, record);
@@ -70,8 +74,58 @@ impl Table {
         Ok(Some(self.hot.entry_by_ref(service).or_insert_with(read).into_value()))
     }
 
+    /// How long it is since an entry was known to be current: since its origin's last word on it, or on all its services.
+    pub(crate) fn age(&self, entry: &Entry, now: Moment) -> Duration {
+        now.since(self.word(entry))
+    }
+
+    /// The moment up to which an entry is known to be current.
+    fn word(&self, entry: &Entry) -> Moment {
+        match entry.origin.and_then(|origin| self.vouches.get(origin)) {
+            Some(vouch) if entry.can_be_vouched_for() => vouch.word(entry.last_word()),
+            _ => entry.last_word(),
+        }
+    }
+
+    /// Whether an origin's event stream is the last that was heard of an entry.
+    pub(crate) fn is_vouched_for(&self, entry: &Entry) -> bool {
+        self.word(entry) > entry.last_word()
+    }
+
+    /// What the event stream of an origin vouches for.
+    pub(crate) fn vouch(&self, origin: OriginId) -> &Vouch {
+        &self.vouches[origin]
+    }
+
+    /// Whether every origin's event stream would tell at once of a service that appears.
+    pub(crate) fn is_told_of_everything(&self) -> bool {
+        self.vouches.iter().all(Vouch::is_in_step)
+    }
+
+    /// Gives the entries that are vouched for as their own last word what was vouched for: it outlives the voucher.
+    pub(crate) fn settle(&self) {
+        for (_, entry) in &self.hot {
+            let word = self.word(&entry);
+            if word > entry.last_word() {
+                entry.settle(word);
+            }
+        }
+    }
+
+    /// The services of an origin that it has not spoken of since its event stream began, tombstones left out.
+    pub(crate) fn silent_on(&self, origin: OriginId) -> Vec<ServiceName> {
+        let vouch = self.vouch(origin);
+        let silent = |entry: &Entry| {
+            let known = entry.origin == Some(origin) && entry.version.is_some();
+            known && (vouch.is_silent_on(entry.last_word()) || !entry.can_be_vouched_for())
+        };
+        let silent = self.hot.iter().filter(|(_, entry)| silent(entry));
+        silent.map(|(service, _)| ServiceName::clone(&service)).collect()
+    }
+
     /// Writes the last words that are not on disk yet, in one transaction. Blocks.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        self.settle();
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let unwritten: Vec<_> = self.hot.iter().filter(|(_, entry)| entry.take_unwritten()).collect();
         if unwritten.is_empty() {
@@ -80,7 +134,7 @@ impl Table {
         let words = unwritten.iter().map(|(s, entry)| (s.as_str(), entry.last_word().on_the_wall(now, wall)));
         let written = self.store.put_words(words);
         if written.is_err() {
-            unwritten.iter().for_each(|(_, entry)| entry.confirmed(entry.last_word()));
+            unwritten.iter().for_each(|(_, entry)| entry.keep_unwritten());
         }
         written
     }
@@ -101,6 +155,10 @@ impl Table {
 
     pub(super) fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Serves from now on what has been written.
@@ -128,14 +186,14 @@ impl Table {
     pub(super) fn alarm(
         &self,
         service: &ServiceName,
-        origin: OriginId,
+        origin: Option<OriginId>,
         offered: &Descriptor,
         highest: (Generation, u64),
     ) {
         self.metrics.regressions.inc();
         let (generation, revision) = offered.version();
         tracing::error!(
-            %service, origin = self.origins.name(origin), generation, revision,
+            %service, origin = origin.and_then(|id| self.origins.name(id)), generation, revision,
             highest_generation = highest.0, highest_revision = highest.1,
             "an origin offers an older version than was seen before; it is refused and what is held stays \
              (see generation_floor in the origin's configuration)"
@@ -144,16 +202,19 @@ impl Table {
 
     fn entry(&self, service: &ServiceName, record: Record) -> Entry {
         let now = self.clock.now();
-        let unknown = now.before(self.parameters.unknown_age());
+        let rule = self.rules.of(service).clone();
+        let unknown = now.before(rule.parameters.unknown_age());
         let last_word = Moment::from_the_wall(record.last_word, now, SystemTime::now()).unwrap_or(unknown);
         let origin = self.origins.find(&record.origin);
-        let Some(bytes) = record.descriptor else { return Entry::new(None, record.highest, origin, last_word) };
+        // Whatever is read is asked for, or was before the process began.
+        let entry = |version, last_word| Entry::new(version, record.highest, origin, rule, Usage::new(now), last_word);
+        let Some(bytes) = record.descriptor else { return entry(None, last_word) };
         match Descriptor::parse(Bytes::from(bytes)) {
-            Ok(descriptor) => Entry::new(Some(Arc::new(Version::new(descriptor))), record.highest, origin, last_word),
+            Ok(descriptor) => entry(Some(Arc::new(Version::new(descriptor))), last_word),
             Err(error) => {
                 tracing::warn!(%service, %error, "a descriptor in the table cannot be read; the origin will be asked");
                 // It is no tombstone: the origin is asked before anything is said of it.
-                Entry::unreadable(record.highest, origin, unknown)
+                entry(None, unknown).unreadable()
             }
         }
     }
@@ -161,5 +222,10 @@ impl Table {
     fn count(&self) {
         self.hot.run_pending_tasks();
         self.metrics.entries.set(i64::try_from(self.hot.entry_count()).unwrap_or(i64::MAX));
+    }
+
+    #[cfg(test)]
+    pub(super) fn regressions(&self) -> u64 {
+        self.metrics.regressions.get()
     }
 }

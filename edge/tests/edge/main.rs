@@ -9,6 +9,7 @@ mod conditions;
 mod damage;
 mod drain;
 mod eviction;
+mod following;
 mod freshness;
 mod generations;
 mod headers;

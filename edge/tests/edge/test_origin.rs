@@ -13,10 +13,11 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use prometheus::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
 use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
 use weir_shared::encoding::Encoding;
+use weir_shared::event::{Event, EventKind};
 use weir_shared::problem::Problem;
 use weir_shared::process::identity::Role;
 use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, RequestBody};
@@ -109,6 +110,7 @@ pub(crate) struct Asked {
     pub(crate) route: String,
     pub(crate) range: Option<String>,
     pub(crate) no_cache: bool,
+    pub(crate) query: Option<String>,
 }
 
 #[derive(Default)]
@@ -122,7 +124,19 @@ struct State {
     /// Requests for descriptors wait for it.
     gate: Option<Arc<Semaphore>>,
     asked: Vec<Asked>,
+    /// None: there is no event stream.
+    events: Option<Events>,
 }
+
+/// What was told so far, and to whom.
+#[derive(Default)]
+struct Events {
+    incarnation: u32,
+    told: Vec<EventKind>,
+    readers: Vec<Reader>,
+}
+
+type Reader = mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>;
 
 #[derive(Clone, Default)]
 struct Api {
@@ -177,6 +191,52 @@ impl TestOrigin {
         descriptor
     }
 
+    /// From now on there is an event stream.
+    pub(crate) fn serve_events(&self) {
+        self.api.state.lock().unwrap().events = Some(Events::default());
+    }
+
+    /// Tells those who follow, and those who come back.
+    pub(crate) fn tell(&self, kind: EventKind) {
+        self.with_events(|events| {
+            events.told.push(kind.clone());
+            events.say(kind);
+        });
+    }
+
+    /// Publishes, and tells.
+    pub(crate) fn push(&self, service: &str, generation: u64, revision: u64, tarball: &Tarball) {
+        let descriptor = self.publish(service, generation, revision, tarball);
+        self.tell(EventKind::Descriptor(descriptor.bytes().clone()));
+    }
+
+    pub(crate) fn heartbeat(&self) {
+        self.with_events(|events| events.say(EventKind::Heartbeat));
+    }
+
+    /// Says something that is no event.
+    pub(crate) fn babble(&self, bytes: &'static [u8]) {
+        self.with_events(|events| events.send(&Bytes::from_static(bytes)));
+    }
+
+    /// Cuts the streams that are open.
+    pub(crate) fn cut_streams(&self) {
+        self.with_events(|events| {
+            for reader in events.readers.drain(..) {
+                let _ = reader.send(Err("as the test wants it".into()));
+            }
+        });
+    }
+
+    /// Nobody's cursor is known any more.
+    pub(crate) fn forget_cursors(&self) {
+        self.with_events(|events| events.incarnation += 1);
+    }
+
+    fn with_events(&self, act: impl FnOnce(&mut Events)) {
+        act(self.api.state.lock().unwrap().events.as_mut().unwrap());
+    }
+
     pub(crate) fn withdraw(&self, service: &str) {
         self.api.state.lock().unwrap().descriptors.remove(service);
     }
@@ -219,6 +279,7 @@ impl Handler for Api {
                 route: route.label().to_owned(),
                 range: header(header::RANGE),
                 no_cache: header(header::CACHE_CONTROL).as_deref() == Some("no-cache"),
+                query: request.uri().query().map(str::to_owned),
             });
             state.gate.clone()
         };
@@ -238,6 +299,13 @@ impl Handler for Api {
                     (Some(bytes), fault) => blob(&bytes, header(header::RANGE), fault),
                 }
             }
+            Route::Events => {
+                let current: Vec<Bytes> = state.descriptors.values().cloned().collect();
+                match &mut state.events {
+                    Some(events) => Response::new(events.follow(request.uri().query(), current)),
+                    None => Problem::no_such_path().into_response(),
+                }
+            }
             _ if state.problem.is_some() => state.problem.clone().unwrap().into_response(),
             Route::Service(service) => {
                 descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())
@@ -245,6 +313,42 @@ impl Handler for Api {
             Route::Version(service, digest) => descriptor(state.versions.get(&format!("{service}/{digest}")), None),
             _ => Problem::no_such_path().into_response(),
         }
+    }
+}
+
+impl Events {
+    fn line(&self, place: usize, kind: EventKind) -> Bytes {
+        Event { cursor: format!("{}.{place}", self.incarnation).parse().unwrap(), kind }.line().unwrap()
+    }
+
+    /// To all who follow, at the place where everything was told.
+    fn say(&mut self, kind: EventKind) {
+        let line = self.line(self.told.len(), kind);
+        self.send(&line);
+    }
+
+    fn send(&mut self, bytes: &Bytes) {
+        self.readers.retain(|reader| reader.send(Ok(Frame::data(bytes.clone()))).is_ok());
+    }
+
+    fn follow(&mut self, query: Option<&str>, current: Vec<Bytes>) -> Body {
+        let cursor = query.and_then(|query| query.strip_prefix("since=")).and_then(|cursor| cursor.split_once('.'));
+        let known = cursor.filter(|(incarnation, _)| *incarnation == self.incarnation.to_string());
+        let mut lines = Vec::new();
+        match known.and_then(|(_, place)| place.parse::<usize>().ok()) {
+            Some(place) => lines.extend((place..self.told.len()).map(|n| self.line(n + 1, self.told[n].clone()))),
+            None => {
+                lines.push(self.line(usize::MAX, EventKind::Resync));
+                lines.extend(current.into_iter().map(|one| self.line(usize::MAX, EventKind::Descriptor(one))));
+                lines.push(self.line(self.told.len(), EventKind::SnapshotEnd));
+            }
+        }
+        lines.push(self.line(self.told.len(), EventKind::Heartbeat));
+        let (reader, received) = mpsc::unbounded_channel();
+        lines.into_iter().for_each(|line| reader.send(Ok(Frame::data(line))).unwrap());
+        self.readers.push(reader);
+        let frames = stream::unfold(received, |mut received| async move { Some((received.recv().await?, received)) });
+        Body::stream(StreamBody::new(Box::pin(frames)))
     }
 }
 

@@ -1,0 +1,205 @@
+//! The circuit breaker of one origin: whether it may be asked just now. Time and chance are arguments.
+//!
+//! *Closed*, it is asked. After [`FAILURES_TO_OPEN`] questions in a row that it did not answer the circuit is *open*:
+//! whoever wants to ask is refused at once, for a pause that doubles from time to time. Then it is *half open*: one
+//! question is let through, and what becomes of it decides. Any answer is an answer, whatever it says.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// Questions in a row without an answer that open the circuit. A connection that was kept may have died long ago, which
+/// says nothing: that is one.
+pub(crate) const FAILURES_TO_OPEN: u32 = 2;
+
+/// The first pause, at the most; half of it at the least.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// How long the one question of a half-open circuit may take until another one is let through: its asker may have gone.
+const TRIAL_DEADLINE: Duration = Duration::from_secs(15);
+
+/// The breaker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Breaker {
+    state: State,
+    /// Pauses since the last answer.
+    pauses: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Closed { failures: u32 },
+    Open { until: Moment },
+    HalfOpen { since: Moment },
+}
+
+/// What a breaker's state is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Circuit {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+impl Circuit {
+    /// The word in `/status`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Circuit::Closed => "closed",
+            Circuit::Open => "open",
+            Circuit::HalfOpen => "half-open",
+        }
+    }
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self { state: State::Closed { failures: 0 }, pauses: 0 }
+    }
+}
+
+impl Breaker {
+    pub(crate) fn circuit(&self) -> Circuit {
+        match self.state {
+            State::Closed { .. } => Circuit::Closed,
+            State::Open { .. } => Circuit::Open,
+            State::HalfOpen { .. } => Circuit::HalfOpen,
+        }
+    }
+
+    /// Whether the last question was answered.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.state == State::Closed { failures: 0 }
+    }
+
+    /// Whether a question may be put. Whoever is told so puts it and says what became of it.
+    pub(crate) fn admit(&mut self, now: Moment) -> bool {
+        match self.state {
+            State::Closed { .. } => true,
+            State::Open { until } if now < until => false,
+            State::HalfOpen { since } if now.since(since) < TRIAL_DEADLINE => false,
+            State::Open { .. } | State::HalfOpen { .. } => {
+                self.state = State::HalfOpen { since: now };
+                true
+            }
+        }
+    }
+
+    /// A question was answered.
+    pub(crate) fn answered(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A question was not answered. `chance`, from 0 to 1, spreads the edges of a fleet over the pause.
+    pub(crate) fn failed(&mut self, now: Moment, chance: f64) {
+        match &mut self.state {
+            State::Closed { failures } if *failures + 1 < FAILURES_TO_OPEN => *failures += 1,
+            // One that was put before the circuit opened says nothing new.
+            State::Open { .. } => {}
+            State::Closed { .. } | State::HalfOpen { .. } => {
+                let until = now.after(pause(self.pauses, chance));
+                self.pauses = self.pauses.saturating_add(1);
+                self.state = State::Open { until };
+            }
+        }
+    }
+}
+
+/// The pause after so many before it: doubled each time, half of it by chance.
+fn pause(before: u32, chance: f64) -> Duration {
+    let longest = FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST_PAUSE);
+    longest.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use proptest::prelude::*;
+
+    #[test]
+    fn it_opens_after_two_failures_in_a_row_and_one_answer_closes_it() {
+        let begin = Clock::begin().now();
+        let mut breaker = Breaker::default();
+        breaker.failed(begin, 1.0);
+        breaker.answered();
+        breaker.failed(begin, 1.0);
+        assert!(breaker.circuit() == Circuit::Closed && !breaker.is_sound() && breaker.admit(begin));
+        breaker.failed(begin, 1.0);
+        assert!(breaker.circuit() == Circuit::Open && !breaker.admit(begin));
+
+        let due = begin.after(FIRST_PAUSE);
+        assert!(breaker.admit(due));
+        assert_eq!(breaker.circuit(), Circuit::HalfOpen);
+        assert!(!breaker.admit(due), "one at a time");
+        breaker.failed(due, 1.0);
+        assert!(!breaker.admit(due.after(FIRST_PAUSE)), "the second pause is longer");
+        let later = due.after(2 * FIRST_PAUSE);
+        assert!(breaker.admit(later));
+        // Its asker went away without a word.
+        assert!(breaker.admit(later.after(TRIAL_DEADLINE)));
+        breaker.answered();
+        assert!(breaker.is_sound() && breaker.admit(later));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Admit,
+        Answered,
+        Failed(f64),
+        Wait(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            Just(Step::Admit),
+            Just(Step::Answered),
+            (0.0f64..=1.0).prop_map(Step::Failed),
+            (0u64..20_000).prop_map(Step::Wait),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_is_refused_for_long_and_a_dead_origin_is_asked_seldom(
+            steps in proptest::collection::vec(step(), 0..60),
+        ) {
+            let mut now = Clock::begin().now();
+            let mut breaker = Breaker::default();
+            for step in steps {
+                let before = breaker.clone();
+                match step {
+                    Step::Admit => {
+                        if breaker.admit(now) && before.circuit() != Circuit::Closed {
+                            // The question of a half-open circuit is the only one.
+                            prop_assert!(!breaker.admit(now));
+                        }
+                    }
+                    Step::Answered => {
+                        breaker.answered();
+                        prop_assert!(breaker.is_sound());
+                    }
+                    Step::Failed(chance) => {
+                        breaker.failed(now, chance);
+                        prop_assert!(!breaker.is_sound());
+                        if breaker != before && breaker.circuit() == Circuit::Open {
+                            prop_assert!(!breaker.admit(now), "a pause is never nothing");
+                        }
+                    }
+                    Step::Wait(milliseconds) => now = now.after(Duration::from_millis(milliseconds)),
+                }
+                // Whatever has happened: after the longest pause a question is let through.
+                prop_assert!(breaker.clone().admit(now.after(LONGEST_PAUSE.max(TRIAL_DEADLINE))));
+            }
+        }
+
+        #[test]
+        fn pauses_are_bounded(before: u32, chance in -1.0f64..2.0) {
+            let pause = pause(before, chance);
+            prop_assert!(pause >= FIRST_PAUSE / 2 && pause <= LONGEST_PAUSE);
+        }
+    }
+}

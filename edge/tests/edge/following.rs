@@ -1,0 +1,285 @@
+//! The event stream of an origin, followed.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use weir_edge::config::{Config, FreshnessForConfig};
+use weir_shared::event::EventKind;
+use weir_shared::problem::Problem;
+
+use crate::client::Client;
+use crate::site::{Site, TARBALL, ZSTD};
+use crate::test_origin::Tarball;
+
+/// An edge that would not ask for an hour, in step with its origin.
+async fn following(prepare: impl FnOnce(&Site)) -> Site {
+    following_with(prepare, |_| {}).await
+}
+
+async fn following_with(prepare: impl FnOnce(&Site), change: impl FnOnce(&mut Config)) -> Site {
+    let mut site = Site::prepare().await;
+    site.origin.serve_events();
+    prepare(&site);
+    site.config.freshness.fresh = Duration::from_secs(3600);
+    change(&mut site.config);
+    site.start_edge().await;
+    in_step(&site).await;
+    site
+}
+
+async fn in_step(site: &Site) {
+    site.until("the edge is in step", async || site.metric("weir_edge_stream_up", &[]) == 1.0).await;
+}
+
+async fn generation(client: &mut Client) -> String {
+    client.head(TARBALL, &[]).await.header("weir-generation").to_owned()
+}
+
+async fn status(site: &Site) -> serde_json::Value {
+    serde_json::from_str(&site.admin("/status").await.1).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
+    let (old, new) = (Tarball::random(1, 50_000), Tarball::random(2, 50_000));
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &old))).await;
+    let mut client = site.client("h2").await;
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &old.zstd);
+    site.origin.push("shop", 8, 1, &new);
+    // A service that nobody asks for is known too, and nothing is fetched of it.
+    site.origin.push("unused", 3, 1, &Tarball::random(3, 50_000));
+    site.until("both are in the table", async || site.metric("weir_edge_table_entries", &[]) == 2.0).await;
+    site.until("the new blob is here", async || site.blob_files().len() == 2).await;
+    assert_eq!(site.origin.asked("blob").len(), 2);
+    let reply = client.get(TARBALL, &[ZSTD]).await;
+    assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit"));
+    assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (0, 2));
+    assert_eq!(site.metric("weir_edge_warmed_total", &[("result", "begun")]), 1.0, "the one that is in use");
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_the_origin_s_word_on_everything() {
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
+    let mut client = site.client("h2").await;
+    let mut age = async || client.head(TARBALL, &[]).await.header("age").parse::<u64>().unwrap();
+    site.until("it grows old", async || age().await > 0).await;
+    site.origin.heartbeat();
+    site.until("it is young again", async || age().await == 0).await;
+    assert_eq!(site.origin.asked("service").len(), 0);
+    let status = status(&site).await;
+    assert_eq!(status["origins"][0]["events_followed"], true);
+    assert!(status["services"][0]["why"].as_str().unwrap().contains("event stream"), "{status}");
+}
+
+#[tokio::test]
+async fn a_follower_that_was_cut_off_goes_on_where_it_was() {
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
+    let mut client = site.client("h2").await;
+    site.origin.push("shop", 8, 1, &Tarball::random(2, 1000));
+    site.until("it follows", async || generation(&mut client).await == "8").await;
+    site.origin.cut_streams();
+    site.origin.push("shop", 9, 1, &Tarball::random(3, 1000));
+    site.until("it has come back", async || generation(&mut client).await == "9").await;
+    let asked = site.origin.asked("events");
+    assert_eq!((asked[0].query.as_deref(), asked[1].query.as_deref()), (None, Some("since=0.1")));
+    assert_eq!(site.metric("weir_edge_resyncs_total", &[("why", "start")]), 1.0);
+    assert_eq!(site.metric("weir_edge_resyncs_total", &[]), 1.0);
+    assert_eq!(site.origin.asked("service").len(), 0);
+}
+
+#[tokio::test]
+async fn what_a_snapshot_leaves_out_is_asked_about() {
+    let tarball = Tarball::random(1, 1000);
+    let site = following(|site| {
+        for service in ["shop", "gone", "unpublished"] {
+            site.origin.publish(service, 7, 1, &tarball);
+        }
+    })
+    .await;
+    let mut client = site.client("h2").await;
+    let path = |service: &str| format!("/v1/services/{service}/tarball");
+    // A new process of the origin: one service was taken out, and another one waits for its first clone.
+    site.origin.withdraw("gone");
+    site.origin.withdraw("unpublished");
+    let clone_is_running = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "any", "Any", "The clone is running.");
+    site.origin.answer_descriptors_with(Some(clone_is_running));
+    site.origin.push("shop", 8, 1, &Tarball::random(2, 1000));
+    site.origin.forget_cursors();
+    site.origin.cut_streams();
+    site.until("the origin is asked about both", async || site.origin.asked("service").len() >= 2).await;
+    for service in ["shop", "gone", "unpublished"] {
+        assert_eq!(client.head(&path(service), &[]).await.status, 200, "{service}: silence is no tombstone");
+    }
+    assert_eq!(generation(&mut client).await, "8");
+    site.origin.answer_descriptors_with(None);
+    site.origin.publish("unpublished", 9, 1, &tarball);
+    site.origin.forget_cursors();
+    site.origin.cut_streams();
+    site.until("it is gone", async || client.head(&path("gone"), &[]).await.status == 404).await;
+    assert_eq!(client.head(&path("unpublished"), &[]).await.status, 200);
+    assert!(site.metric("weir_edge_resyncs_total", &[("why", "cursor_unknown")]) >= 2.0);
+}
+
+#[tokio::test]
+async fn a_tombstone_ends_a_service_and_a_push_brings_it_back() {
+    let tarball = Tarball::random(1, 1000);
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &tarball))).await;
+    let mut client = site.client("h2").await;
+    assert_eq!(client.get(TARBALL, &[]).await.status, 200);
+    site.origin.withdraw("shop");
+    site.origin.tell(EventKind::Tombstone { service: "shop".parse().unwrap(), generation: 7 });
+    site.until("it is gone", async || client.get(TARBALL, &[]).await.status == 404).await;
+    site.origin.push("shop", 8, 1, &tarball);
+    site.until("it is back", async || client.get(TARBALL, &[]).await.status == 200).await;
+    assert_eq!(site.origin.asked("service").len(), 0);
+}
+
+#[tokio::test]
+async fn a_service_that_was_not_there_is_there_at_once_when_it_is_pushed() {
+    let site = following(|_| {}).await;
+    let mut client = site.client("h2").await;
+    for _ in 0..3 {
+        assert_eq!(client.get(TARBALL, &[]).await.status, 404);
+    }
+    assert_eq!(site.origin.asked("service").len(), 1, "one answer is taken as given for a while");
+    let tarball = Tarball::random(1, 1000);
+    site.origin.push("shop", 7, 1, &tarball);
+    site.until("it is in the table", async || site.metric("weir_edge_table_entries", &[]) == 1.0).await;
+    site.until("it is served", async || client.get(TARBALL, &[]).await.status == 200).await;
+    assert_eq!(site.origin.asked("service").len(), 1);
+}
+
+#[tokio::test]
+async fn something_older_is_refused_however_it_comes() {
+    let (new, old) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    let mut site = following(|site| drop(site.origin.publish("shop", 9, 1, &new))).await;
+    site.origin.push("shop", 8, 5, &old);
+    let alarm = "weir_edge_generation_regressions_total";
+    site.until("the origin is asked, and the alarm raised", async || site.metric(alarm, &[]) >= 1.0).await;
+    assert_eq!(site.metric("weir_edge_push_refused_total", &[("why", "regressed")]), 1.0);
+    assert_eq!(generation(&mut site.client("h2").await).await, "9");
+    // Heartbeats do not vouch for it.
+    site.origin.heartbeat();
+    let service = status(&site).await["services"][0].clone();
+    assert!(!service["why"].as_str().unwrap().contains("event stream"), "{service}");
+    // Nor does a snapshot bring it back after a crash.
+    site.cut_edge().await;
+    site.start_edge().await;
+    site.until("the snapshot was refused too", async || site.metric(alarm, &[]) >= 1.0).await;
+    let mut client = site.client("h2").await;
+    assert_eq!(generation(&mut client).await, "9");
+    site.origin.push("shop", 10, 1, &old);
+    site.until("a higher one is taken", async || generation(&mut client).await == "10").await;
+}
+
+#[tokio::test]
+async fn what_the_stream_keeps_to_itself_is_found_and_counted() {
+    let site = following_with(
+        |site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000))),
+        |config| config.push.ask_interval = Duration::from_secs(1),
+    )
+    .await;
+    let mut client = site.client("h2").await;
+    assert_eq!(generation(&mut client).await, "7");
+    // A question that overtakes the stream: no fault of anybody's.
+    let next = site.origin.publish("shop", 8, 1, &Tarball::random(2, 1000));
+    site.until("the net has found it", async || generation(&mut client).await == "8").await;
+    site.origin.tell(EventKind::Descriptor(next.bytes().clone()));
+    let heartbeats = async |number: u32| {
+        let before = site.metric("weir_edge_events_total", &[("event", "heartbeat")]);
+        (0..number).for_each(|_| site.origin.heartbeat());
+        let heard = || site.metric("weir_edge_events_total", &[("event", "heartbeat")]) - before;
+        site.until("they are heard", async || heard() == f64::from(number)).await;
+    };
+    heartbeats(3).await;
+    assert_eq!(site.metric("weir_edge_push_missed_total", &[]), 0.0);
+    // The stream never tells of this one.
+    site.origin.publish("shop", 9, 1, &Tarball::random(3, 1000));
+    site.until("the net has found it", async || generation(&mut client).await == "9").await;
+    heartbeats(3).await;
+    site.until("it is counted", async || site.metric("weir_edge_push_missed_total", &[]) == 1.0).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_makes_no_sense_is_begun_anew() {
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
+    for (number, babble) in [&b"[]\n"[..], b"{\"event\": \"descriptor\", \"cursor\": \"0.9\", \"descriptor\": {}}\n"]
+        .into_iter()
+        .enumerate()
+    {
+        site.origin.babble(babble);
+        let begun = (number + 1) as f64;
+        let lost = || site.metric("weir_edge_resyncs_total", &[("why", "lost")]);
+        site.until("it begins anew", async || lost() == begun).await;
+        assert_eq!(site.metric("weir_edge_streams_ended_total", &[("why", "malformed")]), begun);
+        in_step(&site).await;
+    }
+    // What a newer origin writes is no reason to stop: its service is asked about.
+    let newer = br#"{"publication": {"service": "shop", "format": 99}}"#;
+    site.origin.tell(EventKind::Descriptor(newer.as_slice().into()));
+    site.origin.tell(EventKind::Access(b"{}".as_slice().into()));
+    site.origin.babble(b"{\"event\": \"of the future\", \"cursor\": \"0.9\"}\n");
+    site.until("the origin is asked", async || site.origin.asked("service").len() == 1).await;
+    assert_eq!(site.metric("weir_edge_push_refused_total", &[("why", "unreadable")]), 1.0);
+    assert_eq!(site.metric("weir_edge_stream_up", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn an_origin_without_events_is_polled() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 1000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let refused = [("kind", "events"), ("status", "404")];
+    let asked = || site.metric("weir_edge_origin_requests_total", &refused);
+    site.until("the edge has looked for them", async || asked() == 1.0).await;
+    assert_eq!(site.client("h2").await.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    assert_eq!((site.origin.asked("service").len(), site.metric("weir_edge_stream_up", &[])), (1, 0.0));
+}
+
+#[tokio::test]
+async fn each_service_has_the_freshness_of_its_own() {
+    let own = FreshnessForConfig {
+        services: "shop-*".parse().unwrap(),
+        fresh: Some(Duration::from_secs(7)),
+        stale_while_revalidate: None,
+        wait: None,
+        stale_if_error: Some(Duration::from_secs(7200)),
+    };
+    let tarball = Tarball::random(1, 1000);
+    let site = following_with(
+        |site| {
+            for service in ["shop", "shop-prod"] {
+                site.origin.publish(service, 7, 1, &tarball);
+            }
+        },
+        |config| {
+            config.freshness.fresh = Duration::from_secs(15);
+            config.freshness_for = vec![own];
+        },
+    )
+    .await;
+    let mut client = site.client("h2").await;
+    for (service, expected) in [
+        ("shop", "max-age=15, stale-while-revalidate=60, stale-if-error=31536000"),
+        ("shop-prod", "max-age=7, stale-while-revalidate=60, stale-if-error=7200"),
+    ] {
+        for path in [format!("/v1/services/{service}/tarball"), format!("/v1/services/{service}")] {
+            assert_eq!(client.head(&path, &[]).await.header("cache-control"), expected, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_origin_that_does_not_answer_is_left_alone_and_tried_now_and_then() {
+    let mut site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
+    site.origin.go_down().await;
+    let circuit = async |site: &Site| status(site).await["origins"][0]["circuit"].as_str().unwrap().to_owned();
+    site.until("the circuit opens", async || circuit(&site).await == "open").await;
+    assert_eq!((site.metric("weir_edge_origin_up", &[]), site.metric("weir_edge_stream_up", &[])), (0.0, 0.0));
+    assert!(site.metric("weir_edge_origin_circuit_opened_total", &[]) >= 1.0);
+    let mut client = site.client("h2").await;
+    assert_eq!(generation(&mut client).await, "7", "what is held is served");
+    site.origin.go_up().await;
+    site.until("it is closed again", async || circuit(&site).await == "closed").await;
+    in_step(&site).await;
+}
