@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::relay::Relay;
 use anyhow::Context;
 use futures_util::future;
 use tempfile::TempDir;
@@ -23,6 +24,10 @@ pub struct Plan {
     pub poll_interval: Duration,
     /// How long an edge's table is fresh.
     pub fresh: Duration,
+    /// How many events the origin keeps for edges that come back, when not as many as usual.
+    pub kept_events: Option<usize>,
+    /// Whether the edges reach the origin through a relay.
+    pub relayed: bool,
 }
 
 /// The running roles. All their files go when it is dropped.
@@ -33,6 +38,8 @@ pub struct Cluster {
     pub edges: Vec<weir_edge::Running>,
     /// The agents.
     pub agents: Vec<weir_agent::Running>,
+    /// Between edges and origin, when the plan wants one.
+    pub relay: Option<Relay>,
     dir: TempDir,
 }
 
@@ -56,12 +63,15 @@ impl Cluster {
         origin.admin_listen = Some(([127, 0, 0, 1], 0).into());
         origin.repositories = plan.repositories;
         origin.services.clone_from(&plan.services);
+        origin.limits.events = plan.kept_events.unwrap_or(origin.limits.events);
         let origin = weir_origin::start(origin).await.context("the origin does not start")?;
+        let relay = if plan.relayed { Some(Relay::start(origin.address()).await?) } else { None };
+        let origin_at = relay.as_ref().map_or(origin.address(), Relay::address);
 
         let mut edges = Vec::new();
         for number in 1..=plan.edges {
             let upstream = weir_edge::config::OriginConfig::new(
-                format!("https://{}", origin.address()),
+                format!("https://{origin_at}"),
                 file("ca.pem"),
                 file("edge-client.pem"),
                 file("edge-client.key"),
@@ -91,7 +101,7 @@ impl Cluster {
                 plan.services.iter().map(|s| weir_agent::config::ServiceConfig::new(s.name.clone())).collect();
             agents.push(weir_agent::start(config).await.context("an agent does not start")?);
         }
-        Ok(Self { origin, edges, agents, dir })
+        Ok(Self { origin, edges, agents, relay, dir })
     }
 
     /// An agent's current release of a service: a symlink to a complete release, once there is one.

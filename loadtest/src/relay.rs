@@ -1,4 +1,5 @@
-//! A relay in front of a TCP listener that damages what passes through, as a bad network card or cable would.
+//! A relay in front of a TCP listener that damages what passes through, as a bad network card or cable would, or lets
+//! nothing through at all.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// Bytes of an answer that pass undamaged before a bit is flipped: the handshake gets through, a body does not.
 const FLIP_AFTER: u64 = 64 << 10;
@@ -21,6 +23,7 @@ pub struct Relay {
 struct State {
     damage: AtomicBool,
     flipped: AtomicU64,
+    severed: watch::Sender<bool>,
 }
 
 impl Relay {
@@ -37,12 +40,17 @@ impl Relay {
             while let Ok((client, _)) = listener.accept().await {
                 let state = shared.clone();
                 tokio::spawn(async move {
+                    let mut severed = state.severed.subscribe();
+                    if *severed.borrow_and_update() {
+                        return;
+                    }
                     if let Ok(server) = TcpStream::connect(target).await {
                         let (client_reader, client_writer) = client.into_split();
                         let (server_reader, server_writer) = server.into_split();
                         tokio::select! {
                             () = pass(client_reader, server_writer, None) => {}
                             () = pass(server_reader, client_writer, Some(&state)) => {}
+                            _ = severed.wait_for(|severed| *severed) => {}
                         }
                     }
                 });
@@ -59,6 +67,11 @@ impl Relay {
     /// From now on a bit is flipped in each connection's answers, or no more.
     pub fn damage(&self, on: bool) {
         self.state.damage.store(on, Ordering::Relaxed);
+    }
+
+    /// From now on all connections break and none gets through, or they do again.
+    pub fn sever(&self, on: bool) {
+        self.state.severed.send_replace(on);
     }
 
     /// Bits flipped so far.

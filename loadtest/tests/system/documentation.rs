@@ -35,6 +35,8 @@ async fn every_metric_stands_in_the_operating_manual() -> anyhow::Result<()> {
         agents: 1,
         poll_interval: Duration::from_secs(1),
         fresh: Duration::from_secs(1),
+        kept_events: None,
+        relayed: false,
     })
     .await?;
     let mut status = cluster.agents[0].service(&service).expect("the agent follows it");

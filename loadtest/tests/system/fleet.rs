@@ -49,6 +49,8 @@ async fn three_agents_follow_twenty_four_services() -> anyhow::Result<()> {
         agents: AGENTS,
         poll_interval: Duration::from_secs(1),
         fresh: Duration::from_secs(1),
+        kept_events: None,
+        relayed: false,
     };
     for number in 0..REPOSITORIES {
         let upstream = GitRepository::create(dir.path(), &format!("upstream-{number}"))?;

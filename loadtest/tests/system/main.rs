@@ -7,6 +7,7 @@ mod following;
 mod kills;
 mod outages;
 mod polls;
+mod push;
 mod rolling_restart;
 mod rot;
 mod site;

@@ -1,0 +1,170 @@
+//! What is pushed: from a publication at the origin to the tables of several edges.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_edge::Running;
+use weir_loadtest::cluster::{Cluster, Plan};
+use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::{PATIENCE, until};
+use weir_loadtest::scrape::{self, Metrics};
+use weir_origin::config::{RepositoryConfig, ServiceConfig};
+use weir_shared::descriptor::Descriptor;
+use weir_shared::name::{RepositoryName, ServiceName};
+
+const EDGES: usize = 3;
+
+/// Commits whose way is measured. An origin polls at most once a second.
+const ROUNDS: usize = 5;
+
+/// An hour: whatever arrives earlier was pushed.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// One repository with services `s0`, `s1`, …, all of its folder `deploy`; polled when it is kicked.
+struct Site {
+    upstream: GitRepository,
+    cluster: Cluster,
+    services: Vec<ServiceName>,
+    _dir: tempfile::TempDir,
+}
+
+impl Site {
+    /// `kept_events`: how many the origin keeps; then the edges reach it through a relay.
+    async fn start(services: usize, kept_events: Option<usize>) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let upstream = GitRepository::create(dir.path(), "shop")?;
+        let repository: RepositoryName = "shop".parse()?;
+        let mut plan = Plan {
+            repositories: vec![RepositoryConfig::new(repository.clone(), upstream.bare().to_str().expect("UTF-8"))],
+            services: Vec::new(),
+            edges: EDGES,
+            agents: 0,
+            poll_interval: Duration::from_secs(1),
+            fresh: NEVER,
+            kept_events,
+            relayed: kept_events.is_some(),
+        };
+        plan.repositories[0].poll_interval = NEVER;
+        for number in 0..services {
+            let mut service = ServiceConfig::new(format!("s{number}").parse()?, repository.clone());
+            service.folder = "deploy".parse()?;
+            plan.services.push(service);
+        }
+        upstream.write("deploy/version", "1")?;
+        upstream.commit_and_push("one")?;
+        let services = plan.services.iter().map(|service| service.name.clone()).collect();
+        let cluster = Cluster::start(plan).await?;
+        let site = Self { upstream, cluster, services, _dir: dir };
+        for service in &site.services {
+            let mut published = site.cluster.origin.service(service).expect("it is configured");
+            tokio::time::timeout(PATIENCE, published.wait_for(Option::is_some)).await??;
+        }
+        Ok(site)
+    }
+
+    /// Pushes a commit with another version of a file, has the repository polled as a webhook does, and waits until all
+    /// services are published at it. Returns the generation of `s0`, and when the last publication was seen.
+    async fn publish(&self, file: &str, version: &str) -> anyhow::Result<(u64, Instant)> {
+        self.upstream.write(file, version)?;
+        let commit = self.upstream.commit_and_push(version)?;
+        self.cluster.origin.kick(&"shop".parse()?);
+        let is_it = |descriptor: &Option<Arc<Descriptor>>| {
+            descriptor.as_ref().is_some_and(|descriptor| descriptor.publication().commit.as_str() == commit)
+        };
+        let mut generation = 0;
+        for service in self.services.iter().rev() {
+            let mut published = self.cluster.origin.service(service).expect("it is configured");
+            let found = tokio::time::timeout(PATIENCE, published.wait_for(is_it)).await??;
+            generation = found.as_ref().expect("it is published").publication().generation;
+        }
+        Ok((generation, Instant::now()))
+    }
+
+    /// A service with the generation that is published.
+    fn generation(&self, service: &ServiceName) -> (String, u64) {
+        let published = self.cluster.origin.service(service).expect("it is configured");
+        let generation = published.borrow().as_ref().expect("it is published").publication().generation;
+        (service.to_string(), generation)
+    }
+}
+
+fn admin(edge: &Running) -> SocketAddr {
+    edge.admin_address().expect("there is an admin listener")
+}
+
+async fn until_in_step(edge: &Running) -> anyhow::Result<()> {
+    until("the edge follows", async || {
+        Metrics::read(admin(edge)).await.is_ok_and(|metrics| metrics.sum("weir_edge_stream_up", &[]) == 1.0)
+    })
+    .await
+}
+
+/// The generations of all services in an edge's table, by their names.
+async fn held(edge: SocketAddr) -> BTreeMap<String, u64> {
+    let status = scrape::status(edge).await.unwrap_or_default();
+    let services = status["services"].as_array().into_iter().flatten();
+    services.filter_map(|one| Some((one["service"].as_str()?.to_owned(), one["generation"].as_u64()?))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow::Result<()> {
+    let site = Site::start(1, None).await?;
+    let (edges, service) = (&site.cluster.edges, &site.services[0]);
+    for edge in edges {
+        until_in_step(edge).await?;
+    }
+    let mut report = String::from("from a publication until it is in the table of an edge, in ms\n");
+    for round in 1..=ROUNDS {
+        let (generation, seen) = site.publish("deploy/version", &format!("version {round}")).await?;
+        let mut delays = Vec::new();
+        for edge in edges {
+            // No other event tells of it; a look costs about a millisecond, which is counted.
+            while held(admin(edge)).await.get(service.as_str()) != Some(&generation) {
+                anyhow::ensure!(seen.elapsed() < PATIENCE, "generation {generation} does not arrive");
+            }
+            delays.push(format!("{:.1}", seen.elapsed().as_secs_f64() * 1000.0));
+        }
+        report.push_str(&format!("round {round}: {}\n", delays.join("  ")));
+    }
+    for edge in edges {
+        let metrics = Metrics::read(admin(edge)).await?;
+        let mut by_bucket: Vec<_> = metrics.series("weir_edge_push_delay_seconds_bucket").collect();
+        by_bucket.retain(|(_, count)| *count > 0.0);
+        report.push_str(&format!("as the edge counts it (wall clocks): {by_bucket:?}\n"));
+        assert!(metrics.sum("weir_edge_push_delay_seconds_count", &[]) >= ROUNDS as f64, "each of them was pushed");
+        assert_eq!(metrics.sum("weir_edge_push_missed_total", &[]), 0.0);
+        let asked = metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]);
+        assert_eq!(asked, 0.0, "nobody asked");
+    }
+    println!("{report}");
+    assert!(site.cluster.drain(PATIENCE).await);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_missed_more_than_a_thousand_events_catches_up_by_a_snapshot() -> anyhow::Result<()> {
+    // Each commit is a publication of every service, without a build: three are 1,200 events, of which a thousand are kept.
+    const SERVICES: usize = 400;
+    let site = Site::start(SERVICES, Some(1000)).await?;
+    for edge in &site.cluster.edges {
+        until_in_step(edge).await?;
+    }
+    let relay = site.cluster.relay.as_ref().expect("the plan wants one");
+    relay.sever(true);
+    for version in 2..5 {
+        site.publish("elsewhere/version", &version.to_string()).await?;
+    }
+    relay.sever(false);
+    let published: BTreeMap<String, u64> = site.services.iter().map(|service| site.generation(service)).collect();
+    for edge in &site.cluster.edges {
+        until("the edge has caught up", async || held(admin(edge)).await == published).await?;
+        let metrics = Metrics::read(admin(edge)).await?;
+        assert_eq!(metrics.sum("weir_edge_resyncs_total", &["why=\"cursor_unknown\""]), 1.0);
+        assert_eq!(metrics.sum("weir_edge_generation_regressions_total", &[]), 0.0);
+        assert_eq!(metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]), 0.0, "nobody asked");
+    }
+    assert!(site.cluster.drain(PATIENCE).await);
+    Ok(())
+}
