@@ -25,6 +25,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("http3_control", http::http3_control),
     ("descriptor", wire::descriptor),
     ("piece_list", wire::piece_list),
+    ("event_stream", wire::event_stream),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

@@ -1,7 +1,8 @@
-//! What nodes send each other: descriptors and piece lists.
+//! What nodes send each other: descriptors, piece lists and events.
 
 use weir_shared::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_shared::digest::BlobDigest;
+use weir_shared::event::{Event, Lines};
 use weir_shared::piece::{self, PIECE_BYTES, PieceHasher, PieceList};
 
 pub fn descriptor(bytes: &[u8]) {
@@ -10,6 +11,31 @@ pub fn descriptor(bytes: &[u8]) {
     assert!(bytes.len() <= MAX_DESCRIPTOR_BYTES);
     let again = Descriptor::parse(read.bytes().clone()).expect("it was read before");
     assert_eq!((again.version(), again.etag()), (read.version(), read.etag()));
+}
+
+/// A stream that comes in parts of a size that the first byte says.
+pub fn event_stream(bytes: &[u8]) {
+    const LIMIT: usize = 1000;
+    let Some((size, stream)) = bytes.split_first() else { return };
+    let mut lines = Lines::up_to(LIMIT);
+    let mut read = Vec::new();
+    'stream: for part in stream.chunks(usize::from(*size).max(1)) {
+        lines.push(part);
+        loop {
+            match lines.next_line() {
+                Ok(Some(line)) => read.push(line),
+                Ok(None) => break,
+                Err(_) => break 'stream,
+            }
+        }
+    }
+    let whole = stream.split(|byte| *byte == b'\n');
+    for (line, whole) in read.iter().zip(whole) {
+        assert!(line.len() <= LIMIT && line == whole, "however the stream is cut, its lines are the same");
+        let Ok(Some(event)) = Event::parse(line) else { continue };
+        let written = event.line().expect("what was read from one line can be written in one");
+        assert_eq!(Event::parse(&written.slice(..written.len() - 1)).expect("it was written"), Some(event));
+    }
 }
 
 /// A size in the first eight bytes, a list behind them; and the same bytes as a blob with a list of its own.
