@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use prometheus::{Registry, TextEncoder};
 use tokio::net::TcpListener;
 
-use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
+use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use super::shutdown::Drain;
 use crate::problem::Problem;
 
@@ -38,7 +38,7 @@ impl Admin {
             .map_err(|error| anyhow::anyhow!("cannot listen on admin_listen = \"{listen}\": {error}"))?;
         let address = listener.local_addr()?;
         let drain = self.drain.clone();
-        serve::tcp(listener, None, self, metrics.listener("admin"), &drain);
+        serve::tcp(listener, None::<ServerTls>, self, metrics.listener("admin"), &drain);
         Ok(address)
     }
 

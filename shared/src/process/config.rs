@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// A configuration that cannot be used: which file, and what to change.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +41,28 @@ impl ConfigError {
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     toml::from_str(&text).map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })
+}
+
+/// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole.
+pub fn changed_keys<T: Serialize>(one: &T, other: &T) -> Vec<String> {
+    fn compare(name: &str, one: &Value, other: &Value, changed: &mut Vec<String>) {
+        match (one, other) {
+            (Value::Object(one), Value::Object(other)) => {
+                let keys: std::collections::BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+                for key in keys {
+                    let path = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                    let of = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or_default();
+                    compare(&path, &of(one), &of(other), changed);
+                }
+            }
+            _ if one != other => changed.push(name.to_owned()),
+            _ => {}
+        }
+    }
+    let value = |config: &T| serde_json::to_value(config).expect("a configuration is made of texts, numbers and lists");
+    let mut changed = Vec::new();
+    compare("", &value(one), &value(other), &mut changed);
+    changed
 }
 
 /// The folder that a configuration's relative paths are relative to: the file's own.
@@ -86,11 +110,15 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Serialize, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Example {
         #[serde(with = "duration")]
         poll_interval: Duration,
+        #[serde(default)]
+        tls: std::collections::BTreeMap<String, String>,
+        #[serde(default)]
+        edges: Vec<String>,
     }
 
     fn read_text(text: &str) -> Result<Example, ConfigError> {
@@ -110,6 +138,14 @@ mod tests {
         );
         let error = read_text("poll_interval = 'often'").unwrap_err().to_string();
         assert!(error.contains("often") && error.contains("30s"), "{error}");
+    }
+
+    #[test]
+    fn what_changed_is_named_by_its_keys() {
+        let one = read_text("poll_interval = '2m'\nedges = ['a']\n[tls]\nkey = 'k'\nca = 'c'").unwrap();
+        assert_eq!(changed_keys(&one, &one), [""; 0]);
+        let other = read_text("poll_interval = '120s'\nedges = ['a', 'b']\n[tls]\nkey = 'l'\nextra = 'e'").unwrap();
+        assert_eq!(changed_keys(&one, &other), ["edges", "tls.ca", "tls.extra", "tls.key"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -81,6 +82,25 @@ pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
         })?;
     }
     Ok(roots)
+}
+
+/// When the certificate of a PEM file ends: the first to end of its chain.
+///
+/// # Errors
+/// The file cannot be read, or what it holds is no certificate.
+pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
+    let unusable = |message: String| TlsError::Unusable { what: "the certificate", path: path.to_owned(), message };
+    let mut first = None::<i64>;
+    for certificate in read_certificates(path, "a certificate")? {
+        let (_, certificate) =
+            x509_parser::parse_x509_certificate(&certificate).map_err(|error| unusable(error.to_string()))?;
+        let end = certificate.validity().not_after.timestamp();
+        first = Some(first.map_or(end, |first| first.min(end)));
+    }
+    let seconds = first.and_then(|end| u64::try_from(end).ok());
+    seconds
+        .map(|end| SystemTime::UNIX_EPOCH + Duration::from_secs(end))
+        .ok_or_else(|| unusable("it ended before 1970".to_owned()))
 }
 
 /// A server's configuration, without ALPN: whoever serves sets that.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quinn::TransportConfig;
 use tokio::sync::Semaphore;
 
+use crate::http2::{self, ACK, DATA, GOAWAY, Http2Peer, PING, request};
 use crate::peer::{Peer, Reply, answer};
 use crate::relay::Relay;
 use crate::site::{BIG, PATIENCE, Site};
@@ -48,6 +49,36 @@ async fn a_client_is_told_twice_and_loses_nothing_it_was_promised() {
     site.gate.open(1);
     assert_eq!(answer(waiting).await.unwrap().body.unwrap(), b"waited");
     assert_eq!(peer.closed().await, NO_ERROR);
+    assert!(finished.await);
+}
+
+#[tokio::test]
+async fn an_http_2_client_is_told_twice_too() {
+    let site = Site::start();
+    let mut peer = Http2Peer::connect(&site, &[]).await;
+    peer.send(&request("GET", "/wait", 1)).await;
+    site.gate.reached(1).await;
+    let finished = site.finish();
+    let (mut told, mut answered) = (Vec::new(), Vec::new());
+    while let Some(frame) = peer.frame().await {
+        match frame.kind {
+            GOAWAY => {
+                told.push(u32::from_be_bytes(frame.payload[..4].try_into().unwrap()));
+                match told[..] {
+                    // A request that is on its way by now is still answered.
+                    [_] => peer.send(&request("GET", "/", 3)).await,
+                    _ => site.gate.open(1),
+                }
+            }
+            // How the server learns that the first word has arrived.
+            PING => peer.send(&http2::frame(PING, ACK, 0, &frame.payload)).await,
+            DATA => answered.extend(frame.payload),
+            _ => {}
+        }
+    }
+    assert_eq!(told, [u32::MAX >> 1, 3]);
+    assert_eq!(String::from_utf8(answered).unwrap(), "wellwaited");
+    drop(peer);
     assert!(finished.await);
 }
 

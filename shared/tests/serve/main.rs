@@ -1,10 +1,14 @@
-//! The HTTP/3 server, against a peer that writes QUIC streams by hand and keeps to no rule it is not told to.
+//! Listeners, against peers that write HTTP/2 frames and QUIC streams by hand and keep to no rule they are not told to.
 
+mod bounds;
 mod control_streams;
 mod draining;
+mod http2;
+mod http2_floods;
 mod peer;
 mod relay;
 mod requests;
 mod site;
+mod slow_clients;
 mod streams;
 mod wire;

@@ -1,6 +1,7 @@
 //! A client that writes its streams by hand.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,16 +49,27 @@ impl Peer {
         (peer, control)
     }
 
-    pub(crate) async fn with(site: &Site, address: SocketAddr, mut transport: TransportConfig) -> Self {
-        let mut tls = tls::client_config(&site.pki.path().join("ca.pem"), None).unwrap();
+    pub(crate) async fn with(site: &Site, address: SocketAddr, transport: TransportConfig) -> Self {
+        let (endpoint, connecting) = Self::connecting(site.pki.path(), address, transport);
+        let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+        Self { _endpoint: endpoint, connection }
+    }
+
+    /// Begins a handshake, trusting the authority in a directory. It goes on by itself for as long as both are kept.
+    pub(crate) fn connecting(
+        pki: &Path,
+        address: SocketAddr,
+        mut transport: TransportConfig,
+    ) -> (Endpoint, quinn::Connecting) {
+        let mut tls = tls::client_config(&pki.join("ca.pem"), None).unwrap();
         tls.alpn_protocols = vec![b"h3".to_vec()];
         let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         transport.keep_alive_interval(Some(Duration::from_secs(5)));
         config.transport_config(Arc::new(transport));
         let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
         endpoint.set_default_client_config(config);
-        let connection = timeout(PATIENCE, endpoint.connect(address, "localhost").unwrap()).await.unwrap().unwrap();
-        Self { _endpoint: endpoint, connection }
+        let connecting = endpoint.connect(address, "localhost").unwrap();
+        (endpoint, connecting)
     }
 
     /// Opens a stream of a type in one direction.

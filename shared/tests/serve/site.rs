@@ -1,7 +1,9 @@
 //! A server whose handler answers, waits, breaks off or panics as the path says.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +12,13 @@ use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use prometheus::Registry;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
-use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use weir_shared::process::serve::{
+    self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody, ServerTls, TcpOptions,
+};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
 
@@ -23,7 +30,10 @@ pub(crate) const BIG: usize = 24 << 20;
 
 pub(crate) struct Site {
     pub(crate) pki: tempfile::TempDir,
+    /// Of UDP.
     pub(crate) address: SocketAddr,
+    tcp_address: SocketAddr,
+    registry: Registry,
     pub(crate) drain: Drain,
     pub(crate) gate: Gate,
 }
@@ -31,6 +41,7 @@ pub(crate) struct Site {
 /// What `/wait` waits for.
 #[derive(Clone)]
 pub(crate) struct Gate {
+    all: Arc<AtomicUsize>,
     begun: Arc<Semaphore>,
     open: Arc<Semaphore>,
     passed: Arc<Semaphore>,
@@ -40,6 +51,11 @@ impl Gate {
     /// Waits until so many more requests wait.
     pub(crate) async fn reached(&self, requests: u32) {
         tokio::time::timeout(PATIENCE, self.begun.acquire_many(requests)).await.unwrap().unwrap().forget();
+    }
+
+    /// How many requests have come to wait, whatever became of them.
+    pub(crate) fn began(&self) -> usize {
+        self.all.load(Ordering::Relaxed)
     }
 
     /// Waits until so many more requests wait no longer.
@@ -65,6 +81,7 @@ impl Handler for Answers {
             "/" => Body::from(b"well".to_vec()),
             "/big" => Body::from(self.big.clone()),
             "/wait" => {
+                self.gate.all.fetch_add(1, Ordering::Relaxed);
                 self.gate.begun.add_permits(1);
                 self.gate.open.acquire().await.unwrap().forget();
                 self.gate.passed.add_permits(1);
@@ -73,6 +90,10 @@ impl Handler for Answers {
             "/failing" => {
                 let error = stream::iter([Err(BoxError::from("as the test wants it"))]);
                 Body::stream(StreamBody::new(Box::pin(first().chain(error))))
+            }
+            "/parts" => {
+                let parts = self.big.chunks(128 << 10).map(|part| Ok(Frame::data(self.big.slice_ref(part))));
+                Body::stream(StreamBody::new(stream::iter(parts.collect::<Vec<_>>())))
             }
             "/endless" => Body::stream(StreamBody::new(Box::pin(first().chain(stream::pending())))),
             "/panic" => panic!("as the test wants it"),
@@ -92,17 +113,70 @@ impl Site {
     }
 
     pub(crate) fn with(options: &QuicOptions) -> Self {
+        Self::with_options(options, &TcpOptions::default())
+    }
+
+    pub(crate) fn with_options(quic: &QuicOptions, tcp: &TcpOptions) -> Self {
         let pki = tempfile::tempdir().unwrap();
         weir_shared::process::certificates::write(pki.path(), &[]).unwrap();
         let file = |name: &str| pki.path().join(name);
         let tls = tls::server_config(&file("edge.pem"), &file("edge.key"), ClientAuth::None).unwrap();
-        let metrics = HttpMetrics::register(&Registry::new()).unwrap().listener("test");
+        let tls = ServerTls::from(tls);
+        let registry = Registry::new();
+        let metrics = HttpMetrics::register(&registry).unwrap().listener("test");
         let drain = Drain::new();
         let closed = || Arc::new(Semaphore::new(0));
-        let gate = Gate { begun: closed(), open: closed(), passed: closed() };
+        let gate = Gate { all: Arc::default(), begun: closed(), open: closed(), passed: closed() };
         let handler = Answers { gate: gate.clone(), big: vec![7; BIG].into() };
-        let address = serve::quic(([127, 0, 0, 1], 0).into(), tls, options, handler, metrics, &drain).unwrap();
-        Self { pki, address, drain, gate }
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let address = serve::quic(any, tls.clone(), quic, handler.clone(), metrics.clone(), &drain).unwrap();
+        let listener = std::net::TcpListener::bind(any).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let tcp_address = listener.local_addr().unwrap();
+        serve::tcp_with(TcpListener::from_std(listener).unwrap(), Some(tls), tcp, handler, metrics, &drain);
+        Self { pki, address, tcp_address, registry, drain, gate }
+    }
+
+    pub(crate) async fn tcp(&self) -> TcpStream {
+        // Little lies between the ends, so that one notices soon when the other reads no further.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        socket.connect(self.tcp_address).await.unwrap()
+    }
+
+    /// A TLS connection with these protocols to choose from.
+    pub(crate) async fn tls(&self, protocols: &[&[u8]]) -> TlsStream<TcpStream> {
+        self.try_tls(self.pki.path(), protocols).await.unwrap()
+    }
+
+    /// Tries to connect, trusting the authority in a directory.
+    pub(crate) async fn try_tls(&self, pki: &Path, protocols: &[&[u8]]) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut tls = tls::client_config(&pki.join("ca.pem"), None).unwrap();
+        tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        TlsConnector::from(Arc::new(tls)).connect("localhost".try_into().unwrap(), self.tcp().await).await
+    }
+
+    /// A metric's value, or the number of what a histogram has seen: the sum over those that have this label's value.
+    pub(crate) fn metric(&self, name: &str, label: &str) -> u64 {
+        let families = self.registry.gather();
+        let metrics = families.iter().filter(|family| family.name() == name).flat_map(|family| family.get_metric());
+        let labelled = metrics.filter(|metric| metric.get_label().iter().any(|pair| pair.value() == label));
+        let value = |metric: &prometheus::proto::Metric| {
+            metric.get_counter().get_value() as u64
+                + metric.get_gauge().get_value() as u64
+                + metric.get_histogram().get_sample_count()
+        };
+        labelled.map(value).sum()
+    }
+
+    /// Waits until a condition holds.
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        let holds = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("in vain: {what}"));
     }
 
     /// Begins the drain; gives whether nothing had to be cut.

@@ -11,10 +11,18 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// How long a client that was told of the end may say nothing before it is taken for gone.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// How long a client is waited for at the most, whatever it says: as long as a thin line needs for what the system
+/// holds of an answer.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// What a client may say after it was told of the end, in bytes. To take the rest of an answer needs little: a client
+/// that says more does not listen.
+const MAX_DISCARDED: usize = 1 << 20;
 
 /// Bytes that are read at a time, and thrown away.
 const SCRATCH: usize = 4 << 10;
@@ -23,12 +31,31 @@ const SCRATCH: usize = 4 << 10;
 pub(super) struct Lingering<S> {
     stream: S,
     /// From the moment on when this side is closed.
-    quiet: Option<Pin<Box<Sleep>>>,
+    closed: Option<Closed>,
+}
+
+struct Closed {
+    since: Instant,
+    quiet: Pin<Box<Sleep>>,
+    discarded: usize,
+}
+
+impl Closed {
+    fn new() -> Self {
+        Self { since: Instant::now(), quiet: Box::pin(tokio::time::sleep(QUIET)), discarded: 0 }
+    }
+
+    /// The client has said something. False: it is waited for no longer.
+    fn heard(&mut self, bytes: usize) -> bool {
+        self.discarded += bytes;
+        self.quiet.as_mut().reset((Instant::now() + QUIET).min(self.since + LONGEST));
+        self.discarded <= MAX_DISCARDED
+    }
 }
 
 impl<S> Lingering<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, quiet: None }
+        Self { stream, closed: None }
     }
 }
 
@@ -60,21 +87,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, quiet } = &mut *self;
-        if quiet.is_none() {
+        let Self { stream, closed } = &mut *self;
+        if closed.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         }
-        let quiet = quiet.get_or_insert_with(|| Box::pin(tokio::time::sleep(QUIET)));
+        let closed = closed.get_or_insert_with(Closed::new);
         loop {
             let mut scratch = [0; SCRATCH];
             let mut buffer = ReadBuf::new(&mut scratch);
             match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-                }
-                // However it went, it has gone.
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() && closed.heard(buffer.filled().len()) => {}
+                // However it went, it has gone, or is to.
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => return quiet.as_mut().poll(cx).map(Ok),
+                Poll::Pending => return closed.quiet.as_mut().poll(cx).map(Ok),
             }
         }
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
 
-use super::MAX_CONNECTIONS;
+use super::connection_metrics::ConnectionFamilies;
 use crate::process::metric_families::MetricFamilies;
 
 /// The families. One per process role; listeners are told apart by a label.
@@ -12,9 +12,7 @@ use crate::process::metric_families::MetricFamilies;
 pub struct HttpMetrics {
     requests: IntCounterVec,
     duration: HistogramVec,
-    connections: IntGaugeVec,
-    connections_limit: IntGaugeVec,
-    handshake_failures: IntCounterVec,
+    connections: ConnectionFamilies,
 }
 
 /// The families, for one listener.
@@ -34,7 +32,6 @@ impl HttpMetrics {
         let latency =
             HistogramOpts::new("weir_http_request_duration_seconds", "From the request's head to the response's head.")
                 .buckets(vec![5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1.0, 5.0, 30.0]);
-        let by_transport = &["listener", "transport"];
         Ok(Self {
             requests: families.counters(
                 "weir_http_requests_total",
@@ -42,17 +39,7 @@ impl HttpMetrics {
                 &["listener", "protocol", "method", "status"],
             )?,
             duration: families.add(HistogramVec::new(latency, &["listener", "protocol"])?)?,
-            connections: families.gauges("weir_http_connections", "Connections that are open.", by_transport)?,
-            connections_limit: families.gauges(
-                "weir_http_connections_limit",
-                "Connections that a listener holds at the most.",
-                by_transport,
-            )?,
-            handshake_failures: families.counters(
-                "weir_http_handshake_failures_total",
-                "TLS or QUIC handshakes that failed or timed out.",
-                by_transport,
-            )?,
+            connections: ConnectionFamilies::register(families)?,
         })
     }
 
@@ -87,22 +74,13 @@ impl ListenerMetrics {
         self.families.duration.with_label_values(&[self.listener, protocol]).observe(took.as_secs_f64());
     }
 
-    pub(super) fn handshake_failed(&self, transport: &'static str) {
-        self.families.handshake_failures.with_label_values(&[self.listener, transport]).inc();
+    /// The label's value.
+    pub(super) fn listener(&self) -> &'static str {
+        self.listener
     }
 
-    /// Counts an open connection until the guard is dropped.
-    pub(super) fn connection(&self, transport: &'static str) -> impl Drop + Send + use<> {
-        struct Open(prometheus::IntGauge);
-        impl Drop for Open {
-            fn drop(&mut self) {
-                self.0.dec();
-            }
-        }
-        let labels = [self.listener, transport];
-        self.families.connections_limit.with_label_values(&labels).set(MAX_CONNECTIONS as i64);
-        let gauge = self.families.connections.with_label_values(&labels);
-        gauge.inc();
-        Open(gauge)
+    /// What is counted of connections.
+    pub(super) fn connections(&self) -> &ConnectionFamilies {
+        &self.families.connections
     }
 }

@@ -5,32 +5,64 @@
 //! clients are told to go away and what is in flight is finished.
 
 mod body;
+mod connection_metrics;
 mod http3;
+mod impatient;
 mod lingering;
 mod metrics;
+mod quic_metrics;
+mod server_tls;
+mod stalled;
 mod tcp;
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
 pub use body::{Body, BoxError, RequestBody};
 #[cfg(fuzzing)]
 pub use http3::fuzzing;
 pub use http3::{QuicOptions, quic};
 pub use metrics::{HttpMetrics, ListenerMetrics};
-pub use tcp::tcp;
+pub use server_tls::ServerTls;
+pub use tcp::{TcpOptions, tcp, tcp_with};
 
 use super::identity::Identity;
+use crate::problem::Problem;
 
 /// Connections that one listener holds at a time. When it is reached, TCP clients wait in the kernel's backlog and QUIC
-/// clients are refused; `weir_http_connections` beside `weir_http_connections_limit` shows it coming.
+/// clients are refused; `weir_http_connections` beside `weir_http_connections_limit` shows it coming, and
+/// `weir_http_connections_limited_total` that it came.
 pub const MAX_CONNECTIONS: usize = 50_000;
 
 /// The largest header section of a request, in bytes.
 pub const MAX_HEADER_BYTES: usize = 16 << 10;
+
+/// The longest path of a request with its query, in bytes; a longer one is answered `414`.
+pub const MAX_URL_BYTES: usize = 8 << 10;
+
+/// How long a client may take nothing of an answer before it is cut off: the stream, or over HTTP/1.1 the connection.
+/// `weir_http_stalled_total` counts them.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a handshake may take, and the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a request is refused for before a handler sees it, over any version of HTTP.
+fn too_long<B>(request: &Request<B>) -> Option<Problem> {
+    let length = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
+    (length > MAX_URL_BYTES).then(|| {
+        Problem::new(
+            StatusCode::URI_TOO_LONG,
+            "url-too-long",
+            "The URL is too long",
+            format!("A path with its query may have {MAX_URL_BYTES} bytes; this one has {length}."),
+        )
+    })
+}
 
 /// Answers requests, whatever version of HTTP they came by.
 ///

@@ -49,6 +49,9 @@ pub(super) enum RequestError {
     /// The peer went away, or wants no answer any more.
     #[error("the peer ended it: {0}")]
     Ended(String),
+    /// The peer takes nothing of the answer.
+    #[error("the client took nothing of the answer for too long")]
+    Stalled,
     /// The body of the answer could not be read to its end.
     #[error("the body failed: {0}")]
     Body(crate::process::serve::BoxError),

@@ -11,7 +11,8 @@ use http_body_util::BodyExt;
 use quinn::{RecvStream, SendStream};
 
 use super::super::body::add_length;
-use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody};
+use super::super::connection_metrics::Protocol;
+use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, too_long};
 use super::date;
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
@@ -33,6 +34,7 @@ pub(super) struct Context<H> {
     pub(super) metrics: ListenerMetrics,
     pub(super) peer: Arc<Peer>,
     pub(super) head_timeout: Duration,
+    pub(super) stall_timeout: Duration,
     pub(super) drain: Drain,
 }
 
@@ -50,7 +52,7 @@ pub(super) async fn serve<H: Handler>(
     let done = respond(&context, &mut answer, &mut receiver).await;
     match &done {
         Err(RequestError::Stream(code) | RequestError::Connection(code)) => answer.code = *code,
-        Err(RequestError::Ended(_)) => answer.code = Code::REQUEST_CANCELLED,
+        Err(RequestError::Ended(_) | RequestError::Stalled) => answer.code = Code::REQUEST_CANCELLED,
         _ => {}
     }
     // What the client still sends is not wanted. After the end of its stream this does nothing.
@@ -71,13 +73,21 @@ async fn respond<H: Handler>(
             // The end of the stream is here already, as a rule: then the client is not told to stop.
             let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
-            (method, context.handler.handle(request, context.peer.clone()).await)
+            let response = match too_long(&request) {
+                None => context.handler.handle(request, context.peer.clone()).await,
+                Some(problem) => problem.into_response(),
+            };
+            (method, response)
         }
         Err(RequestError::HeadTooLarge) => (Method::GET, too_large()),
         Err(error) => return Err(error),
     };
     context.metrics.answered(Version::HTTP_3, &method, response.status(), begun.elapsed());
-    write(answer, &method, response).await
+    let written = write(answer, &method, response, context.stall_timeout).await;
+    if matches!(written, Err(RequestError::Stalled)) {
+        context.metrics.stalled(Protocol::Http3);
+    }
+    written
 }
 
 fn too_large() -> Response<Body> {
@@ -133,7 +143,12 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, Re
     }
 }
 
-async fn write(answer: &mut Answer, method: &Method, response: Response<Body>) -> Result<(), RequestError> {
+async fn write(
+    answer: &mut Answer,
+    method: &Method,
+    response: Response<Body>,
+    stall_timeout: Duration,
+) -> Result<(), RequestError> {
     let (mut head, mut body) = response.into_parts();
     // What hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
     head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
@@ -156,12 +171,12 @@ async fn write(answer: &mut Answer, method: &Method, response: Response<Body>) -
         body = Body::Empty;
     }
     let is_all = body.is_end_stream();
-    answer.sender.write_chunk(out.into()).await?;
+    answer.write(&mut [out.into()], stall_timeout).await?;
     while let Some(part) = body.frame().await {
         let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
         let mut head = Vec::with_capacity(16);
         frame::write_head(kind::DATA, data.len() as u64, &mut head);
-        answer.sender.write_all_chunks(&mut [head.into(), data]).await?;
+        answer.write(&mut [head.into(), data], stall_timeout).await?;
     }
     let _ = answer.sender.finish();
     answer.is_whole = true;
@@ -182,6 +197,16 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// Writes all of it, for as long as the client takes some of it now and then.
+    async fn write(&mut self, mut parts: &mut [Bytes], stall_timeout: Duration) -> Result<(), RequestError> {
+        while !parts.is_empty() {
+            let written = tokio::time::timeout(stall_timeout, self.sender.write_chunks(parts)).await;
+            let written = written.map_err(|_| RequestError::Stalled)??;
+            parts = &mut parts[written.chunks..];
+        }
+        Ok(())
+    }
+
     /// Waits until the client has all of it, or wants no more of it.
     pub(super) async fn arrived(&self) {
         let _ = self.sender.stopped().await;

@@ -1,0 +1,119 @@
+//! Clients that take their time: with what they ask, or with what they are answered.
+
+use std::time::Duration;
+
+use quinn::TransportConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weir_shared::process::serve::{QuicOptions, TcpOptions};
+
+use crate::http2::{
+    CONTINUATION, DATA, END_HEADERS, HEADERS, Http2Peer, INITIAL_WINDOW_SIZE, RST_STREAM, SETTINGS, frame, request,
+    section,
+};
+use crate::peer::{Peer, Reply, answer};
+use crate::site::{PATIENCE, Site};
+use crate::wire::get;
+
+const CANCEL: u32 = 0x8;
+const H3_REQUEST_CANCELLED: u64 = 0x10c;
+
+/// How long these servers wait, for a head or for a reader.
+const SOON: Duration = Duration::from_millis(400);
+
+fn hasty() -> Site {
+    let quic = QuicOptions { stall_timeout: SOON, head_timeout: SOON, ..QuicOptions::default() };
+    Site::with_options(&quic, &TcpOptions { stall_timeout: SOON, head_timeout: SOON, ..TcpOptions::default() })
+}
+
+/// Writes a little every now and then, until the server has gone.
+async fn trickle(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, part: &[u8]) {
+    let mut scratch = [0; 4096];
+    tokio::time::timeout(PATIENCE, async {
+        loop {
+            tokio::select! {
+                read = stream.read(&mut scratch) => if matches!(read, Ok(0) | Err(_)) { return },
+                () = tokio::time::sleep(SOON / 20) => if stream.write_all(part).await.is_err() { return },
+            }
+        }
+    })
+    .await
+    .expect("the server goes");
+}
+
+#[tokio::test]
+async fn a_head_that_trickles() {
+    let site = hasty();
+    // A handshake that never begins, heads that never end.
+    trickle(site.tcp().await, &[0x16]).await;
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    http1.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx: ").await.unwrap();
+    trickle(http1, b"y").await;
+    let mut peer = Http2Peer::connect(&site, &[]).await;
+    peer.send(&frame(HEADERS, 0, 1, &section("GET", "/"))).await;
+    peer.send(&frame(CONTINUATION, 0, 1, &[0])).await;
+    peer.closed().await;
+}
+
+#[tokio::test]
+async fn a_request_whose_body_never_ends_is_answered() {
+    let site = hasty();
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    http1.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nsome").await.unwrap();
+    let mut answered = Vec::new();
+    // The rest is not waited for.
+    let read = tokio::time::timeout(PATIENCE, http1.read_to_end(&mut answered)).await;
+    assert!(read.is_ok() && answered.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answered));
+
+    let mut peer = Http2Peer::connect(&site, &[]).await;
+    peer.send(&frame(HEADERS, END_HEADERS, 1, &section("POST", "/"))).await;
+    assert_eq!(peer.next(DATA).await.unwrap().payload, b"well");
+    // What is still to come is not wanted.
+    let unwanted = peer.next(RST_STREAM).await.unwrap();
+    assert_eq!((unwanted.stream, &unwanted.payload[..]), (1, &[0, 0, 0, 0][..]));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_over_http_1() {
+    let site = hasty();
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    http1.write_all(b"GET /big HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    site.until("it is cut", || site.metric("weir_http_stalled_total", "h1") == 1).await;
+    let mut rest = Vec::new();
+    assert!(http1.read_to_end(&mut rest).await.is_err() || rest.len() < crate::site::BIG);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_over_http_2() {
+    let site = hasty();
+    for window in [0, 1000] {
+        let before = site.metric("weir_http_stalled_total", "h2");
+        let mut peer = Http2Peer::connect(&site, &[(INITIAL_WINDOW_SIZE, window)]).await;
+        peer.send(&request("GET", "/parts", 1)).await;
+        let reset = peer.next(RST_STREAM).await.unwrap();
+        assert_eq!((reset.stream, &reset.payload[..]), (1, &CANCEL.to_be_bytes()[..]), "window {window}");
+        assert_eq!(site.metric("weir_http_stalled_total", "h2"), before + 1);
+        // The connection lives on.
+        peer.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])).await;
+        peer.send(&request("GET", "/", 3)).await;
+        assert_eq!(peer.next(DATA).await.unwrap().payload, b"well");
+        // One that is waited for by its own handler is another matter.
+        peer.send(&request("GET", "/wait", 5)).await;
+        site.gate.reached(1).await;
+        tokio::time::sleep(2 * SOON).await;
+        site.gate.open(1);
+        assert_eq!(peer.next(DATA).await.unwrap().payload, b"waited");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_over_http_3() {
+    let site = hasty();
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(1000u32.into());
+    let peer = Peer::with(&site, site.address, transport).await;
+    let (mut sender, receiver) = peer.begin(&get("/big")).await;
+    sender.finish().unwrap();
+    site.until("it is cut", || site.metric("weir_http_stalled_total", "h3") == 1).await;
+    assert_eq!(answer(receiver).await, Err(H3_REQUEST_CANCELLED));
+    assert_eq!(peer.ask(&get("/")).await, Reply::well());
+}
