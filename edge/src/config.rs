@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use http::Uri;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::name::NodeName;
 use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
@@ -19,7 +19,7 @@ use crate::service_table::freshness::Parameters;
 const LEAST_ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The configuration of an edge.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The node's name: in `Cache-Status`, in logs.
@@ -54,7 +54,7 @@ pub struct Config {
 }
 
 /// `[tls]`: what agents see.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// PEM file of the certificate, with its chain.
@@ -64,7 +64,7 @@ pub struct TlsConfig {
 }
 
 /// `[auth]`: who may read.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthConfig {
     /// How a reader proves itself.
@@ -76,7 +76,7 @@ pub struct AuthConfig {
 }
 
 /// How a reader proves itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
     /// Not at all: whoever connects may read.
@@ -85,7 +85,7 @@ pub enum AuthMode {
 }
 
 /// `[cache]`: where and how much is kept.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// The directory of blobs and of the service table. One edge alone uses it.
@@ -106,7 +106,7 @@ pub struct CacheConfig {
 }
 
 /// `[[origin]]`: a node that publishes.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OriginConfig {
     /// `https://host:port`.
@@ -120,7 +120,7 @@ pub struct OriginConfig {
 }
 
 /// `[freshness]`: how old an answer may be.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FreshnessConfig {
     /// How long after the origin's last word an answer is served unasked.
@@ -133,32 +133,32 @@ pub struct FreshnessConfig {
     #[serde(with = "duration")]
     pub wait: Duration,
     /// How long past its freshness an answer is served while the origin cannot be asked; without end when absent.
-    #[serde(deserialize_with = "optional_duration")]
+    #[serde(deserialize_with = "optional_duration", serialize_with = "write_optional_duration")]
     pub stale_if_error: Option<Duration>,
 }
 
 /// `[[freshness_for]]`: how old an answer may be for some services.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreshnessForConfig {
     /// Which: a pattern of names, such as `shop-*`.
     pub services: ServiceGlob,
     /// As in `[freshness]`, whose value holds when it is absent; so with the others.
-    #[serde(default, deserialize_with = "optional_duration")]
+    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
     pub fresh: Option<Duration>,
     /// As in `[freshness]`.
-    #[serde(default, deserialize_with = "optional_duration")]
+    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
     pub stale_while_revalidate: Option<Duration>,
     /// As in `[freshness]`.
-    #[serde(default, deserialize_with = "optional_duration")]
+    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
     pub wait: Option<Duration>,
     /// As in `[freshness]`.
-    #[serde(default, deserialize_with = "optional_duration")]
+    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
     pub stale_if_error: Option<Duration>,
 }
 
 /// `[push]`: what the edge does beside the event streams of its origins.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushConfig {
     /// A new version of a service that was asked for within this time is fetched before anybody asks for it; zero: none.
@@ -191,6 +191,13 @@ fn default_decoders() -> usize {
 
 fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     duration::deserialize(deserializer).map(Some)
+}
+
+fn write_optional_duration<S: Serializer>(optional: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match optional {
+        Some(given) => duration::serialize(given, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 impl Default for PushConfig {

@@ -1,17 +1,16 @@
 //! Composition: makes the parts from the configuration, joins them, and takes them apart again.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use prometheus::Registry;
-use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use weir_shared::process::admin::Admin;
-use weir_shared::process::serve::{self, HttpMetrics, QuicOptions};
+use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
-use weir_shared::process::tls::{self, ClientAuth};
 
 use crate::agent_api::AgentApi;
 use crate::blob_cache::{BlobCache, Directory};
@@ -21,6 +20,7 @@ use crate::directory_lock::{DirectoryLock, Released};
 use crate::metrics::Metrics;
 use crate::origin_client::{Origin, Origins, probe};
 use crate::origin_follower::{self, Following};
+use crate::reload::{Handshakes, Reloading};
 use crate::service_table::{Lookup, Rules, Store, Table};
 use crate::status::Status;
 
@@ -41,6 +41,7 @@ pub struct Running {
     drain: Drain,
     table: Arc<Table>,
     released: Released,
+    reloading: Arc<Reloading>,
 }
 
 impl Running {
@@ -57,6 +58,25 @@ impl Running {
     /// All metrics of this edge, as `/metrics` shows them.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Takes over what can change at run time: certificates and keys, read again from their files. Connections live
+    /// on; handshakes that begin from now on go by it. What needs a restart is named in the log and left as it is.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
+    pub async fn reload(&self, config: Config) -> anyhow::Result<()> {
+        let reloading = self.reloading.clone();
+        tokio::task::spawn_blocking(move || reloading.take_config(&config)).await?
+    }
+
+    /// [`Running::reload`] from a configuration file.
+    ///
+    /// # Errors
+    /// As there, or the file is wrong.
+    pub async fn reload_file(&self, path: &Path) -> anyhow::Result<()> {
+        let (reloading, path) = (self.reloading.clone(), path.to_owned());
+        tokio::task::spawn_blocking(move || reloading.take_file(&path)).await?
     }
 
     /// Takes no new work, finishes what is in flight, writes what is not on disk yet. True when nothing had to be cut
@@ -100,7 +120,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
     let rules = Arc::new(config.rules());
-    let tls = tls::server_config(&config.tls.certificate, &config.tls.key, ClientAuth::None)?;
+    let reloading = Arc::new(Reloading::new(config.clone(), Handshakes::of(&config)?, &registry)?);
 
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, metrics.origin.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
@@ -129,7 +149,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         clock,
     };
     let listening = async {
-        let address = listen(config.listen, &tls, api, &http_metrics, &drain).await?;
+        let address = listen(config.listen, &reloading.tls(), api, &http_metrics, &drain).await?;
         // Last of all, so that nobody reads "ready" before agents can connect.
         let admin_address = match config.admin_listen {
             Some(admin) => Some(show(admin, status, &registry, &http_metrics, &drain).await?),
@@ -148,7 +168,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     // Who may read is not decided by what they say of it yet.
     let _access = origin_follower::start(&following, blobs.clone(), &config);
     flush_now_and_then(&table, &drain);
-    Ok(Running { address, admin_address, registry, drain, table, released })
+    Ok(Running { address, admin_address, registry, drain, table, released, reloading })
 }
 
 /// Opens what is on disk. Blocks.
@@ -195,7 +215,7 @@ async fn show(
 /// Binds TCP, then UDP with the same port, and serves on both.
 async fn listen(
     listen: SocketAddr,
-    tls: &ServerConfig,
+    tls: &ServerTls,
     api: impl Fn(u16) -> AgentApi,
     metrics: &HttpMetrics,
     drain: &Drain,

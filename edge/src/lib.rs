@@ -13,6 +13,7 @@ mod edge;
 mod metrics;
 mod origin_client;
 mod origin_follower;
+mod reload;
 mod service_table;
 mod single_flight;
 mod status;

@@ -1,9 +1,11 @@
-//! `weir-edge`: reads the configuration, starts, announces its addresses, waits, drains.
+//! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads it again), drains.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::Config;
 use weir_shared::process::{shutdown, telemetry};
 
@@ -11,6 +13,7 @@ use weir_shared::process::{shutdown, telemetry};
 ///
 /// It answers polls from a durable table of services, serves tarballs from a bounded cache of verified files, and asks
 /// its origins only for what it does not hold, once, whoever asks. SIGTERM drains it: nothing in flight is cut.
+/// SIGHUP reads the configuration and the certificate again, without dropping a connection.
 /// Logs are chosen with WEIR_LOG, for example WEIR_LOG=info,weir_edge=debug.
 #[derive(Parser)]
 #[command(version)]
@@ -37,7 +40,7 @@ async fn main() -> ExitCode {
         println!("configuration ok");
         return ExitCode::SUCCESS;
     }
-    match run(config).await {
+    match run(config, &arguments.config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
@@ -46,15 +49,24 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     telemetry::init_logs("info")?;
+    // From the first moment on: without a handler the signal would end the process.
+    let mut hangups = signal(SignalKind::hangup())?;
     let (name, drain_deadline) = (config.name.clone(), config.drain_deadline);
     let edge = weir_edge::start(config).await?;
     tracing::info!(
         %name, address = %edge.address(), admin = edge.admin_address().map(tracing::field::display),
         "the edge serves HTTP/1.1 and 2 over TCP, and HTTP/3 over UDP"
     );
-    shutdown::requested().await?;
+    let mut stop = pin!(shutdown::requested());
+    loop {
+        tokio::select! {
+            requested = stop.as_mut() => break requested?,
+            // How it went is logged and counted.
+            Some(()) = hangups.recv() => drop(edge.reload_file(file).await),
+        }
+    }
     tracing::info!(%name, "the edge drains");
     edge.drain(drain_deadline).await;
     Ok(())

@@ -132,6 +132,15 @@ impl Node {
         self.child.as_ref().map(Child::id)
     }
 
+    /// SIGHUP.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn hang_up(&self) -> anyhow::Result<()> {
+        let child = self.child.as_ref().context("the process runs")?;
+        Ok(kill_process(Pid::from_child(child), Signal::HUP)?)
+    }
+
     /// The address of the admin listener.
     pub fn admin(&self) -> SocketAddr {
         self.admin

@@ -15,5 +15,6 @@ mod generations;
 mod headers;
 mod identity;
 mod outage;
+mod reload;
 mod serving;
 mod startup;

@@ -8,6 +8,7 @@ mod kills;
 mod outages;
 mod polls;
 mod push;
+mod reload;
 mod rolling_restart;
 mod rot;
 mod site;

@@ -1,0 +1,53 @@
+//! A real edge gets SIGHUP while a real agent polls it.
+
+use std::fs;
+
+use weir_loadtest::processes::until;
+use weir_loadtest::scrape::Metrics;
+use weir_shared::process::certificates;
+
+use crate::site::{Plan, Site};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_takes_a_new_certificate_on_sighup_and_its_agent_notices_nothing() -> anyhow::Result<()> {
+    let fill = |upstream: &weir_loadtest::git_repository::GitRepository| {
+        upstream.write("deploy/prod/version", "1")?;
+        upstream.commit_and_push("one")?;
+        Ok(())
+    };
+    let mut site = Site::new(fill, Plan::default()).await?;
+    site.start().await?;
+    site.until_released("shop-prod", "version", "1").await?;
+    // While nothing was published yet it was told so.
+    let errors = async || anyhow::Ok(Metrics::read(site.agent.admin()).await?.sum("weir_agent_errors_total", &[]));
+    let errors_before = errors().await?;
+    let edge = site.path("edge.toml");
+    let configuration = fs::read_to_string(&edge)?;
+
+    // A new certificate, and a key that waits for a restart.
+    let old = fs::read(site.path("edge.pem"))?;
+    certificates::write(&site.path(""), &[])?;
+    assert_ne!(fs::read(site.path("edge.pem"))?, old);
+    fs::write(&edge, configuration.replace("disk = \"1GiB\"", "disk = \"2GiB\""))?;
+    site.edge.hang_up()?;
+    site.until_counter(&site.edge, "weir_edge_reloads_total", &["result=\"applied\""], 0.0).await?;
+    assert!(site.edge.log().contains("cache.disk"), "{}", site.edge.log());
+
+    // What makes no sense is refused, and the edge goes on.
+    fs::write(&edge, configuration.replace("[tls]", "[tsl]"))?;
+    site.edge.hang_up()?;
+    site.until_counter(&site.edge, "weir_edge_reloads_total", &["result=\"refused\""], 0.0).await?;
+    assert!(site.edge.log().contains("tsl"), "{}", site.edge.log());
+
+    let polls = |metrics: &Metrics| metrics.sum("weir_agent_polls_total", &["result=\"unchanged\""]);
+    let before = polls(&Metrics::read(site.agent.admin()).await?);
+    until("the agent has polled on", async || {
+        Metrics::read(site.agent.admin()).await.is_ok_and(|metrics| polls(&metrics) > before + 1.0)
+    })
+    .await?;
+    assert_eq!(errors().await?, errors_before, "{}", site.logs());
+    // Who comes anew is served as well.
+    assert_eq!(site.client()?.send("GET", "/v1/services/shop-prod/tarball", &[]).await?.status(), 200);
+    site.edge.terminate().await?;
+    Ok(())
+}
