@@ -1,12 +1,15 @@
 //! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor, byte for byte.
 
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use std::time::Instant;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_shared::conditional::if_none_match_tag;
 use weir_shared::name::ServiceName;
 use weir_shared::process::serve::{Body, RequestBody};
 
 use super::error::ApiError;
 use super::headers::{Lifetime, joined};
+use super::timing::Waited;
 use super::{Answer, Inner, demand};
 
 impl Inner {
@@ -15,7 +18,9 @@ impl Inner {
         request: &Request<RequestBody>,
         service: &ServiceName,
     ) -> Result<Answer, ApiError> {
+        let begun = Instant::now();
         let found = self.lookup.find(service, demand(request)).await;
+        let waited = Waited { version: begun.elapsed(), blob: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
         let tag = &found.version.values.descriptor_tag;
         let held = joined(request.headers(), &header::IF_NONE_MATCH);
@@ -30,6 +35,7 @@ impl Inner {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             *response.body_mut() = Body::Full(found.version.descriptor().bytes().clone());
         }
-        Ok(Answer { response, status: found.status })
+        let answer = Answer { response, status: found.status };
+        Ok(if request.method() == Method::GET { answer.after(waited) } else { answer })
     }
 }

@@ -5,6 +5,7 @@ mod descriptor;
 mod error;
 mod headers;
 mod tarball;
+mod timing;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use weir_shared::route::Route;
 use self::error::ApiError;
 use self::headers::Rendered;
 use self::tarball::Which;
+use self::timing::Waited;
 use crate::blob_cache::BlobCache;
 use crate::metrics::ApiMetrics;
 use crate::service_table::{Demand, Lookup};
@@ -40,6 +42,16 @@ struct Inner {
 struct Answer {
     response: Response<Body>,
     status: CacheStatus,
+}
+
+impl Answer {
+    /// Notes what it waited for, when it was not at hand.
+    fn after(mut self, waited: Waited) -> Self {
+        if matches!(self.status, CacheStatus::Forwarded { .. }) {
+            self.response.extensions_mut().insert(waited);
+        }
+        self
+    }
 }
 
 impl AgentApi {
@@ -75,6 +87,7 @@ impl Handler for AgentApi {
             }
             Err(error) => (error.into_response(), "error"),
         };
+        timing::write(&mut response, cache);
         api.metrics.answered(label, request.method(), cache, response.status());
         api.alternative(request.version(), &mut response);
         response

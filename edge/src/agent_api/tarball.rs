@@ -1,6 +1,7 @@
 //! `GET` and `HEAD` of `/v1/services/{service}/tarball` and `/v1/services/{service}/tarballs/{digest}`.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_shared::cache_status::{CacheStatus, Forward};
@@ -12,6 +13,7 @@ use weir_shared::range::content_range;
 use super::conditions::{Decision, decide};
 use super::error::ApiError;
 use super::headers::{Lifetime, joined};
+use super::timing::Waited;
 use super::{Answer, Inner, demand, is_forced};
 use crate::blob_cache::{self, FillError, Obtained, Source, Wanted};
 use crate::service_table::{Demand, Found, LookupError};
@@ -42,7 +44,9 @@ impl Which {
 
 impl Inner {
     pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
+        let begun = Instant::now();
         let mut found = self.find(which, demand(request)).await?;
+        let version = begun.elapsed();
         let mut asked_again = false;
         loop {
             let (form, decision) = select(request, &found, which)?;
@@ -61,7 +65,8 @@ impl Inner {
             match self.blobs.get(wanted, is_forced(request)).await {
                 Ok(obtained) => {
                     self.lookup.was_read(which.service(), form.stored.encoding);
-                    return self.sent(&found, which, &form, part, &obtained);
+                    let waited = Waited { version, blob: Some(begun.elapsed().saturating_sub(version)) };
+                    return Ok(self.sent(&found, which, &form, part, &obtained)?.after(waited));
                 }
                 // The representations of a version come and go: the descriptor that is held may be out of date.
                 Err(FillError::NotFound) if !asked_again => asked_again = true,

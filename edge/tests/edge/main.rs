@@ -13,6 +13,7 @@ mod following;
 mod freshness;
 mod generations;
 mod headers;
+mod http_semantics;
 mod identity;
 mod outage;
 mod reload;
