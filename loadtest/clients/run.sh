@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Clients that others wrote, against a real origin and edge: curl (OpenSSL's QUIC, nghttp3, nghttp2), niquests (qh3)
+# and headless Chromium. One line per check; the first that fails ends it with status 1.
+#
+# run.sh [DIRECTORY]: where the binaries are; without it they are built. On Debian 12, as root: what is missing is
+# installed (apt-get, debootstrap, pip). The clients are kept below target/clients.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-target}
+binaries=${1:-$target/debug}
+clients=$(mkdir -p "$target/clients" && cd "$target/clients" && pwd)
+trixie=$clients/trixie
+venv=$clients/venv
+SINGLE_REQUESTS=300
+
+check() { printf 'ok   %s\n' "$*"; }
+fail() { printf 'FAIL %s\n' "$*" >&2; tail -n 20 "$work"/*.log >&2 || true; exit 1; }
+
+install() {
+    local missing=()
+    command -v debootstrap >/dev/null || missing+=(debootstrap)
+    command -v chromium-headless-shell >/dev/null || missing+=(chromium-headless-shell)
+    command -v openssl >/dev/null || missing+=(openssl)
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+    if ((${#missing[@]})); then
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+    fi >/dev/null
+    if ! [ -e "$trixie/complete" ]; then
+        # Debian 13 has a curl that speaks HTTP/3; Debian 12 has not.
+        rm -rf "$trixie"
+        debootstrap --variant=minbase --include=curl,ca-certificates trixie "$trixie" >/dev/null
+        touch "$trixie/complete"
+    fi
+    if ! [ -e "$venv/complete" ]; then
+        python3 -m venv --clear "$venv"
+        "$venv/bin/pip" install --quiet 'niquests==3.21.*'
+        touch "$venv/complete"
+    fi
+}
+
+# A certificate for the edge without a URI among its names: niquests refuses those.
+edge_certificate() {
+    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$work/server.key" -subj /CN=edge \
+        -out "$work/server.csr" 2>/dev/null
+    openssl x509 -req -in "$work/server.csr" -CA "$work/ca.pem" -CAkey "$work/ca.key" -days 7 -out "$work/server.pem" \
+        -extfile <(printf 'subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n') 2>/dev/null
+}
+
+site() {
+    git init --quiet --initial-branch=main "$work/upstream"
+    head -c 3000000 /dev/urandom >"$work/upstream/file"
+    git -C "$work/upstream" add file
+    git -C "$work/upstream" -c user.name=weir -c user.email=weir@example.org commit --quiet --message=file
+    "$binaries/weir" certificates --out "$work" >/dev/null
+    edge_certificate
+    cat >"$work/origin.toml" <<TOML
+name = "origin-1"
+listen = "127.0.0.1:$origin_port"
+data_dir = "origin-data"
+tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
+repository = [{ name = "shop", url = "$work/upstream" }]
+service = [{ name = "shop", repository = "shop" }]
+TOML
+    cat >"$work/edge.toml" <<TOML
+name = "edge-1"
+listen = "127.0.0.1:$port"
+admin_listen = "127.0.0.1:$admin_port"
+tls = { certificate = "server.pem", key = "server.key" }
+cache = { dir = "edge-cache" }
+freshness = { fresh = "1h" }
+origin = [{ url = "https://127.0.0.1:$origin_port", ca = "ca.pem", client_certificate = "edge-client.pem", client_key = "edge-client.key" }]
+TOML
+    "$binaries/weir-origin" --config "$work/origin.toml" 2>"$work/origin.log" & pids+=($!)
+    "$binaries/weir-edge" --config "$work/edge.toml" 2>"$work/edge.log" & pids+=($!)
+    curl -s --retry 60 --retry-delay 1 --retry-all-errors --max-time 90 --fail -o "$work/descriptor.json" \
+        --cacert "$work/ca.pem" "$url/v1/services/shop" || fail "the edge serves the descriptor"
+    curl -sS --fail --cacert "$work/ca.pem" -o "$work/tarball" "$tarball"
+    digest=$(grep -o 'b3-[0-9a-f]\{64\}' "$work/descriptor.json" | head -n 1)
+}
+
+# requests PROTOCOL: how many requests of it the edge has answered.
+requests() {
+    curl -sS --fail "http://127.0.0.1:$admin_port/metrics" |
+        awk -v p="listener=\"agents\",method=\"[A-Z]*\",protocol=\"$1\"" '/^weir_http_requests_total/ && $0 ~ p { n += $2 } END { print n + 0 }'
+}
+
+trixie_curl() { timeout 120 chroot "$trixie" "$@"; }
+
+curl_checks() {
+    local inside=/tmp/weir-clients version flag got
+    mkdir -p "$trixie$inside"
+    cp "$work/ca.pem" "$trixie$inside/ca.pem"
+    for version in 3 2 1.1; do
+        flag=--http$version
+        [ "$version" = 3 ] && flag=--http3-only
+        # Each in a process of its own: each on its own connection.
+        got=$(trixie_curl bash -c '
+            for ((i = 0; i < '$SINGLE_REQUESTS'; i++)); do
+                curl '$flag' -sS --max-time 10 --cacert '$inside'/ca.pem -I -o /dev/null \
+                    -H "If-None-Match: \"'"$digest"'\"" -w "%{http_code} %{http_version}\n" '"$tarball"' || echo failed
+            done' | sort | uniq -c | sed 's/^ *//')
+        [ "$got" = "$SINGLE_REQUESTS 304 $version" ] || fail "curl, HTTP/$version: $SINGLE_REQUESTS polls gave: $got"
+        check "curl 8.14, HTTP/$version: $SINGLE_REQUESTS polls, each on its own connection, all 304"
+        trixie_curl curl "$flag" -sS --max-time 30 --cacert $inside/ca.pem -o $inside/body "$tarball"
+        cmp -s "$trixie$inside/body" "$work/tarball" || fail "curl, HTTP/$version: the tarball differs"
+        check "curl 8.14, HTTP/$version: the tarball is whole"
+        trixie_curl curl "$flag" -sS --max-time 30 --cacert $inside/ca.pem -H 'Accept-Encoding: zstd' -r 0-999999 \
+            -o $inside/one "$tarball"
+        trixie_curl curl "$flag" -sS --max-time 30 --cacert $inside/ca.pem -H 'Accept-Encoding: zstd' -r 1000000- \
+            -o $inside/two "$tarball"
+        trixie_curl curl "$flag" -sS --max-time 30 --cacert $inside/ca.pem -H 'Accept-Encoding: zstd' -o $inside/all "$tarball"
+        cat "$trixie$inside/one" "$trixie$inside/two" | cmp -s - "$trixie$inside/all" || fail "curl, HTTP/$version: ranges"
+        check "curl 8.14, HTTP/$version: two ranges make the whole"
+    done
+}
+
+chromium_check() {
+    local pin before after page
+    pin=$(openssl x509 -in "$work/server.pem" -pubkey -noout | openssl pkey -pubin -outform der |
+        openssl dgst -sha256 -binary | base64)
+    before="$(requests h1) $(requests h2)" h3_before=$(requests h3)
+    page=$(timeout 60 chromium-headless-shell --no-sandbox --disable-gpu --user-data-dir="$work/chromium" \
+        --host-resolver-rules="MAP edge.test 127.0.0.1" --origin-to-force-quic-on="edge.test:$port" \
+        --ignore-certificate-errors-spki-list="$pin" \
+        --dump-dom "https://edge.test:$port/v1/services/shop" 2>"$work/chromium.log") || fail "chromium ended with an error"
+    after="$(requests h1) $(requests h2)"
+    [[ $page == *"$digest"* ]] || fail "chromium shows: ${page:0:300}"
+    [ "$before" = "$after" ] && (($(requests h3) > h3_before)) || fail "chromium did not come over HTTP/3"
+    check "$(chromium-headless-shell --version 2>/dev/null | cut -d' ' -f1-2 || true), HTTP/3: the descriptor"
+}
+
+begun=$SECONDS
+work=$(mktemp -d)
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null; wait 2>/dev/null; rm -rf "$work"' EXIT
+# Below those of outgoing connections.
+port=$((20000 + $$ % 4000 * 3)) origin_port=$((port + 1)) admin_port=$((port + 2))
+url=https://localhost:$port
+tarball=$url/v1/services/shop/tarball
+(($#)) || cargo build --quiet --locked -p weir -p weir-origin -p weir-edge
+install
+site
+curl_checks
+timeout 120 "$venv/bin/python" loadtest/clients/niquests_checks.py "$url" "$work/ca.pem" "$digest" || fail "niquests"
+chromium_check
+check "all of it took $((SECONDS - begun)) s"
