@@ -50,7 +50,7 @@ const MAX_PENDING_RESETS: usize = 20;
 const MAX_ERROR_RESETS: usize = 128;
 
 /// What is held of an HTTP/2 answer on its way, in bytes.
-const MAX_SEND_BUFFER: usize = 1 << 20;
+const MAX_SEND_BUFFER: usize = 256 << 10;
 
 /// The properties of a TCP listener.
 #[derive(Debug, Clone)]
