@@ -4,6 +4,7 @@
 //! crates use it. The modules at the top are *the protocol* and pure: no I/O, no clock. [`process`] is the skeleton:
 //! serving HTTP, TLS, configuration, telemetry, shutdown.
 
+pub mod access_list;
 pub mod cache_status;
 pub mod commit_id;
 pub mod conditional;
@@ -13,6 +14,7 @@ pub mod encoding;
 pub mod entry_path;
 pub mod event;
 pub mod name;
+pub mod name_glob;
 pub mod piece;
 pub mod problem;
 pub mod process;
@@ -20,3 +22,4 @@ pub mod range;
 pub mod route;
 pub mod service_glob;
 mod text_form;
+pub mod token;

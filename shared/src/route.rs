@@ -66,6 +66,18 @@ impl Route {
         }
     }
 
+    /// The service in it. None for what is named by its bytes alone.
+    pub fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Route::Service(service)
+            | Route::Tarball(service)
+            | Route::TarballVersion(service, _)
+            | Route::Version(service, _)
+            | Route::Gzip(service, _) => Some(service),
+            Route::Blob(_) | Route::Pieces(_) => None,
+        }
+    }
+
     /// The value of a metric's label: one per shape, never a name.
     pub fn label(&self) -> &'static str {
         match self {

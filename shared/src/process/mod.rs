@@ -1,5 +1,6 @@
 //! The skeleton every role's process shares: configuration, TLS, serving HTTP, the admin listener, telemetry, shutdown.
 
+pub mod access_files;
 pub mod admin;
 #[cfg(feature = "certificates")]
 pub mod certificates;

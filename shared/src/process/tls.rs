@@ -40,6 +40,11 @@ pub enum TlsError {
 pub enum ClientAuth<'a> {
     /// Nobody.
     None,
+    /// Everybody, and nobody must have one. Whoever shows one that this authority did not sign gets no connection.
+    Offered {
+        /// The PEM file of the authority.
+        ca: &'a Path,
+    },
     /// Everybody: one that this authority signed. Without it there is no connection.
     Required {
         /// The PEM file of the authority.
@@ -110,10 +115,16 @@ pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>
         .expect("ring provides the default protocol versions");
     let builder = match client_auth {
         ClientAuth::None => builder.with_no_client_auth(),
-        ClientAuth::Required { ca } => {
+        ClientAuth::Offered { ca } | ClientAuth::Required { ca } => {
             let roots = Arc::new(read_roots(ca)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(|e| {
-                TlsError::Unusable { what: "the clients' authority", path: ca.to_owned(), message: e.to_string() }
+            let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+            if matches!(client_auth, ClientAuth::Offered { .. }) {
+                verifier = verifier.allow_unauthenticated();
+            }
+            let verifier = verifier.build().map_err(|e| TlsError::Unusable {
+                what: "the clients' authority",
+                path: ca.to_owned(),
+                message: e.to_string(),
             })?;
             builder.with_client_cert_verifier(verifier)
         }

@@ -1,0 +1,66 @@
+//! A deny file: `token <token id> [<end>]` or `key <key id>` a line, `#` begins a comment. The end (RFC 3339, the `exp` of
+//! the token) says from when on the line may be forgotten.
+
+use std::fmt;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{AccessList, AccessListError, lines};
+use crate::token::{IdError, KeyId, TokenId, UnixSeconds, unix_seconds};
+
+/// One line of a deny file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DenyLine {
+    /// A token is denied; with its `exp`, when that is known for sure.
+    Token(TokenId, Option<UnixSeconds>),
+    /// A key is revoked, with all that it signed.
+    Key(KeyId),
+}
+
+impl DenyLine {
+    fn read(words: &[&str]) -> Result<Self, String> {
+        let wrong = |error: IdError| error.to_string();
+        match *words {
+            ["token", id] => Ok(Self::Token(id.parse().map_err(wrong)?, None)),
+            ["token", id, end] => {
+                let end = humantime::parse_rfc3339(end)
+                    .map_err(|_| format!("`{end}` is not a time such as `2026-11-20T09:30:00Z`"))?;
+                Ok(Self::Token(id.parse().map_err(wrong)?, Some(unix_seconds(end))))
+            }
+            ["key", id] => Ok(Self::Key(id.parse().map_err(wrong)?)),
+            _ => Err("expected `token <token id> [<end>]` or `key <key id>`".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for DenyLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What RFC 3339 cannot write is not worth forgetting either.
+        let end = |exp: &UnixSeconds| UNIX_EPOCH.checked_add(Duration::from_secs(*exp)).filter(|_| *exp < END_OF_TIME);
+        match self {
+            Self::Token(id, exp) => match exp.as_ref().and_then(end) {
+                Some(end) => write!(f, "token {id} {}", humantime::format_rfc3339_seconds(end)),
+                None => write!(f, "token {id}"),
+            },
+            Self::Key(id) => write!(f, "key {id}"),
+        }
+    }
+}
+
+/// The first second of the year 10000.
+const END_OF_TIME: UnixSeconds = 253_402_300_800;
+
+impl AccessList {
+    /// Adds what a deny file revokes.
+    ///
+    /// # Errors
+    /// A line is none of its kind, or there are too many.
+    pub fn add_deny_file(&mut self, text: &str) -> Result<(), AccessListError> {
+        for (line, words) in lines(text) {
+            match DenyLine::read(&words).map_err(|message| AccessListError::Line { line, message })? {
+                DenyLine::Token(id, exp) => self.deny_token(id, exp)?,
+                DenyLine::Key(id) => self.revoke_key(id)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(id: &str, byte: u8) -> PublicKey {
+    PublicKey::with_id(id.parse().unwrap(), [byte; 32])
+}
+
+fn tokens(list: &AccessList, now: UnixSeconds) -> Vec<&str> {
+    list.denied_tokens(now).map(TokenId::as_str).collect()
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let mut list = AccessList::default();
+    assert_eq!(list.json().get(), r#"{"keys":[],"revoked_keys":[],"denied_tokens":[]}"#);
+    list.add_key(key("k1", 1)).unwrap();
+    list.revoke_key("k0".parse().unwrap()).unwrap();
+    list.deny_token("t1".parse().unwrap(), Some(1_800_000_000)).unwrap();
+    list.deny_token("t2".parse().unwrap(), None).unwrap();
+    let json = list.json();
+    assert_eq!(AccessList::parse(json.get().as_bytes()), Ok(list));
+    assert!(json.get().contains(r#"{"jti":"t1","exp":1800000000},{"jti":"t2"}"#), "{json}");
+    let newer = r#"{"keys": [], "denied_tokens": [{"jti": "t1", "why": "lost"}], "more": 1}"#;
+    assert_eq!(tokens(&AccessList::parse(newer.as_bytes()).unwrap(), 0), ["t1"]);
+}
+
+#[test]
+fn files_are_read_line_by_line_and_errors_name_the_line() {
+    let mut list = AccessList::default();
+    let line = key_line(&key("k1", 1));
+    list.add_key_file(&format!("# keys of the fleet\n\n{line} # since November\r\n{line}\n")).unwrap();
+    assert_eq!(list.keys().collect::<Vec<_>>(), [&key("k1", 1)]);
+    assert_eq!(list.add_key_file(&key_line(&key("k1", 2))), Err(AccessListError::TwoKeys("k1".parse().unwrap())));
+    let lost = DenyLine::Token("t1".parse().unwrap(), Some(1_800_000_000));
+    assert_eq!(lost.to_string(), "token t1 2027-01-15T08:00:00Z");
+    list.add_deny_file(&format!("{lost}\ntoken t2 # a laptop\nkey k0\n")).unwrap();
+    assert_eq!(list.revoked_keys().map(KeyId::as_str).collect::<Vec<_>>(), ["k0"]);
+    assert_eq!(tokens(&list, 1_800_000_000), ["t1", "t2"]);
+    assert_eq!(DenyLine::Token("t".parse().unwrap(), Some(u64::MAX)).to_string(), "token t");
+    for (text, expected) in [
+        ("\nk1", "line 2: expected `<key id> <public key>`"),
+        ("k1 short", "line 1: `short` is not an Ed25519 public key"),
+        ("k/1 x", "line 1: `k/1` is not the id of a key"),
+    ] {
+        let error = AccessList::default().add_key_file(text).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    for (text, expected) in [
+        ("t1", "line 1: expected `token <token id> [<end>]`"),
+        ("token t1\ntoken t2 tomorrow", "line 2: `tomorrow` is not a time"),
+        ("key k/1", "line 1: `k/1` is not the id of a key"),
+    ] {
+        let error = AccessList::default().add_deny_file(text).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_denial_is_kept_as_long_as_the_latest_word_says() {
+    let mut list = AccessList::default();
+    let id = || "t1".parse().unwrap();
+    list.deny_token(id(), Some(100)).unwrap();
+    list.deny_token(id(), Some(50)).unwrap();
+    assert_eq!(tokens(&list, 100), ["t1"], "the leeway of clocks");
+    assert!(tokens(&list, 160).is_empty());
+    list.deny_token(id(), None).unwrap();
+    list.deny_token(id(), Some(50)).unwrap();
+    assert_eq!(tokens(&list, u64::MAX), ["t1"]);
+}
+
+#[test]
+fn every_kind_has_a_bound_and_the_whole_within_them_is_read() {
+    let mut list = AccessList::default();
+    let long = |i: usize| format!("{i:x>64}");
+    for i in 0..MAX_KEYS {
+        list.add_key(key(&long(i), 1)).unwrap();
+    }
+    for i in 0..MAX_REVOKED_KEYS {
+        list.revoke_key(long(i).parse().unwrap()).unwrap();
+    }
+    for i in 0..MAX_DENIED_TOKENS {
+        list.deny_token(long(i).parse().unwrap(), Some(u64::MAX)).unwrap();
+    }
+    let too_many = |result: Result<(), AccessListError>| matches!(result, Err(AccessListError::TooMany { .. }));
+    assert!(too_many(list.add_key(key("one-more", 1))));
+    assert!(too_many(list.revoke_key("one-more".parse().unwrap())));
+    assert!(too_many(list.deny_token("one-more".parse().unwrap(), None)));
+    assert_eq!(AccessList::parse(list.json().get().as_bytes()), Ok(list));
+    let long = " ".repeat(MAX_ACCESS_LIST_BYTES + 1);
+    assert_eq!(AccessList::parse(long.as_bytes()), Err(AccessListError::TooLarge(long.len())));
+}
+
+proptest! {
+    #[test]
+    fn no_document_panics(
+        json in r#"\{("(keys|revoked_keys|denied_tokens)":\[("a"|\{"(kid|jti|x|exp)":("a"|-?[0-9]{1,20})\}|,){0,4}\],?){0,3}\}"#,
+        text in "((token|key|#| |t1|2026-11-20T09:30:00Z|\n){0,12}|.{0,60})",
+    ) {
+        if let Ok(list) = AccessList::parse(json.as_bytes()) {
+            prop_assert_eq!(AccessList::parse(list.json().get().as_bytes()), Ok(list));
+        }
+        let mut list = AccessList::default();
+        let _ = list.add_key_file(&text);
+        let _ = list.add_deny_file(&text);
+        prop_assert_eq!(AccessList::parse(list.json().get().as_bytes()), Ok(list));
+    }
+
+    #[test]
+    fn what_a_line_says_is_what_is_written(id in "[A-Za-z0-9._~:-]{1,64}", exp in proptest::option::of(0u64..253_402_300_800)) {
+        let line = DenyLine::Token(id.parse().unwrap(), exp);
+        let words: Vec<_> = line.to_string().split(' ').map(str::to_owned).collect();
+        let mut list = AccessList::default();
+        list.add_deny_file(&line.to_string()).unwrap();
+        prop_assert_eq!(words.len(), 2 + usize::from(exp.is_some()));
+        let mut expected = AccessList::default();
+        expected.deny_token(id.parse().unwrap(), exp).unwrap();
+        prop_assert_eq!(list, expected);
+    }
+}
