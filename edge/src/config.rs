@@ -1,5 +1,7 @@
 //! `edge.toml`: every key, its default, and what is refused.
 
+mod auth;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use weir_shared::service_glob::ServiceGlob;
 
 use crate::service_table::Rules;
 use crate::service_table::freshness::Parameters;
+
+pub use auth::{AuthConfig, AuthMode, CertificateRule};
 
 /// The least of `[push] ask_interval`.
 const LEAST_ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,27 +65,6 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// PEM file of its key.
     pub key: PathBuf,
-}
-
-/// `[auth]`: who may read.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AuthConfig {
-    /// How a reader proves itself.
-    #[serde(default)]
-    pub mode: AuthMode,
-    /// Lets an edge in open mode listen beyond loopback.
-    #[serde(default)]
-    pub allow_anonymous: bool,
-}
-
-/// How a reader proves itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuthMode {
-    /// Not at all: whoever connects may read.
-    #[default]
-    Open,
 }
 
 /// `[cache]`: where and how much is kept.
@@ -338,7 +321,7 @@ impl Config {
     pub(crate) fn rules(&self) -> Rules {
         let of_some = self.freshness_for.iter();
         let of_some = of_some.map(|some| (some.services.clone(), some.over(&self.freshness).parameters()));
-        Rules::new(of_some, self.freshness.parameters())
+        Rules::new(of_some, self.freshness.parameters(), self.auth.mode == AuthMode::Required)
     }
 
     /// Reads a file, makes its paths absolute or relative to its own folder, and checks that the whole makes sense.
@@ -352,6 +335,7 @@ impl Config {
         for origin in &mut config.origins {
             paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);
         }
+        paths.extend(config.auth.paths());
         for path in paths {
             resolve(base, path);
         }
@@ -365,10 +349,11 @@ impl Config {
     /// The values make no sense together; the message names the key and what it should be.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::invalid(message));
+        self.auth.validate()?;
         if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
             return Err(ConfigError::invalid(format!(
-                "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: listen on \
-                 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
+                "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: set mode = \
+                 \"required\", listen on 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
                 self.listen
             )));
         }

@@ -12,6 +12,7 @@ use weir_shared::process::admin::Admin;
 use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
 
+use crate::access::{Access, HeardFile};
 use crate::agent_api::AgentApi;
 use crate::blob_cache::{BlobCache, Directory};
 use crate::clock::Clock;
@@ -120,11 +121,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
     let rules = Arc::new(config.rules());
-    let reloading = Arc::new(Reloading::new(config.clone(), Handshakes::of(&config)?, &registry)?);
+    let reloading = Arc::new(Reloading::new(config.clone(), Handshakes::of(&config.tls, &config.auth)?, &registry)?);
 
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, metrics.origin.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
-    let (table, blobs, released) = {
+    let (table, blobs, heard, released) = {
         let (config, origins, metrics, drain) = (config.clone(), origins.clone(), metrics.clone(), drain.clone());
         let rules = rules.clone();
         tokio::task::spawn_blocking(move || load(&config, &origins, rules, clock, &metrics, &drain)).await??
@@ -139,8 +140,20 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         drain: drain.clone(),
     };
     metrics.cache.observe_use(&registry, blobs.gauge_setter())?;
+    let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
+    let access = Access::start(&config.auth, names, heard, &registry, &drain).await;
+    let access = match access {
+        Ok(access) => access,
+        Err(error) => {
+            drain.cut().await;
+            return Err(error);
+        }
+    };
 
-    let api = |port| AgentApi::new(&config.name, port, lookup.clone(), blobs.clone(), metrics.api.clone(), &drain);
+    let api = |port| {
+        let (lookup, blobs, access) = (lookup.clone(), blobs.clone(), access.clone());
+        AgentApi::new(&config.name, port, lookup, blobs, access, metrics.api.clone(), &drain)
+    };
     let status = Status {
         name: config.name.to_string(),
         table: table.clone(),
@@ -179,18 +192,19 @@ fn load(
     clock: Clock,
     metrics: &Metrics,
     drain: &Drain,
-) -> anyhow::Result<(Arc<Table>, BlobCache, Released)> {
+) -> anyhow::Result<(Arc<Table>, BlobCache, HeardFile, Released)> {
     let dir = &config.cache.dir;
     let cannot = || format!("cannot use [cache] dir {}", dir.display());
     let (lock, released) = DirectoryLock::take(dir).with_context(cannot)?;
     let directory = Directory::open(dir, lock.clone()).with_context(cannot)?;
+    let heard = HeardFile::new(dir, lock.clone());
     let store = Store::open(&dir.join("table.redb"), lock).with_context(cannot)?;
     let services = config.cache.services;
     let table =
         Table::load(store, services, origins.clone(), rules, clock, metrics.table.clone()).with_context(cannot)?;
     let blobs = BlobCache::open(directory, &config.cache, origins.clone(), clock, metrics.clone(), drain)
         .with_context(cannot)?;
-    Ok((Arc::new(table), blobs, released))
+    Ok((Arc::new(table), blobs, heard, released))
 }
 
 /// Serves `/status` and its neighbours.

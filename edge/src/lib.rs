@@ -1,9 +1,10 @@
 //! The edge: the cache between agents and origins.
 //!
-//! [`start`] composes it: `agent_api` answers agents from the `service_table` (what each service is now) and the
+//! [`start`] composes it: `agent_api` answers agents, to whom `access` opens a service or does not, from the `service_table` (what each service is now) and the
 //! `blob_cache` (the bytes); what they do not hold they ask of origins through `origin_client`, once per service and
 //! once per blob, whoever asks (`single_flight`). What origins tell by themselves arrives through `origin_follower`.
 
+mod access;
 mod agent_api;
 mod blob_cache;
 mod clock;

@@ -386,9 +386,9 @@ impl OriginMetrics {
 }
 
 /// Gauges whose values are looked up when they are collected.
-struct Observed {
-    gauges: Vec<IntGauge>,
-    refresh: Box<dyn Fn() + Send + Sync>,
+pub(crate) struct Observed {
+    pub(crate) gauges: Vec<IntGauge>,
+    pub(crate) refresh: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Collector for Observed {

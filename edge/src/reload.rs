@@ -13,7 +13,7 @@ use weir_shared::process::metric_families::MetricFamilies;
 use weir_shared::process::serve::ServerTls;
 use weir_shared::process::tls::{self, ClientAuth, TlsError};
 
-use crate::config::Config;
+use crate::config::{AuthConfig, Config, TlsConfig};
 
 /// The sections and keys that are taken over; a file they name is read again whether its name changed or not. All
 /// others wait for a restart.
@@ -31,9 +31,11 @@ impl Handshakes {
     ///
     /// # Errors
     /// One cannot be read, or they do not fit each other.
-    pub(crate) fn of(config: &Config) -> Result<Self, TlsError> {
-        let tls = tls::server_config(&config.tls.certificate, &config.tls.key, ClientAuth::None)?;
-        Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
+    pub(crate) fn of(own: &TlsConfig, auth: &AuthConfig) -> Result<Self, TlsError> {
+        // A certificate is asked of everybody and demanded of nobody: browsers and holders of tokens have none.
+        let client_auth = auth.client_ca.as_deref().map_or(ClientAuth::None, |ca| ClientAuth::Offered { ca });
+        let tls = tls::server_config(&own.certificate, &own.key, client_auth)?;
+        Ok(Self { tls, not_after: tls::not_after(&own.certificate)? })
     }
 
     fn has_ended(&self) -> bool {
@@ -115,7 +117,7 @@ impl Reloading {
     }
 
     fn apply(&self, config: &Config) -> anyhow::Result<()> {
-        let handshakes = Handshakes::of(config)?;
+        let handshakes = Handshakes::of(&config.tls, &self.started_with.auth)?;
         if handshakes.has_ended() {
             let file = config.tls.certificate.display();
             anyhow::bail!("the certificate {file} has ended: agents would refuse it");

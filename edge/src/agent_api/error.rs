@@ -9,6 +9,7 @@ use weir_shared::problem::Problem;
 use weir_shared::process::serve::Body;
 use weir_shared::route::RouteError;
 
+use crate::access::Refusal;
 use crate::blob_cache::FillError;
 use crate::origin_client::OriginError;
 use crate::service_table::LookupError;
@@ -19,6 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Why an agent does not get what it asked for.
 #[derive(Debug)]
 pub(super) enum ApiError {
+    Unauthorized(Refusal),
     NoSuchPath,
     Malformed(String),
     MethodNotAllowed,
@@ -43,6 +45,7 @@ impl From<RouteError> for ApiError {
 impl ApiError {
     pub(super) fn into_response(self) -> Response<Body> {
         let extra = match &self {
+            ApiError::Unauthorized(refusal) => Some((header::WWW_AUTHENTICATE, challenge(*refusal))),
             ApiError::MethodNotAllowed => Some((header::ALLOW, HeaderValue::from_static("GET, HEAD"))),
             ApiError::Unsatisfiable { length } => Some((
                 header::CONTENT_RANGE,
@@ -57,6 +60,9 @@ impl ApiError {
 
     fn problem(self) -> Problem {
         match self {
+            ApiError::Unauthorized(refusal) => {
+                Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "The reader is not known", refusal.reason())
+            }
             ApiError::NoSuchPath => Problem::no_such_path(),
             ApiError::Malformed(reason) => Problem::malformed(reason),
             ApiError::MethodNotAllowed => Problem::method_not_allowed(),
@@ -93,6 +99,18 @@ impl ApiError {
                     .about("service", &service)
                     .retry_after(RETRY_AFTER)
             }
+        }
+    }
+}
+
+/// What is asked for (RFC 6750 section 3): whoever showed nothing is told no error.
+fn challenge(refusal: Refusal) -> HeaderValue {
+    match refusal {
+        Refusal::NoCredential => HeaderValue::from_static("Bearer realm=\"weir\""),
+        bad => {
+            let reason = bad.reason();
+            let text = format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{reason}\"");
+            HeaderValue::try_from(text).expect("reasons are visible ASCII")
         }
     }
 }

@@ -38,11 +38,16 @@ pub(super) struct Rendered {
 }
 
 impl Rendered {
-    pub(super) fn new(name: &NodeName, port: u16) -> Self {
+    /// `private`: an answer is for the one who proved itself, and no shared cache may keep it.
+    pub(super) fn new(name: &NodeName, port: u16, private: bool) -> Self {
         let value = |text: String| HeaderValue::try_from(text).expect("names and numbers are visible ASCII");
         Self {
             alt_svc: value(format!("h3=\":{port}\"; ma={ALT_SVC_MAX_AGE}")),
-            immutable: HeaderValue::from_static("max-age=31536000, immutable"),
+            immutable: HeaderValue::from_static(if private {
+                "private, max-age=31536000, immutable"
+            } else {
+                "max-age=31536000, immutable"
+            }),
             vary: HeaderValue::from_static("Accept-Encoding, Available-Dictionary"),
             hit: value(CacheStatus::Hit { stale_for: 0 }.header(name.as_str())),
             name: name.to_string(),

@@ -20,6 +20,7 @@ use self::error::ApiError;
 use self::headers::Rendered;
 use self::tarball::Which;
 use self::timing::Waited;
+use crate::access::{Access, Decision};
 use crate::blob_cache::BlobCache;
 use crate::metrics::ApiMetrics;
 use crate::service_table::{Demand, Lookup};
@@ -33,9 +34,19 @@ pub(crate) struct AgentApi {
 struct Inner {
     lookup: Lookup,
     blobs: BlobCache,
+    access: Access,
     metrics: ApiMetrics,
     rendered: Rendered,
     drain: Drain,
+}
+
+/// Whether the reader may see the service that it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// It may.
+    Seen,
+    /// It may not: for this reader there is no such service.
+    Unseen,
 }
 
 /// A response, and what the cache did for it.
@@ -61,22 +72,27 @@ impl AgentApi {
         port: u16,
         lookup: Lookup,
         blobs: BlobCache,
+        access: Access,
         metrics: ApiMetrics,
         drain: &Drain,
     ) -> Self {
-        let rendered = Rendered::new(name, port);
-        Self { inner: Arc::new(Inner { lookup, blobs, metrics, rendered, drain: drain.clone() }) }
+        let rendered = Rendered::new(name, port, access.needs_credentials());
+        Self { inner: Arc::new(Inner { lookup, blobs, access, metrics, rendered, drain: drain.clone() }) }
     }
 }
 
 impl Handler for AgentApi {
-    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.inner;
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);
-        let answered = match route {
-            Ok(route) => api.answer(&request, route).await,
-            Err(error) => Err(error.into()),
+        // Before anything is looked up, and before anything is said of the path.
+        let service = route.as_ref().ok().and_then(Route::service);
+        let answered = match (api.access.decide(request.headers(), &peer, service), route) {
+            (Decision::Unauthorized(refusal), _) => Err(ApiError::Unauthorized(refusal)),
+            (_, Err(error)) => Err(error.into()),
+            (Decision::Allowed(_), Ok(route)) => api.answer(&request, route, Sight::Seen).await,
+            (Decision::Unseen, Ok(route)) => api.answer(&request, route, Sight::Unseen).await,
         };
         let (mut response, cache) = match answered {
             Ok(Answer { response, status }) => {
@@ -102,10 +118,13 @@ fn stale_seconds(status: &CacheStatus) -> u64 {
 }
 
 impl Inner {
-    async fn answer(&self, request: &Request<RequestBody>, route: Route) -> Result<Answer, ApiError> {
+    async fn answer(&self, request: &Request<RequestBody>, route: Route, sight: Sight) -> Result<Answer, ApiError> {
         let which = match route {
             Route::Service(service) => {
                 only_reading(request)?;
+                if sight == Sight::Unseen {
+                    return Err(Which::Current(service).absent());
+                }
                 return self.descriptor(request, &service).await;
             }
             Route::Tarball(service) => Which::Current(service),
@@ -116,6 +135,9 @@ impl Inner {
             }
         };
         only_reading(request)?;
+        if sight == Sight::Unseen {
+            return Err(which.absent());
+        }
         self.tarball(request, &which).await
     }
 

@@ -34,6 +34,14 @@ impl Which {
         }
     }
 
+    /// What is said when there is no such thing, or when the reader may not see it: the two look alike.
+    pub(super) fn absent(&self) -> ApiError {
+        match self {
+            Which::Current(service) => ApiError::Lookup(service.clone(), LookupError::Absent),
+            Which::Version(service, digest) => ApiError::NoSuchVersion(service.clone(), *digest),
+        }
+    }
+
     fn lifetime(&self) -> Lifetime {
         match self {
             Which::Current(_) => Lifetime::Current,
@@ -84,9 +92,9 @@ impl Inner {
             },
             Which::Version(service, digest) => self.lookup.find_version(service, digest, demand).await,
         };
-        found.map_err(|error| match (which, error) {
-            (Which::Version(service, digest), LookupError::Absent) => ApiError::NoSuchVersion(service.clone(), *digest),
-            (_, error) => ApiError::Lookup(which.service().clone(), error),
+        found.map_err(|error| match error {
+            LookupError::Absent => which.absent(),
+            error => ApiError::Lookup(which.service().clone(), error),
         })
     }
 

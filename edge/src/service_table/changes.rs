@@ -305,7 +305,7 @@ mod tests {
         let (lock, _) = DirectoryLock::take(path.parent().unwrap()).unwrap();
         let store = Store::open(path, lock).unwrap();
         let origins = Arc::new(Origins::new(Vec::new()));
-        let rules = Arc::new(Rules::new([], parameters));
+        let rules = Arc::new(Rules::new([], parameters, false));
         Arc::new(Table::load(store, bound, origins, rules, Clock::begin(), metrics).unwrap())
     }
 

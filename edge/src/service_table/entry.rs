@@ -231,7 +231,7 @@ pub(super) mod tests {
             wait: Duration::from_secs(2),
             stale_if_error: None,
         };
-        let rule = Rules::new([], parameters).of(&"shop".parse().unwrap()).clone();
+        let rule = Rules::new([], parameters, false).of(&"shop".parse().unwrap()).clone();
         let version = version.map(|version| Arc::new(Version::new(version)));
         Entry::new(version, (5, 2), Some(0), rule, Usage::new(now), now)
     }

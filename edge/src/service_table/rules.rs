@@ -25,17 +25,24 @@ pub(crate) struct Rules {
 }
 
 impl Rule {
-    fn new(parameters: Parameters) -> Arc<Self> {
-        let cache_control = HeaderValue::try_from(parameters.cache_control()).expect("words and numbers");
+    fn new(parameters: Parameters, private: bool) -> Arc<Self> {
+        let lifetime = parameters.cache_control();
+        let cache_control = if private { format!("private, {lifetime}") } else { lifetime };
+        let cache_control = HeaderValue::try_from(cache_control).expect("words and numbers");
         Arc::new(Self { parameters, cache_control })
     }
 }
 
 impl Rules {
-    /// `of_some` in the order in which they are tried.
-    pub(crate) fn new(of_some: impl IntoIterator<Item = (ServiceGlob, Parameters)>, of_all_others: Parameters) -> Self {
-        let of_some = of_some.into_iter().map(|(services, parameters)| (services, Rule::new(parameters)));
-        Self { of_some: of_some.collect(), of_all_others: Rule::new(of_all_others) }
+    /// `of_some` in the order in which they are tried. `private`: answers are for the one who proved itself, and no shared
+    /// cache may keep them.
+    pub(crate) fn new(
+        of_some: impl IntoIterator<Item = (ServiceGlob, Parameters)>,
+        of_all_others: Parameters,
+        private: bool,
+    ) -> Self {
+        let of_some = of_some.into_iter().map(|(services, parameters)| (services, Rule::new(parameters, private)));
+        Self { of_some: of_some.collect(), of_all_others: Rule::new(of_all_others, private) }
     }
 
     /// The rule of a service.
@@ -59,7 +66,7 @@ mod tests {
             stale_if_error: None,
         };
         let rules = [("shop-prod", 1), ("shop-*", 2)].map(|(glob, fresh)| (glob.parse().unwrap(), parameters(fresh)));
-        let rules = Rules::new(rules, parameters(3));
+        let rules = Rules::new(rules, parameters(3), false);
         for (service, fresh) in [("shop-prod", 1), ("shop-test", 2), ("docs", 3)] {
             let rule = rules.of(&service.parse().unwrap());
             assert_eq!(rule.parameters, parameters(fresh), "{service}");

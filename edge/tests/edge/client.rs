@@ -55,7 +55,14 @@ pub(crate) struct Reply {
 impl Client {
     /// `version`: `h1`, `h2` or `h3`.
     pub(crate) async fn connect(version: &str, address: SocketAddr, pki: &Path) -> Self {
-        let tls = tls::client_config(&pki.join("ca.pem"), None).unwrap();
+        Self::connect_as(None, version, address, pki).await
+    }
+
+    /// With the certificate of this name, or with none.
+    pub(crate) async fn connect_as(certificate: Option<&str>, version: &str, address: SocketAddr, pki: &Path) -> Self {
+        let files = certificate.map(|name| (pki.join(format!("{name}.pem")), pki.join(format!("{name}.key"))));
+        let identity = files.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        let tls = tls::client_config(&pki.join("ca.pem"), identity).unwrap();
         let kind = match version {
             "h1" => {
                 let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();

@@ -4,6 +4,7 @@ mod client;
 mod site;
 mod test_origin;
 
+mod access;
 mod collapse;
 mod conditions;
 mod damage;

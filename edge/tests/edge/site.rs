@@ -86,6 +86,10 @@ impl Site {
         Client::connect(version, self.edge().address(), self.pki()).await
     }
 
+    pub(crate) async fn client_as(&self, certificate: &str, version: &str) -> Client {
+        Client::connect_as(Some(certificate), version, self.edge().address(), self.pki()).await
+    }
+
     /// The value of a metric, all label values summed that hold `labels`.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let families = self.edge().registry().gather();

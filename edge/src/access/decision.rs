@@ -1,0 +1,219 @@
+//! The rule: what a request shows, and what that opens.
+
+use weir_shared::name::ServiceName;
+use weir_shared::process::identity::{Identity, Role};
+use weir_shared::token::UnixSeconds;
+
+use super::credential::Credential;
+use super::standing::Standing;
+use crate::config::CertificateRule;
+
+/// What this edge's configuration says.
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
+    /// Whether a reader must prove itself.
+    pub(super) needs_credentials: bool,
+    /// What certificates open. What no rule opens is closed.
+    pub(super) certificates: Vec<CertificateRule>,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// It is answered.
+    Allowed(Proof),
+    /// The reader has proved itself, and may not see this service: it is answered as if there were none of that name.
+    Unseen,
+    /// The reader has not proved itself.
+    Unauthorized(Refusal),
+}
+
+/// What a request was allowed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// The edge is open.
+    None,
+    /// A token.
+    Token,
+    /// A client certificate.
+    Certificate,
+}
+
+/// Why a reader has not proved itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It shows neither a token nor an agent's certificate.
+    NoCredential,
+    /// What it shows is not a token of the one shape that is read.
+    Malformed,
+    /// The token's key is not known here.
+    UnknownKey,
+    /// The token's key was revoked.
+    RevokedKey,
+    /// The token's key did not sign it.
+    BadSignature,
+    /// The token's time has passed.
+    Expired,
+    /// The token's time has not come.
+    NotYetValid,
+    /// The token is on a deny list.
+    Denied,
+}
+
+impl Decision {
+    /// What an open edge decides.
+    pub(super) const OPEN: Decision = Decision::Allowed(Proof::None);
+
+    /// All decisions there are, in the order of [`index`](Self::index).
+    pub(super) const ALL: [Decision; 12] = [
+        Decision::Allowed(Proof::None),
+        Decision::Allowed(Proof::Token),
+        Decision::Allowed(Proof::Certificate),
+        Decision::Unseen,
+        Decision::Unauthorized(Refusal::NoCredential),
+        Decision::Unauthorized(Refusal::Malformed),
+        Decision::Unauthorized(Refusal::UnknownKey),
+        Decision::Unauthorized(Refusal::RevokedKey),
+        Decision::Unauthorized(Refusal::BadSignature),
+        Decision::Unauthorized(Refusal::Expired),
+        Decision::Unauthorized(Refusal::NotYetValid),
+        Decision::Unauthorized(Refusal::Denied),
+    ];
+
+    /// Its place in [`ALL`](Self::ALL).
+    pub(super) fn index(self) -> usize {
+        Self::ALL.iter().position(|each| *each == self).expect("all are there")
+    }
+
+    /// The value of a metric's label.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Decision::Allowed(Proof::None) => "open",
+            Decision::Allowed(Proof::Token) => "token",
+            Decision::Allowed(Proof::Certificate) => "certificate",
+            Decision::Unseen => "unseen",
+            Decision::Unauthorized(refusal) => refusal.as_str(),
+        }
+    }
+}
+
+impl Refusal {
+    /// The value of a metric's label.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Refusal::NoCredential => "no_credential",
+            Refusal::Malformed => "malformed",
+            Refusal::UnknownKey => "unknown_key",
+            Refusal::RevokedKey => "revoked_key",
+            Refusal::BadSignature => "bad_signature",
+            Refusal::Expired => "expired",
+            Refusal::NotYetValid => "not_yet_valid",
+            Refusal::Denied => "denied",
+        }
+    }
+
+    /// The reason in plain words, fit for a client and for a quoted string of RFC 9110.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Refusal::NoCredential => "This edge needs a bearer token or a client certificate of an agent.",
+            Refusal::Malformed => "The token cannot be read.",
+            Refusal::UnknownKey => "The token is signed with a key that is not known here.",
+            Refusal::RevokedKey => "The token is signed with a key that was revoked: a new token is needed.",
+            Refusal::BadSignature => "The signature of the token is wrong.",
+            Refusal::Expired => "The token has expired: a new one is needed.",
+            Refusal::NotYetValid => "The token is not valid yet.",
+            Refusal::Denied => "The token was revoked: a new one is needed.",
+        }
+    }
+}
+
+/// Decides. A token that is shown decides alone: a bad one is told, and not made up for by a certificate.
+pub(super) fn decide(
+    rules: &Rules,
+    standing: &Standing,
+    credential: &Credential<'_>,
+    identity: Option<&Identity>,
+    service: Option<&ServiceName>,
+    now: UnixSeconds,
+) -> Decision {
+    if !rules.needs_credentials {
+        return Decision::OPEN;
+    }
+    let (proof, opens) = match (credential, identity) {
+        (Credential::Unreadable, _) => return Decision::Unauthorized(Refusal::Malformed),
+        (Credential::Token(token), _) => match standing.claims(token, now) {
+            Ok(claims) => (Proof::Token, service.is_none_or(|service| claims.open(service))),
+            Err(refusal) => return Decision::Unauthorized(refusal),
+        },
+        (Credential::None, Some(Identity { role: Role::Agent, name })) => {
+            let rules = rules.certificates.iter().filter(|rule| rule.agents.matches(name.as_str()));
+            let mut opened = rules.flat_map(|rule| &rule.services);
+            (Proof::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
+        }
+        // Certificates of other roles open nothing here.
+        (Credential::None, _) => return Decision::Unauthorized(Refusal::NoCredential),
+    };
+    if opens { Decision::Allowed(proof) } else { Decision::Unseen }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(agents: &str, services: &[&str]) -> CertificateRule {
+        CertificateRule {
+            agents: agents.parse().unwrap(),
+            services: services.iter().map(|glob| glob.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn each_decision_has_a_place_and_a_word_of_its_own() {
+        let words: std::collections::BTreeSet<_> = Decision::ALL.into_iter().map(Decision::as_str).collect();
+        assert_eq!(words.len(), Decision::ALL.len());
+        for (place, decision) in Decision::ALL.into_iter().enumerate() {
+            assert_eq!(decision.index(), place);
+            if let Decision::Unauthorized(refusal) = decision {
+                assert!(!refusal.reason().contains(['"', '\\']), "{}", refusal.reason());
+            }
+        }
+    }
+
+    #[test]
+    fn a_certificate_opens_what_a_rule_says_and_nothing_else() {
+        let certificates = vec![rule("cluster-*", &["shop-*"]), rule("cluster-1", &["bank", "mail"])];
+        let rules = Rules { needs_credentials: true, certificates };
+        let standing = Standing::empty(1);
+        let decide = |identity: &str, service: Option<&str>| {
+            let identity: Option<Identity> = identity.parse().ok();
+            let service = service.map(|name| name.parse().unwrap());
+            decide(&rules, &standing, &Credential::None, identity.as_ref(), service.as_ref(), 0)
+        };
+        let allowed = Decision::Allowed(Proof::Certificate);
+        let stranger = Decision::Unauthorized(Refusal::NoCredential);
+        for (identity, service, expected) in [
+            ("spiffe://weir/agent/cluster-1", Some("shop-prod"), allowed),
+            ("spiffe://weir/agent/cluster-1", Some("mail"), allowed),
+            ("spiffe://weir/agent/cluster-2", Some("mail"), Decision::Unseen),
+            ("spiffe://weir/agent/laptop", Some("shop-prod"), Decision::Unseen),
+            ("spiffe://weir/agent/laptop", None, allowed),
+            ("spiffe://weir/edge/cluster-1", Some("shop-prod"), stranger),
+            ("spiffe://weir/operator/cluster-1", Some("shop-prod"), stranger),
+            ("none", Some("shop-prod"), stranger),
+            ("none", None, stranger),
+        ] {
+            assert_eq!(decide(identity, service), expected, "{identity} {service:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_token_is_not_made_up_for_by_a_certificate() {
+        let rules = Rules { needs_credentials: true, certificates: vec![rule("*", &["*"])] };
+        let agent: Identity = "spiffe://weir/agent/cluster-1".parse().unwrap();
+        let shop = "shop".parse().unwrap();
+        for credential in [Credential::Token("bad"), Credential::Token(""), Credential::Unreadable] {
+            let decision = decide(&rules, &Standing::empty(1), &credential, Some(&agent), Some(&shop), 0);
+            assert_eq!(decision, Decision::Unauthorized(Refusal::Malformed));
+        }
+    }
+}

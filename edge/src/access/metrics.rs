@@ -1,0 +1,74 @@
+//! What the decisions count.
+
+use prometheus::{IntCounter, IntGauge, Registry};
+use weir_shared::process::metric_families::MetricFamilies;
+
+use super::decision::Decision;
+use super::standing::Standing;
+use crate::metrics::Observed;
+
+/// The families of one edge's access.
+pub(super) struct AccessMetrics {
+    /// In the order of [`Decision::ALL`].
+    decisions: Vec<IntCounter>,
+    keys: IntGauge,
+    revoked_keys: IntGauge,
+    denied_tokens: IntGauge,
+    remembered_tokens: IntGauge,
+    pub(super) remembered_tokens_limit: IntGauge,
+    pub(super) files_readable: IntGauge,
+    pub(super) heard_unsaved: IntGauge,
+}
+
+impl AccessMetrics {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let family = MetricFamilies(registry);
+        let decisions = family.counters(
+            "weir_edge_authorisations_total",
+            "Requests by what was decided about their reader.",
+            &["result"],
+        )?;
+        Ok(Self {
+            decisions: Decision::ALL.iter().map(|each| decisions.with_label_values(&[each.as_str()])).collect(),
+            keys: family.gauge("weir_edge_access_keys", "Keys that verify tokens, without the revoked ones.")?,
+            revoked_keys: family.gauge("weir_edge_access_revoked_keys", "Keys that are revoked.")?,
+            denied_tokens: family.gauge("weir_edge_access_denied_tokens", "Tokens that are denied.")?,
+            remembered_tokens: IntGauge::new(
+                "weir_edge_access_remembered_tokens",
+                "Tokens whose signature was verified and need not be again.",
+            )?,
+            remembered_tokens_limit: family
+                .gauge("weir_edge_access_remembered_tokens_limit", "Tokens that are remembered at the most.")?,
+            files_readable: family.gauge(
+                "weir_edge_access_files_readable",
+                "1 while the files of keys and denials can be used; at 0 what was read last is in force.",
+            )?,
+            heard_unsaved: family.gauge(
+                "weir_edge_access_heard_unsaved",
+                "1 while what origins said of keys and denials cannot be written to disk.",
+            )?,
+        })
+    }
+
+    pub(super) fn decided(&self, decision: Decision) {
+        self.decisions[decision.index()].inc();
+    }
+
+    pub(super) fn stands(&self, standing: &Standing) {
+        let (keys, revoked, denied) = standing.sizes();
+        for (gauge, value) in [(&self.keys, keys), (&self.revoked_keys, revoked), (&self.denied_tokens, denied)] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Registers the gauge of the memory; `refresh` sets it when somebody looks.
+    pub(super) fn observe(
+        &self,
+        registry: &Registry,
+        refresh: impl Fn(&IntGauge) + Send + Sync + 'static,
+    ) -> prometheus::Result<()> {
+        let gauge = self.remembered_tokens.clone();
+        let gauges = vec![gauge.clone()];
+        registry.register(Box::new(Observed { gauges, refresh: Box::new(move || refresh(&gauge)) }))
+    }
+}

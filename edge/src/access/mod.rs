@@ -1,0 +1,220 @@
+//! Who may read what, decided before anything is looked up.
+//!
+//! [`decision`] is the rule, [`credential`] what a request shows, [`standing`] which keys verify tokens just now and what
+//! is denied. [`Access`] keeps that standing current: from this edge's own files, and from what its origins say.
+
+mod credential;
+mod decision;
+mod heard;
+mod metrics;
+mod standing;
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::SystemTime;
+
+use http::HeaderMap;
+use prometheus::Registry;
+use tokio::sync::watch;
+use weir_shared::access_list::AccessList;
+use weir_shared::name::ServiceName;
+use weir_shared::process::access_files::AccessFiles;
+use weir_shared::process::serve::Peer;
+use weir_shared::process::shutdown::Drain;
+use weir_shared::token::unix_seconds;
+
+pub(crate) use decision::{Decision, Refusal};
+pub(crate) use heard::HeardFile;
+
+use self::credential::Credential;
+use self::decision::Rules;
+use self::heard::Heard;
+use self::metrics::AccessMetrics;
+use self::standing::Standing;
+use crate::config::{AuthConfig, AuthMode};
+use crate::origin_client::OriginId;
+
+/// Decides. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Access {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    rules: Rules,
+    keys_from_origins: bool,
+    remembered_tokens: u64,
+    /// The names of the origins, by their ids.
+    origins: Vec<String>,
+    standing: RwLock<Arc<Standing>>,
+    lists: Mutex<Lists>,
+    /// What is to be on disk.
+    saved: watch::Sender<Arc<Heard>>,
+    metrics: AccessMetrics,
+}
+
+/// What the standing is made of.
+struct Lists {
+    own: Arc<AccessList>,
+    heard: Heard,
+}
+
+impl Access {
+    /// Reads the edge's own files, and begins to follow them; what origins said before the last restart is in force again
+    /// at once. `origins`: their names, by their ids.
+    ///
+    /// # Errors
+    /// One of the files cannot be used, or the name of a metric is taken.
+    pub(crate) async fn start(
+        config: &AuthConfig,
+        origins: Vec<String>,
+        file: HeardFile,
+        registry: &Registry,
+        drain: &Drain,
+    ) -> anyhow::Result<Self> {
+        let metrics = AccessMetrics::register(registry)?;
+        let files = AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() };
+        let mut own = files.follow(metrics.files_readable.clone(), drain).await?;
+        let reading = file.clone();
+        let mut heard = tokio::task::spawn_blocking(move || reading.read()).await??;
+        // What an origin said that is no longer asked is nobody's word.
+        heard.retain(|origin, _| origins.contains(origin));
+        let (saved, to_save) = watch::channel(Arc::new(heard.clone()));
+        let lists = Lists { own: own.borrow_and_update().clone(), heard };
+        let inner = Arc::new(Inner {
+            rules: Rules {
+                needs_credentials: config.mode == AuthMode::Required,
+                certificates: config.certificates.clone(),
+            },
+            keys_from_origins: config.keys_from_origins,
+            remembered_tokens: config.remembered_tokens,
+            origins,
+            standing: RwLock::new(Arc::new(Standing::empty(config.remembered_tokens))),
+            lists: Mutex::new(lists),
+            saved,
+            metrics,
+        });
+        inner.change(|_| {});
+        inner.observe(registry)?;
+        drain.spawn(heard::save(file, to_save, inner.metrics.heard_unsaved.clone(), drain.clone()));
+        let (following, begun) = (inner.clone(), drain.clone());
+        drain.spawn(async move {
+            let changes = async {
+                while own.changed().await.is_ok() {
+                    let read = own.borrow_and_update().clone();
+                    following.change(|lists| lists.own = read);
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! { () = changes => {}, () = begun.begun() => {} }
+        });
+        Ok(Self { inner })
+    }
+
+    /// Whether a reader must prove itself.
+    pub(crate) fn needs_credentials(&self) -> bool {
+        self.inner.rules.needs_credentials
+    }
+
+    /// Decides about a request for a service; or, without one, for what is no service's.
+    pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
+        let inner = &*self.inner;
+        let decision = if inner.rules.needs_credentials {
+            let standing = inner.standing();
+            let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
+            decision::decide(&inner.rules, &standing, &credential, peer.identity.as_ref(), service, now)
+        } else {
+            Decision::OPEN
+        };
+        inner.metrics.decided(decision);
+        decision
+    }
+
+    /// Takes an origin's list in the place of what it said before. In force at once, and on disk soon after.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the event stream calls it"))]
+    pub(crate) fn heard(&self, origin: OriginId, list: AccessList) {
+        let Some(name) = self.inner.origins.get(origin) else { return };
+        self.inner.change(|lists| {
+            if lists.heard.get(name) != Some(&list) {
+                tracing::info!(origin = name, "the origin says anew which keys there are and what is denied");
+                lists.heard.insert(name.clone(), list);
+                self.inner.saved.send_replace(Arc::new(lists.heard.clone()));
+            }
+        });
+    }
+}
+
+impl Inner {
+    fn standing(&self) -> Arc<Standing> {
+        self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes a list and makes the new standing of all of them.
+    fn change(&self, change: impl FnOnce(&mut Lists)) {
+        // Held to the end: of two changes the later standing has both.
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut lists);
+        let before = self.standing();
+        let after = Standing::of(
+            &lists.own,
+            &lists.heard.values(),
+            self.keys_from_origins,
+            &before,
+            self.remembered_tokens,
+            unix_seconds(SystemTime::now()),
+        );
+        self.metrics.stands(&after);
+        *self.standing.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+    }
+
+    /// Has the use of the memory of tokens looked up when somebody looks.
+    fn observe(self: &Arc<Self>, registry: &Registry) -> prometheus::Result<()> {
+        let inner = Arc::downgrade(self);
+        self.metrics.remembered_tokens_limit.set(i64::try_from(self.remembered_tokens).unwrap_or(i64::MAX));
+        self.metrics.observe(registry, move |remembered| {
+            if let Some(inner) = inner.upgrade() {
+                remembered.set(i64::try_from(inner.standing().remembered()).unwrap_or(i64::MAX));
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn list(json: &str) -> AccessList {
+        AccessList::parse(json.as_bytes()).unwrap()
+    }
+
+    async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
+        let origins = origins.iter().map(|name| (*name).to_owned()).collect();
+        Access::start(&AuthConfig::default(), origins, HeardFile::at(dir), &Registry::new(), drain).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_an_origin_said_last_survives_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let drain = Drain::new();
+        let access = start(dir.path(), &drain, &["a", "b"]).await;
+        access.heard(0, list(r#"{"denied_tokens": [{"jti": "t1"}]}"#));
+        access.heard(1, list(r#"{"denied_tokens": [{"jti": "t2"}]}"#));
+        access.heard(1, list(r#"{"denied_tokens": [{"jti": "t3"}]}"#));
+        access.heard(7, AccessList::default());
+        assert!(drain.finish(Duration::from_secs(5)).await);
+
+        let drain = Drain::new();
+        let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
+        let denies = |id: &str| access.inner.standing().denies(&id.parse().unwrap());
+        assert_eq!(["t1", "t2", "t3"].map(denies), [true, false, true]);
+        access.heard(0, AccessList::default());
+        assert!(!access.inner.standing().denies(&"t3".parse().unwrap()), "the last word counts");
+        drain.cut().await;
+
+        // An origin that is no longer configured says nothing any more.
+        let drain = Drain::new();
+        let access = start(dir.path(), &drain, &["b"]).await;
+        assert!(!access.inner.standing().denies(&"t1".parse().unwrap()));
+        drain.cut().await;
+    }
+}

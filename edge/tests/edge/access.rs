@@ -1,0 +1,290 @@
+//! Who may read what.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use weir_edge::config::{AuthMode, CertificateRule};
+use weir_shared::access_list::key_line;
+use weir_shared::process::tls;
+use weir_shared::token::{Claims, SigningKey, UnixSeconds, unix_seconds};
+
+use crate::client::{Client, Reply};
+use crate::site::{Site, TARBALL, ZSTD};
+use crate::test_origin::Tarball;
+
+fn now() -> UnixSeconds {
+    unix_seconds(SystemTime::now())
+}
+
+fn claims(id: &str, services: &[&str]) -> Claims {
+    Claims {
+        subject: "cluster-1".parse().unwrap(),
+        id: id.parse().unwrap(),
+        services: services.iter().map(|glob| glob.parse().unwrap()).collect(),
+        expires: now() + 3600,
+        not_before: None,
+        issued_at: None,
+    }
+}
+
+/// An edge that needs credentials, the key of its tokens, and the service `shop`.
+struct Guarded {
+    site: Site,
+    key: SigningKey,
+    tarball: Tarball,
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        let mut guarded = Self::prepare().await;
+        guarded.site.start_edge().await;
+        guarded
+    }
+
+    async fn prepare() -> Self {
+        let mut site = Site::prepare().await;
+        let (key, _) = SigningKey::generate().unwrap();
+        let tarball = Tarball::random(1, 50_000);
+        site.origin.publish("shop", 7, 1, &tarball);
+        let (keys, deny) = (site.pki().join("keys"), site.pki().join("denied"));
+        let auth = &mut site.config.auth;
+        auth.mode = AuthMode::Required;
+        auth.keys = vec![keys];
+        auth.deny = Some(deny);
+        let guarded = Self { site, key, tarball };
+        fs::write(guarded.keys(), key_line(guarded.key.public()) + "\n").unwrap();
+        fs::write(guarded.denied(), "# nothing yet\n").unwrap();
+        guarded
+    }
+
+    fn keys(&self) -> PathBuf {
+        self.site.pki().join("keys")
+    }
+
+    fn denied(&self) -> PathBuf {
+        self.site.pki().join("denied")
+    }
+
+    fn bearer(&self, claims: &Claims) -> String {
+        format!("Bearer {}", self.key.issue(claims).unwrap())
+    }
+
+    fn decided(&self, result: &str) -> f64 {
+        self.site.metric("weir_edge_authorisations_total", &[("result", result)])
+    }
+
+    /// Polls until the answer is this one.
+    async fn until_status(&self, client: &mut Client, bearer: &str, status: u16) -> Reply {
+        let mut reply = client.get(TARBALL, &[("authorization", bearer)]).await;
+        self.site
+            .until("the change is in force", async || {
+                reply = client.get(TARBALL, &[("authorization", bearer)]).await;
+                reply.status == status
+            })
+            .await;
+        reply
+    }
+}
+
+#[tokio::test]
+async fn a_token_opens_its_services_and_a_bad_one_nothing_over_every_version_of_http() {
+    let guarded = Guarded::start().await;
+    let site = &guarded.site;
+    let (stranger, _) = SigningKey::generate().unwrap();
+    let good = guarded.bearer(&claims("good", &["shop*"]));
+    let (signed, _) = good.rsplit_once('.').unwrap();
+    let forged = format!("{signed}.{}", guarded.bearer(&claims("other", &["*"])).rsplit_once('.').unwrap().1);
+    let foreign = format!("Bearer {}", stranger.issue(&claims("good", &["*"])).unwrap());
+    let expired = guarded.bearer(&Claims { expires: now() - 100, ..claims("old", &["*"]) });
+    let early = guarded.bearer(&Claims { not_before: Some(now() + 300), ..claims("new", &["*"]) });
+    let immutable = format!("/v1/services/shop/tarballs/{}", guarded.tarball.digest());
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        for path in [TARBALL, immutable.as_str(), "/v1/services/shop", "/v1/nothing", "/v1/services/A"] {
+            let bare = client.get(path, &[]).await;
+            assert_eq!((bare.status, bare.header("www-authenticate")), (401, "Bearer realm=\"weir\""), "{path}");
+            assert_eq!(bare.problem()["type"], "urn:weir:problem:unauthorized");
+            assert_eq!(client.head(path, &[]).await.status, 401, "{version} {path}");
+            for (bad, reason) in [
+                (forged.as_str(), "The signature of the token is wrong."),
+                (&foreign, "The token is signed with a key that is not known here."),
+                (&expired, "The token has expired: a new one is needed."),
+                (&early, "The token is not valid yet."),
+                ("Bearer nonsense", "The token cannot be read."),
+            ] {
+                let reply = client.get(path, &[("authorization", bad)]).await;
+                let challenge =
+                    format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{reason}\"");
+                assert_eq!((reply.status, reply.header("www-authenticate")), (401, &*challenge), "{version} {path}");
+                assert_eq!(
+                    (reply.problem()["detail"].as_str(), reply.header("cache-control")),
+                    (Some(reason), "no-store")
+                );
+            }
+        }
+    }
+    assert_eq!(site.metric("weir_edge_origin_requests_total", &[("kind", "service")]), 0.0, "nothing was looked up");
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        for (path, cached) in [
+            (TARBALL, "private, max-age=15, stale-while-revalidate=60, stale-if-error=31536000"),
+            (immutable.as_str(), "private, max-age=31536000, immutable"),
+            ("/v1/services/shop", "private, max-age=15, stale-while-revalidate=60, stale-if-error=31536000"),
+        ] {
+            let reply = client.get(path, &[ZSTD, ("authorization", &good)]).await;
+            assert_eq!((reply.status, reply.header("cache-control")), (200, cached), "{version} {path}");
+            let tag = reply.header("etag");
+            let poll = client.head(path, &[("authorization", &good), ("if-none-match", tag)]).await;
+            assert_eq!((poll.status, poll.header("cache-control")), (304, cached), "{version} {path}");
+            // What is held is no way around the question.
+            assert_eq!(client.get(path, &[ZSTD]).await.status, 401);
+            assert_eq!(client.head(path, &[("if-none-match", tag)]).await.status, 401);
+        }
+        assert_eq!(client.get("/v1/nothing", &[("authorization", &good)]).await.status, 404);
+        assert_eq!(client.get("/v1/services/A", &[("authorization", &good)]).await.status, 400);
+    }
+    assert_eq!(guarded.decided("token"), 3.0 * 8.0);
+    assert_eq!(guarded.decided("no_credential"), 3.0 * (10.0 + 6.0));
+    for result in ["bad_signature", "unknown_key", "expired", "not_yet_valid", "malformed"] {
+        assert_eq!(guarded.decided(result), 15.0, "{result}");
+    }
+    assert_eq!(site.metric("weir_edge_access_remembered_tokens", &[]), 3.0, "good, expired and early: all were signed");
+}
+
+/// An answer over HTTP/1.1, byte for byte but for its date.
+async fn raw(site: &Site, method: &str, path: &str, bearer: &str) -> String {
+    let tls = tls::client_config(&site.pki().join("ca.pem"), None).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+    let tcp = TcpStream::connect(site.edge().address()).await.unwrap();
+    let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), tcp).await.unwrap();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: edge\r\nauthorization: {bearer}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let lines: Vec<&str> = answer.split("\r\n").filter(|line| !line.starts_with("date: ")).collect();
+    lines.join("\r\n")
+}
+
+#[tokio::test]
+async fn a_service_out_of_scope_looks_like_one_that_is_not_there() {
+    let guarded = Guarded::start().await;
+    let site = &guarded.site;
+    site.origin.publish("bank", 7, 1, &guarded.tarball);
+    // `nope` is within the scope, and nobody publishes it.
+    let bearer = guarded.bearer(&claims("one", &["shop*", "nope"]));
+    let all = guarded.bearer(&claims("all", &["*"]));
+    let digest = guarded.tarball.digest();
+    assert_eq!(site.client("h2").await.get("/v1/services/bank/tarball", &[("authorization", &all)]).await.status, 200);
+    for path in ["/v1/services/{}", "/v1/services/{}/tarball", &format!("/v1/services/{{}}/tarballs/{digest}")] {
+        for method in ["GET", "HEAD", "DELETE"] {
+            let unseen = raw(site, method, &path.replace("{}", "bank"), &bearer).await;
+            assert!(unseen.starts_with(if method == "DELETE" { "HTTP/1.1 405" } else { "HTTP/1.1 404" }), "{unseen}");
+            let unknown = raw(site, method, &path.replace("{}", "nope"), &bearer).await;
+            assert_eq!(unseen, unknown.replace("nope", "bank"), "{method} {path}");
+        }
+        for version in ["h2", "h3"] {
+            let mut client = site.client(version).await;
+            let auth = ("authorization", bearer.as_str());
+            let forced = ("cache-control", "no-cache");
+            for headers in [&[auth][..], &[auth, forced], &[auth, ("if-none-match", "*")]] {
+                let unseen = client.get(&path.replace("{}", "bank"), headers).await;
+                let unknown = client.get(&path.replace("{}", "nope"), headers).await;
+                assert_eq!((unseen.status, unseen.headers.len()), (404, unknown.headers.len()), "{version} {path}");
+                let unknown = String::from_utf8_lossy(unknown.bytes()).replace("nope", "bank");
+                assert_eq!(String::from_utf8_lossy(unseen.bytes()), unknown);
+            }
+        }
+    }
+    assert!(guarded.decided("unseen") == 27.0);
+}
+
+#[tokio::test]
+async fn denials_and_keys_change_while_the_edge_runs() {
+    let guarded = Guarded::start().await;
+    let site = &guarded.site;
+    let (lost, kept) = (guarded.bearer(&claims("lost", &["*"])), guarded.bearer(&claims("kept", &["*"])));
+    let mut client = site.client("h3").await;
+    for bearer in [&lost, &kept] {
+        assert_eq!(client.get(TARBALL, &[("authorization", bearer)]).await.status, 200);
+    }
+    fs::write(guarded.denied(), "token lost # the laptop of somebody\n").unwrap();
+    let refused = guarded.until_status(&mut client, &lost, 401).await;
+    assert!(refused.header("www-authenticate").contains("The token was revoked"), "{refused:?}");
+    assert_eq!(client.get(TARBALL, &[("authorization", &kept)]).await.status, 200);
+    assert_eq!(site.metric("weir_edge_access_denied_tokens", &[]), 1.0);
+
+    // A file that cannot be read changes nothing, and that is seen.
+    fs::write(guarded.denied(), "tokn lost\n").unwrap();
+    site.until("it is told", async || site.metric("weir_edge_access_files_readable", &[]) == 0.0).await;
+    assert_eq!(client.get(TARBALL, &[("authorization", &lost)]).await.status, 401);
+
+    // The next key comes beside the old one, and then the old one is revoked.
+    let (next, _) = SigningKey::generate().unwrap();
+    let new = format!("Bearer {}", next.issue(&claims("new", &["shop"])).unwrap());
+    assert_eq!(client.get(TARBALL, &[("authorization", &new)]).await.status, 401);
+    fs::write(guarded.denied(), "").unwrap();
+    fs::write(guarded.keys(), format!("{}\n{}\n", key_line(guarded.key.public()), key_line(next.public()))).unwrap();
+    guarded.until_status(&mut client, &new, 200).await;
+    assert_eq!(client.get(TARBALL, &[("authorization", &kept)]).await.status, 200);
+    fs::write(guarded.denied(), format!("key {}\n", guarded.key.public().id())).unwrap();
+    let refused = guarded.until_status(&mut client, &kept, 401).await;
+    assert!(refused.header("www-authenticate").contains("a key that was revoked"), "{refused:?}");
+    assert_eq!(client.get(TARBALL, &[("authorization", &new)]).await.status, 200);
+    assert_eq!(site.metric("weir_edge_access_keys", &[]), 1.0);
+    assert_eq!(site.metric("weir_edge_access_files_readable", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn an_agent_s_certificate_opens_what_a_rule_says_and_nobody_must_have_one() {
+    let mut guarded = Guarded::prepare().await;
+    let auth = &mut guarded.site.config.auth;
+    auth.client_ca = Some(auth.keys[0].with_file_name("ca.pem"));
+    let services = vec!["shop*".parse().unwrap()];
+    auth.certificates = vec![CertificateRule { agents: "cluster-*".parse().unwrap(), services }];
+    guarded.site.start_edge().await;
+    let site = &guarded.site;
+    site.origin.publish("bank", 7, 1, &guarded.tarball);
+    let bearer = guarded.bearer(&claims("one", &["bank"]));
+    for version in ["h1", "h2", "h3"] {
+        let mut agent = site.client_as("agent", version).await;
+        assert_eq!(agent.get(TARBALL, &[ZSTD]).await.bytes(), &guarded.tarball.zstd, "{version}");
+        assert_eq!(agent.get("/v1/services/bank/tarball", &[]).await.status, 404, "{version}");
+        // A token that is shown decides alone.
+        let both = [("authorization", bearer.as_str())];
+        assert_eq!(agent.get("/v1/services/bank/tarball", &both).await.status, 200, "{version}");
+        assert_eq!(agent.get(TARBALL, &both).await.status, 404, "{version}");
+        assert_eq!(agent.get(TARBALL, &[("authorization", "Bearer bad")]).await.status, 401, "{version}");
+        for role in ["edge-client", "operator"] {
+            let mut other = site.client_as(role, version).await;
+            assert_eq!(other.get(TARBALL, &[]).await.status, 401, "{version} {role}");
+        }
+        let mut nobody = site.client(version).await;
+        assert_eq!(nobody.get(TARBALL, &[]).await.status, 401, "{version}");
+        assert_eq!(nobody.get("/v1/services/bank/tarball", &both).await.status, 200, "{version}");
+    }
+    assert_eq!(guarded.decided("certificate"), 3.0);
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_stops_the_start() {
+    let guarded = Guarded::prepare().await;
+    let start = async || weir_edge::start(guarded.site.config.clone()).await.map(|_| ()).unwrap_err();
+    fs::write(guarded.keys(), "a-key-without-bytes\n").unwrap();
+    let error = format!("{:#}", start().await);
+    assert!(error.contains("public keys") && error.contains("line 1"), "{error}");
+    fs::write(guarded.keys(), key_line(guarded.key.public())).unwrap();
+    fs::remove_file(guarded.denied()).unwrap();
+    let error = format!("{:#}", start().await);
+    assert!(error.contains("deny file") && error.contains("denied"), "{error}");
+    fs::write(guarded.denied(), "").unwrap();
+    fs::write(guarded.site.config.cache.dir.join("access.json"), "torn").unwrap();
+    let error = format!("{:#}", start().await);
+    assert!(error.contains("access.json"), "{error}");
+    fs::remove_file(guarded.site.config.cache.dir.join("access.json")).unwrap();
+    weir_edge::start(guarded.site.config.clone()).await.unwrap().cut().await;
+}
