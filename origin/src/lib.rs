@@ -4,6 +4,7 @@
 //! out what a service is at and build it, `publisher` stores the blob (`blob_store`) and states it (`publication`), and
 //! `edge_api` answers edges. [`start`] puts them together.
 
+mod access;
 mod blob_store;
 mod catalog;
 mod census;

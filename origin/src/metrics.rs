@@ -54,6 +54,8 @@ pub(crate) struct Metrics {
     pub(crate) swept_blobs: IntCounter,
     /// By what is bounded: `fetches`, `builds`, `verifications`, `gzips`.
     pub(crate) permits_limit: IntGaugeVec,
+    /// 1 while the files of keys and denials can be used.
+    pub(crate) access_files_readable: IntGauge,
     pub(crate) start_time: Gauge,
 }
 
@@ -170,6 +172,10 @@ impl Metrics {
                 "weir_origin_concurrency_limit",
                 "What may be done at a time: fetches, builds, verifications, gzips.",
                 &["work"],
+            )?,
+            access_files_readable: families.gauge(
+                "weir_origin_access_files_readable",
+                "1 while the files of keys and denials can be used; at 0 what was read last is told.",
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
         })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use bytes::Bytes;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -28,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::publisher::{Published, Publisher};
 use crate::repository_agent::{self, Crew, RepositoryState};
 use crate::service::{Condition, Service};
-use crate::{housekeeping, status};
+use crate::{access, housekeeping, status};
 
 /// How long the threads of jobs that were told to stop are waited for when the origin stops.
 const THREADS_DEADLINE: Duration = Duration::from_secs(5);
@@ -38,6 +39,7 @@ pub struct Running {
     address: SocketAddr,
     admin_address: Option<SocketAddr>,
     catalog: Arc<Catalog>,
+    access: watch::Receiver<Option<Bytes>>,
     threads: TaskTracker,
     drain: Drain,
 }
@@ -74,6 +76,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     }
     let census = Arc::new(Census::new(services.values().cloned().collect(), metrics.clone()));
     let drain = Drain::new();
+    let access = access::start(&config.access, &metrics, &drain).await?;
     let crew =
         Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits, config.repositories.len());
     let agents = config.repositories.iter().map(|repository| {
@@ -116,7 +119,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             }
         }
     };
-    Ok(Running { address, admin_address, catalog, threads: crew.threads, drain })
+    Ok(Running { address, admin_address, catalog, access, threads: crew.threads, drain })
 }
 
 /// Opens the data directory and reads what was published.
@@ -162,6 +165,11 @@ impl Running {
     /// Whether a service follows its ref, as it changes.
     pub fn condition(&self, name: &ServiceName) -> Option<watch::Receiver<Condition>> {
         self.catalog.service(name).map(|service| service.follow_condition())
+    }
+
+    /// What edges are told of tokens, as JSON (an `AccessList`), as it changes.
+    pub fn access(&self) -> watch::Receiver<Option<Bytes>> {
+        self.access.clone()
     }
 
     /// How a repository is, as it changes.

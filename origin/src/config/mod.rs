@@ -1,5 +1,6 @@
 //! An origin's configuration: what it listens on, which repositories it mirrors, which services it publishes.
 
+mod access;
 mod limits;
 mod repository;
 mod service;
@@ -14,6 +15,7 @@ use weir_shared::name::NodeName;
 use weir_shared::process::config::{self, ConfigError};
 use weir_shared::process::tls::{self, ClientAuth};
 
+pub use access::AccessConfig;
 pub use limits::LimitsConfig;
 pub use repository::RepositoryConfig;
 pub use service::ServiceConfig;
@@ -42,6 +44,9 @@ pub struct Config {
     /// Generations are at least this: the way out after a clock that was far ahead. Unix milliseconds.
     #[serde(default)]
     pub generation_floor: Generation,
+    /// Which keys and denials its edges are told of.
+    #[serde(default)]
+    pub access: AccessConfig,
     /// How much of the machine and of the upstreams is used at a time, and how large a tarball may be.
     #[serde(default)]
     pub limits: LimitsConfig,
@@ -76,6 +81,7 @@ impl Config {
             data_dir: data_dir.into(),
             tls,
             generation_floor: 0,
+            access: AccessConfig::default(),
             limits: LimitsConfig::default(),
             repositories: Vec::new(),
             services: Vec::new(),
@@ -90,7 +96,8 @@ impl Config {
         let mut read: Self = config::read(path)?;
         let base = config::base_dir(path);
         let tls = &mut read.tls;
-        for path in [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca] {
+        let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
+        for path in own.into_iter().chain(read.access.paths()) {
             config::resolve(base, path);
         }
         for repository in &mut read.repositories {
@@ -147,7 +154,12 @@ impl Config {
         let TlsConfig { certificate, key, client_ca } = &self.tls;
         let own = [certificate, key, client_ca].into_iter();
         let upstreams = self.repositories.iter().flat_map(|r| r.ca.iter().chain(&r.password_file));
-        own.chain(upstreams).map(PathBuf::as_path).filter(|path| !path.exists()).collect()
+        own.chain(upstreams)
+            .chain(&self.access.keys)
+            .chain(&self.access.deny)
+            .map(PathBuf::as_path)
+            .filter(|path| !path.exists())
+            .collect()
     }
 
     /// Opens the files that the configuration names: for `--check-config`. (A start opens the origin's own, and each
@@ -159,6 +171,8 @@ impl Config {
         let TlsConfig { certificate, key, client_ca } = &self.tls;
         tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca })
             .map_err(|error| ConfigError::invalid(format!("[tls]: {error}")))?;
+        let access = self.access.files().read();
+        access.map_err(|error| ConfigError::invalid(format!("[access]: {error}")))?;
         self.repositories.iter().try_for_each(RepositoryConfig::check_files)
     }
 }

@@ -1,0 +1,35 @@
+//! What edges are told of tokens: which keys verify them, and what is denied. An origin itself believes no token.
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use weir_shared::access_list::AccessList;
+use weir_shared::process::shutdown::Drain;
+
+use crate::config::AccessConfig;
+use crate::metrics::Metrics;
+
+/// Reads the files of the configuration, and again whenever they change: what is to be told, as JSON, written once for
+/// all edges. Without files that is an empty list, which tells edges to forget what was said before.
+///
+/// # Errors
+/// A file cannot be used.
+pub(crate) async fn start(
+    config: &AccessConfig,
+    metrics: &Metrics,
+    drain: &Drain,
+) -> anyhow::Result<watch::Receiver<Option<Bytes>>> {
+    let json = |list: &AccessList| Some(Bytes::copy_from_slice(list.json().get().as_bytes()));
+    let mut lists = config.files().follow(metrics.access_files_readable.clone(), drain).await?;
+    let (tell, told) = watch::channel(json(&lists.borrow_and_update()));
+    let begun = drain.clone();
+    drain.spawn(async move {
+        let changes = async {
+            while lists.changed().await.is_ok() {
+                tell.send_replace(json(&lists.borrow_and_update()));
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! { () = changes => {}, () = begun.begun() => {} }
+    });
+    Ok(told)
+}
