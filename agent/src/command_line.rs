@@ -46,6 +46,9 @@ pub struct Args {
     /// The PEM file of the authority that signs the edges' certificates.
     #[arg(long, value_name = "FILE", env = "WEIR_CA")]
     pub ca: Option<PathBuf>,
+    /// The file that holds this agent's bearer token, for edges that ask for one. Read for each request.
+    #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
     /// From poll to poll, such as 30s.
     #[arg(long, value_name = "TIME", env = "WEIR_POLL_INTERVAL", value_parser = duration::parse)]
     pub poll_interval: Option<Duration>,
@@ -123,6 +126,9 @@ impl Args {
         set(&mut config.refresh_interval, self.refresh_interval);
         set(&mut config.http, self.http);
         set(&mut config.name, self.name);
+        if self.token_file.is_some() {
+            config.token_file = self.token_file;
+        }
         if self.admin_listen.is_some() {
             config.admin_listen = self.admin_listen;
         }

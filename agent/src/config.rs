@@ -70,6 +70,9 @@ pub struct Config {
     /// The key of `client_certificate`.
     #[serde(default)]
     pub client_key: Option<PathBuf>,
+    /// A file that holds the agent's bearer token, for edges that ask for one. Read for each request.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
     /// Holds one folder per service.
     pub root: PathBuf,
     /// From poll to poll, ±10 %.
@@ -184,6 +187,7 @@ impl Config {
             ca: ca.into(),
             client_certificate: None,
             client_key: None,
+            token_file: None,
             root: root.into(),
             poll_interval: defaults::poll_interval(),
             refresh_interval: defaults::refresh_interval(),
@@ -219,7 +223,8 @@ impl Config {
         let base = config::base_dir(path);
         config::resolve(base, &mut config.ca);
         config::resolve(base, &mut config.root);
-        for path in [&mut config.client_certificate, &mut config.client_key].into_iter().flatten() {
+        let Self { client_certificate, client_key, token_file, .. } = &mut config;
+        for path in [client_certificate, client_key, token_file].into_iter().flatten() {
             config::resolve(base, path);
         }
         Ok(config)

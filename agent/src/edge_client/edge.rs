@@ -16,6 +16,7 @@ use super::error::RequestError;
 use super::h2::Http2;
 use super::h3::Http3;
 use super::response::Response;
+use super::token_file::TokenFile;
 use crate::config::{Config, HttpMode};
 use crate::metrics::Metrics;
 
@@ -46,6 +47,7 @@ pub(crate) struct Edge {
     http3: Http3,
     http2: Http2,
     choice: Mutex<Choice>,
+    token: Option<TokenFile>,
     metrics: Metrics,
 }
 
@@ -59,6 +61,7 @@ impl Edge {
             http3: Http3::new(url.clone(), tls.clone(), connect_timeout, config.idle_timeout)?,
             http2: Http2::new(tls.clone(), config.idle_timeout),
             choice: Mutex::new(Choice::new(config.http, config.h3_retry_interval)),
+            token: config.token_file.as_deref().map(TokenFile::new),
             url,
             metrics,
         })
@@ -77,9 +80,12 @@ impl Edge {
     /// Asks.
     ///
     /// # Errors
-    /// No answer came, by whichever version of HTTP may be spoken.
+    /// No answer came, by whichever version of HTTP may be spoken; or the agent's token cannot be read.
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Response, RequestError> {
-        let request = self.request(question);
+        let mut request = self.request(question);
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(header::AUTHORIZATION, token.authorization().await?);
+        }
         if question.not_http3 {
             self.http3.give_up().await;
         }

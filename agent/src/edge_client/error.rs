@@ -23,6 +23,9 @@ pub(crate) enum RequestError {
     /// The edge broke off this one answer, or sent what is not HTTP.
     #[error("the edge broke off its answer: {0}")]
     Broken(String),
+    /// The agent's own token cannot be had: nothing was asked.
+    #[error("cannot ask without a token: {0}")]
+    Token(String),
 }
 
 impl RequestError {
@@ -35,12 +38,13 @@ impl RequestError {
             Self::Slow(_) => "slow",
             Self::Closed(_) => "closed",
             Self::Broken(_) => "broken",
+            Self::Token(_) => "token",
         }
     }
 
     /// Whether the way there is at fault, so that another protocol may get through.
     pub(crate) fn is_of_the_way(&self) -> bool {
-        !matches!(self, Self::Broken(_) | Self::Slow(_))
+        !matches!(self, Self::Broken(_) | Self::Slow(_) | Self::Token(_))
     }
 }
 

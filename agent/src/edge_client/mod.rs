@@ -7,6 +7,7 @@ mod error;
 mod h2;
 mod h3;
 mod response;
+mod token_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,6 @@
 //! Why a poll ended without an answer that can be used.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -22,6 +23,14 @@ pub(crate) enum PollError {
         /// The edge's own words, in one line.
         detail: Option<String>,
     },
+    /// The edge does not take the agent for anybody who may read.
+    #[error("the edge answers 401 Unauthorized: {} {remedy}", detail.as_deref().unwrap_or("It says no more."))]
+    Unauthorized {
+        /// The edge's own words, in one line.
+        detail: Option<String>,
+        /// What can be done about it here.
+        remedy: Arc<str>,
+    },
     /// The answer lacks what it needs.
     #[error(transparent)]
     Answer(#[from] AnswerError),
@@ -42,7 +51,7 @@ pub(crate) enum PollError {
 fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::NOT_FOUND => "it does not know the service, or this agent may not see it",
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "it does not accept this agent's credentials",
+        StatusCode::FORBIDDEN => "it does not accept this agent's credentials",
         StatusCode::SERVICE_UNAVAILABLE => "nothing is published yet, or the edge is busy or stopping",
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => "its origin fails or does not answer",
         _ => "it says no more",
@@ -55,6 +64,7 @@ impl PollError {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => error.kind(),
             Self::Status { .. } => "status",
+            Self::Unauthorized { .. } => "unauthorized",
             Self::Answer(_) => "answer",
             Self::Regressed { .. } => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
@@ -70,7 +80,7 @@ impl PollError {
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
-                !matches!(error, RequestError::Certificate(_))
+                !matches!(error, RequestError::Certificate(_) | RequestError::Token(_))
             }
             Self::Fetch(FetchError::Slow(..)) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
@@ -81,7 +91,9 @@ impl PollError {
     /// Whether another service would see the same at this edge.
     pub(crate) fn is_of_the_edge(&self) -> bool {
         match self {
-            Self::Request(error) | Self::Fetch(FetchError::Request(error)) => !matches!(error, RequestError::Broken(_)),
+            Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
+                !matches!(error, RequestError::Broken(_) | RequestError::Token(_))
+            }
             Self::Fetch(FetchError::Slow(..)) => true,
             Self::Status { status, .. } => *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error(),
             _ => false,

@@ -1,6 +1,6 @@
 //! One poll's talk with the edges: HEAD, and GET where something changed. Changes nothing on disk but `incoming`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub(crate) struct Exchange {
     pub(crate) max_tarball_bytes: u64,
     pub(crate) request_timeout: Duration,
     pub(crate) fetch_timeout: Duration,
+    /// What can be done when an edge answers `401`.
+    pub(crate) remedy: Arc<str>,
     /// Bounds the downloads of all services together.
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
@@ -61,6 +63,7 @@ impl Exchange {
             max_tarball_bytes: config.max_tarball_bytes,
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
+            remedy: remedy(config.token_file.as_deref()),
             downloads,
             service_metrics: metrics.service(&service),
             metrics,
@@ -177,6 +180,10 @@ impl Exchange {
 
     /// The statement of an answer that is one, and that does not go back.
     async fn answer(&self, edge: &Edge, response: Response, held: Held) -> Result<(Answer, ResponseBody), PollError> {
+        if response.status == StatusCode::UNAUTHORIZED {
+            let detail = problem_detail(&response.headers, response.body).await;
+            return Err(PollError::Unauthorized { detail, remedy: self.remedy.clone() });
+        }
         if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
             return Err(PollError::Status {
                 status: response.status,
@@ -198,6 +205,15 @@ impl Exchange {
         }
         Ok((answer, response.body))
     }
+}
+
+/// What can be done when an edge answers `401`.
+fn remedy(token_file: Option<&Path>) -> Arc<str> {
+    match token_file {
+        Some(path) => format!("Put a token that it accepts into {}: it is read for each request", path.display()),
+        None => "Give this agent a token (`token_file`), or a client certificate that the edge accepts".to_owned(),
+    }
+    .into()
 }
 
 /// Whether an error is worth a second question: not when the edge wants to be left alone.

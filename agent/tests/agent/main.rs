@@ -15,5 +15,6 @@ mod killed;
 mod once;
 mod refresh;
 mod restart;
+mod token;
 mod udp;
 mod verify;
