@@ -1,6 +1,7 @@
 //! `weir`: all roles in one process, and the tools around them.
 
 mod repository;
+mod token;
 mod up;
 
 use std::path::PathBuf;
@@ -38,6 +39,13 @@ enum Command {
         #[arg(long, value_name = "NAME", num_args = 1..)]
         host: Vec<String>,
     },
+
+    /// Makes keys and tokens for the readers of edges, shows what a token says, and revokes.
+    #[command(after_long_help = token::EXAMPLES, after_help = token::EXAMPLES)]
+    Token {
+        #[command(subcommand)]
+        command: token::TokenCommand,
+    },
 }
 
 fn main() -> ExitCode {
@@ -45,6 +53,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Up(arguments) => up::run(arguments),
         Command::Certificates { out, host } => write_certificates(&out, &host),
+        Command::Token { command } => token::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

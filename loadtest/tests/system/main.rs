@@ -1,5 +1,6 @@
 //! Weir as a whole: a real Git server, real TLS and QUIC, the real binaries, real signals.
 
+mod access;
 mod documentation;
 mod fills;
 mod fleet;

@@ -32,6 +32,12 @@ pub(crate) struct Plan {
     pub(crate) edge_at: Option<SocketAddr>,
     /// The agent's `exec`.
     pub(crate) exec: Option<String>,
+    /// The edge's `[auth]`.
+    pub(crate) auth: &'static str,
+    /// The origin's `[access]`.
+    pub(crate) access: &'static str,
+    /// Further keys of the agent.
+    pub(crate) agent: &'static str,
 }
 
 impl Default for Plan {
@@ -43,6 +49,9 @@ impl Default for Plan {
             origin_at: None,
             edge_at: None,
             exec: None,
+            auth: "mode = \"open\"",
+            access: "",
+            agent: "",
         }
     }
 }
@@ -104,11 +113,14 @@ poll_interval = "1s"
 ca = "git-ca.pem"
 username = "{username}"
 password_file = "git-password"
+[access]
+{access}
 {services}"#,
             listen = addresses.origin,
             admin = addresses.origin_admin,
             url = git.url("shop"),
             username = git_server::USERNAME,
+            access = plan.access,
             services = plan.services,
         );
         let edge = format!(
@@ -120,7 +132,7 @@ admin_listen = "{admin}"
 certificate = "edge.pem"
 key = "edge.key"
 [auth]
-mode = "open"
+{auth}
 [cache]
 dir = "edge-cache"
 disk = "1GiB"
@@ -134,6 +146,7 @@ client_key = "edge-client.key"
 "#,
             listen = addresses.edge,
             admin = addresses.edge_admin,
+            auth = plan.auth,
             fresh = plan.fresh,
             origin = plan.origin_at.unwrap_or(addresses.origin),
         );
@@ -148,8 +161,10 @@ edges = ["https://{edge}"]
 ca = "ca.pem"
 root = "agent-data"
 poll_interval = "1s"
+{keys}
 {follows}"#,
             admin = addresses.agent_admin,
+            keys = plan.agent,
             edge = plan.edge_at.unwrap_or(addresses.edge),
         );
         Ok(Self {

@@ -75,3 +75,19 @@ fn the_examples_with_all_their_options_are_read_too() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// The other answer to who may read, which stands in the edge's example behind `#:`.
+#[test]
+fn the_edge_s_example_with_credentials_is_read() -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(example("edge.toml"))?;
+    let open = |line: &&str| *line == "[auth]" || line.starts_with("mode = \"open\"");
+    let lines = text.lines().filter(|line| !open(line)).map(|line| line.strip_prefix("#: ").unwrap_or(line));
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("edge.toml");
+    std::fs::write(&path, lines.collect::<Vec<_>>().join("\n"))?;
+    let auth = weir_edge::config::Config::load(&path)?.auth;
+    assert_eq!((auth.mode, auth.certificates.len()), (weir_edge::config::AuthMode::Required, 1));
+    assert_eq!(auth.keys_from_origins, weir_edge::config::AuthConfig::default().keys_from_origins);
+    assert_eq!(auth.keys, [dir.path().join("fleet.key.pub")]);
+    Ok(())
+}

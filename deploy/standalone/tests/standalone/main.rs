@@ -2,4 +2,5 @@
 
 mod certificates;
 mod examples;
+mod token;
 mod up;

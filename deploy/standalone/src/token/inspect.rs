@@ -1,0 +1,92 @@
+//! `weir token inspect`.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::bail;
+use clap::Args;
+use weir_shared::token::{UnixSeconds, UnverifiedToken, unix_seconds};
+
+use super::file;
+
+/// Shows what a token says, and with --keys whether it verifies.
+///
+/// Without --keys nothing is verified: anybody could have written what is shown. With it the exit code is 0 when an edge
+/// with these keys would take the token now, and 1 with the reason when it would not. Deny lists are not looked at.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArguments {
+    /// The token: a file that holds it, or `-` for standard input. (The token itself is taken too, and is then seen by
+    /// whoever lists the processes of this machine.)
+    #[arg(value_name = "TOKEN", default_value = "-")]
+    token: String,
+    /// Files of public keys to verify it with.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    keys: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
+    let text = file::token(&arguments.token)?;
+    let token = UnverifiedToken::parse(&text)?;
+    let claims = token.claims()?;
+    let now = unix_seconds(SystemTime::now());
+    let services: Vec<&str> = claims.services.iter().map(|glob| glob.as_str()).collect();
+    println!("subject   {}", claims.subject);
+    println!("services  {}", services.join(" "));
+    println!("id        {}", claims.id);
+    println!("key       {}", token.key_id());
+    if let Some(issued) = claims.issued_at {
+        println!("issued    {}", moment(issued, now));
+    }
+    if let Some(begins) = claims.not_before {
+        println!("begins    {}", moment(begins, now));
+    }
+    println!("ends      {}", moment(claims.expires, now));
+    if arguments.keys.is_empty() {
+        println!("verified  no: give --keys to find out");
+        return Ok(());
+    }
+    let keys = file::keys(&arguments.keys)?;
+    let Some(key) = keys.keys().find(|key| key.id() == token.key_id()) else {
+        println!("verified  no");
+        bail!("none of these keys is {}", token.key_id());
+    };
+    let checked = token.verify(key).map(|claims| claims.valid_at(now));
+    println!("verified  {}", if checked.is_ok() { "yes" } else { "no" });
+    checked??;
+    Ok(())
+}
+
+/// A moment, and how far away it is in words.
+pub(super) fn moment(at: UnixSeconds, now: UnixSeconds) -> String {
+    let apart = humantime::format_duration(rounded(at.abs_diff(now)));
+    // RFC 3339 ends with the year 9999.
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(at)).filter(|_| at < 253_402_300_800);
+    let time =
+        time.map_or_else(|| format!("{at} s after 1970"), |time| humantime::format_rfc3339_seconds(time).to_string());
+    if at >= now { format!("{time}, in {apart}") } else { format!("{time}, {apart} ago") }
+}
+
+/// Whole days, hours or minutes: nobody plans by the second.
+fn rounded(seconds: u64) -> Duration {
+    let unit = match seconds {
+        172_800.. => 86_400,
+        7_200.. => 3_600,
+        120.. => 60,
+        _ => 1,
+    };
+    Duration::from_secs(seconds / unit * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_told_in_words() {
+        let now = 1_800_000_000;
+        assert_eq!(moment(now + 10 * 86_400 + 5, now), "2027-01-25T08:00:05Z, in 10days");
+        assert_eq!(moment(now - 3_700, now), "2027-01-15T06:58:20Z, 1h 1m ago");
+        assert_eq!(moment(now + 5, now), "2027-01-15T08:00:05Z, in 5s");
+        assert!(moment(u64::MAX, now).starts_with("18446744073709551615 s after 1970"));
+    }
+}

@@ -1,0 +1,43 @@
+//! `weir token key`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::Args;
+use weir_shared::access_list::key_line;
+use weir_shared::token::SigningKey;
+
+use super::file::{Readers, create};
+
+/// Makes a key pair: the private key, which issues tokens, and the public one, which verifies them.
+///
+/// FILE gets the private key (Ed25519, PKCS#8 in PEM, as `openssl pkey` reads it), readable by its owner alone. FILE.pub
+/// gets the public key in one line, `<key id> <public key>`: put it into a file that edges name in [auth] keys. Several
+/// such lines make a file of several keys. Neither file is ever written over.
+#[derive(Debug, Args)]
+pub(crate) struct KeyArguments {
+    /// Where the private key goes; the public key goes to FILE.pub.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(super) fn run(arguments: &KeyArguments) -> anyhow::Result<()> {
+    let public = public_path(&arguments.out);
+    if public.exists() {
+        bail!("{} is there already, and is not written over", public.display());
+    }
+    let (key, pem) = SigningKey::generate()?;
+    create(&arguments.out, Readers::Owner, &pem)?;
+    create(&public, Readers::Everybody, &(key_line(key.public()) + "\n"))?;
+    println!("{}", key_line(key.public()));
+    eprintln!("{} issues tokens: keep it where you issue them, and nowhere else.", arguments.out.display());
+    eprintln!("{} verifies them: edges read it, as `keys` in [auth].", public.display());
+    Ok(())
+}
+
+fn public_path(private: &Path) -> PathBuf {
+    let mut path = OsString::from(private);
+    path.push(".pub");
+    path.into()
+}

@@ -1,0 +1,86 @@
+//! `weir token revoke`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use weir_shared::access_list::{AccessList, DenyLine};
+use weir_shared::token::{KeyId, TokenId, UnverifiedToken};
+
+use super::file;
+
+/// Denies tokens, or all tokens of a key: appends to a deny file that edges or origins read.
+///
+/// A token is named by its id, or by itself (in a file, or on standard input). With --keys a token that verifies is
+/// written down with its end, from when on the line may be taken out; without, the line holds for ever, because anybody
+/// could have written another end into it.
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArguments {
+    /// The deny file; made when it is not there.
+    #[arg(long, value_name = "FILE")]
+    deny: PathBuf,
+    /// Ids of tokens; files that hold a token; or `-` for a token on standard input.
+    #[arg(value_name = "TOKEN", required_unless_present = "key_ids")]
+    tokens: Vec<String>,
+    /// Revoke a key: all tokens that it signed, and those that it will sign.
+    #[arg(long = "key-id", value_name = "ID")]
+    key_ids: Vec<KeyId>,
+    /// Files of public keys, to learn a token's end from the token itself.
+    #[arg(long, value_name = "FILE", num_args = 1)]
+    keys: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &RevokeArguments) -> anyhow::Result<()> {
+    let keys = file::keys(&arguments.keys)?;
+    let tokens = arguments.tokens.iter().map(|given| deny_line(given, &keys));
+    let mut lines = tokens.collect::<anyhow::Result<Vec<_>>>()?;
+    lines.extend(arguments.key_ids.iter().cloned().map(DenyLine::Key));
+    append(&arguments.deny, &lines)?;
+    for line in &lines {
+        println!("{line}");
+    }
+    eprintln!("{} is read again by the edges and origins that name it.", arguments.deny.display());
+    Ok(())
+}
+
+fn deny_line(given: &str, keys: &AccessList) -> anyhow::Result<DenyLine> {
+    let text = file::token(given)?;
+    let Ok(token) = UnverifiedToken::parse(&text) else {
+        let id: TokenId = text.parse().context("it is neither a token nor the id of one")?;
+        return Ok(DenyLine::Token(id, None));
+    };
+    let id = token.claims()?.id;
+    let key = keys.keys().find(|key| key.id() == token.key_id());
+    let verified = key.and_then(|key| token.verify(key).ok());
+    Ok(DenyLine::Token(id, verified.map(|claims| claims.expires)))
+}
+
+/// Appends in one write, so that a reader finds whole lines, to a file that can be read and stays so.
+fn append(path: &Path, lines: &[DenyLine]) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    let mut list = AccessList::default();
+    match fs::read_to_string(path) {
+        Ok(text) => list.add_deny_file(&text).with_context(|| format!("{} is no deny file", path.display()))?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+    let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    if let Err(error) = list.add_deny_file(&text) {
+        bail!(
+            "{}: {error}; revoke their key instead (--key-id), or take out lines whose end has passed",
+            path.display()
+        );
+    }
+    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).with_context(cannot)?;
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    if last != *b"\n" {
+        text.insert(0, '\n');
+    }
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(cannot)
+}

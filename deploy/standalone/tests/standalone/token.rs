@@ -1,0 +1,153 @@
+//! `weir token`.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+struct Run {
+    code: Option<i32>,
+    out: String,
+    error: String,
+}
+
+/// A folder to run `weir token` in.
+struct Desk(TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// With a key pair, and a token of it in `one.token` whose id is `one`.
+    fn with_a_token() -> Self {
+        let desk = Self::new();
+        desk.run(&["key", "--out", "fleet.key"]);
+        let issue = ["--key", "fleet.key", "--subject", "cluster-1", "--service", "shop-*", "--service", "bank"];
+        desk.run(&[&["issue", "--id", "one", "--out", "one.token", "--expires", "90d"][..], &issue].concat());
+        desk
+    }
+
+    fn try_run(&self, arguments: &[&str], input: &str) -> Run {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .arg("token")
+            .args(arguments)
+            .current_dir(self.0.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It may end without reading.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Run { code: output.status.code(), out: text(output.stdout), error: text(output.stderr) }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        let run = self.try_run(arguments, "");
+        assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.error);
+        run
+    }
+
+    fn refused(&self, arguments: &[&str], reason: &str) {
+        let run = self.try_run(arguments, "");
+        assert!(run.code.is_some_and(|code| code != 0), "{arguments:?}: {}", run.out);
+        assert!(run.error.contains(reason), "{arguments:?}: {}", run.error);
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_key_is_made_once_and_kept_private() {
+    let desk = Desk::new();
+    let made = desk.run(&["key", "--out", "fleet.key"]);
+    assert_eq!((mode(&desk.path("fleet.key")), desk.read("fleet.key.pub")), (0o600, made.out));
+    let before = desk.read("fleet.key");
+    desk.refused(&["key", "--out", "fleet.key"], "is not written over");
+    fs::remove_file(desk.path("fleet.key.pub")).unwrap();
+    desk.refused(&["key", "--out", "fleet.key"], "is not written over");
+    assert_eq!(desk.read("fleet.key"), before);
+    let openssl = Command::new("openssl").args(["pkey", "-noout", "-text", "-in"]).arg(desk.path("fleet.key")).output();
+    if let Ok(run) = openssl {
+        assert!(run.status.success() && String::from_utf8_lossy(&run.stdout).contains("ED25519"), "{run:?}");
+    }
+}
+
+#[test]
+fn a_token_is_issued_and_inspected() {
+    let desk = Desk::with_a_token();
+    assert_eq!(mode(&desk.path("one.token")), 0o600);
+    let key_id = desk.read("fleet.key.pub").split(' ').next().unwrap().to_owned();
+    let shown = desk.run(&["inspect", "one.token"]).out;
+    for line in ["subject   cluster-1", "services  shop-* bank", "id        one", &key_id, "in 2months", "verified  no"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let piped = desk.try_run(&["inspect", "--keys", "fleet.key.pub"], &desk.read("one.token"));
+    assert!(piped.code == Some(0) && piped.out.contains("verified  yes"), "{} {}", piped.out, piped.error);
+
+    desk.run(&["key", "--out", "other.key"]);
+    desk.refused(&["inspect", "one.token", "--keys", "other.key.pub"], "none of these keys");
+    let bare = desk.run(&["issue", "--key", "other.key", "--subject", "a", "--service", "*", "--expires", "1s"]);
+    assert!(bare.error.contains("in 1s") && bare.out.lines().count() == 1, "{} {}", bare.out, bare.error);
+    let mixed = format!(
+        "{}.{}",
+        bare.out.trim().rsplit_once('.').unwrap().0,
+        desk.read("one.token").trim().rsplit_once('.').unwrap().1
+    );
+    desk.refused(&["inspect", &mixed, "--keys", "other.key.pub"], "signature is wrong");
+
+    let issue = ["issue", "--key", "fleet.key", "--subject", "cluster-1"];
+    desk.refused(&[&issue[..], &["--service", "*", "--out", "one.token"]].concat(), "is not written over");
+    desk.refused(&issue, "--service");
+    desk.refused(&[&issue[..], &["--service", "Shop"]].concat(), "is not a pattern");
+    desk.refused(&[&issue[..], &["--service", "*", "--expires", "20y"]].concat(), "ten years");
+    desk.refused(&["issue", "--key", "fleet.key.pub", "--subject", "a", "--service", "*"], "BEGIN PRIVATE KEY");
+    desk.refused(&["inspect", "fleet.key"], "cannot be read");
+}
+
+#[test]
+fn tokens_and_keys_are_revoked_in_a_file_that_is_kept() {
+    let desk = Desk::with_a_token();
+    let token = desk.read("one.token");
+    let ends = desk.run(&["inspect", "one.token"]).out;
+    let ends = ends.lines().find_map(|line| line.strip_prefix("ends      ")?.split(',').next()).unwrap();
+    fs::write(desk.path("denied"), "# of the fleet\ntoken zero").unwrap();
+    desk.run(&["revoke", "--deny", "denied", "two", "one.token", "--key-id", "old"]);
+    assert_eq!(desk.read("denied"), "# of the fleet\ntoken zero\ntoken two\ntoken one\nkey old\n");
+    let piped = desk.try_run(&["revoke", "--deny", "denied", "--keys", "fleet.key.pub", "-"], &token);
+    assert_eq!(piped.out, format!("token one {ends}\n"));
+    assert!(desk.read("denied").ends_with(&format!("key old\ntoken one {ends}\n")));
+    desk.run(&["revoke", "--deny", "new", "three"]);
+    assert_eq!(desk.read("new"), "token three\n");
+
+    desk.refused(&["revoke", "--deny", "denied"], "TOKEN");
+    desk.refused(&["revoke", "--deny", "denied", "no id"], "neither a token nor the id");
+    fs::write(desk.path("denied"), "tokn one\n").unwrap();
+    desk.refused(&["revoke", "--deny", "denied", "two"], "is no deny file");
+}
+
+#[test]
+fn help_teaches_the_way_from_a_key_to_a_revocation() {
+    let desk = Desk::new();
+    let help = desk.run(&["--help"]).out;
+    for step in ["weir token key", "weir token issue", "weir token inspect", "weir token revoke", "To change keys"] {
+        assert!(help.contains(step), "{step}: {help}");
+    }
+}
