@@ -17,6 +17,7 @@ pub(super) struct AccessMetrics {
     remembered_tokens: IntGauge,
     pub(super) remembered_tokens_limit: IntGauge,
     pub(super) files_readable: IntGauge,
+    pub(super) lists_refused: IntCounter,
     pub(super) heard_unsaved: IntGauge,
 }
 
@@ -42,6 +43,10 @@ impl AccessMetrics {
             files_readable: family.gauge(
                 "weir_edge_access_files_readable",
                 "1 while the files of keys and denials can be used; at 0 what was read last is in force.",
+            )?,
+            lists_refused: family.counter(
+                "weir_edge_access_lists_refused_total",
+                "Lists of keys and denials that origins sent and that could not be read.",
             )?,
             heard_unsaved: family.gauge(
                 "weir_edge_access_heard_unsaved",

@@ -12,6 +12,7 @@ mod standing;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
@@ -126,13 +127,44 @@ impl Access {
             Decision::OPEN
         };
         inner.metrics.decided(decision);
+        if let Decision::Unauthorized(refusal) = decision {
+            tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a reader was turned away");
+        }
         decision
     }
 
-    /// Takes an origin's list in the place of what it said before. In force at once, and on disk soon after.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the event stream calls it"))]
-    pub(crate) fn heard(&self, origin: OriginId, list: AccessList) {
+    /// Takes what each origin says of keys and denials, until the drain. `told`: the last JSON of each, in the order of
+    /// their ids; none before the first.
+    #[cfg_attr(not(test), expect(dead_code, reason = "who follows the event streams calls it"))]
+    pub(crate) fn follow(&self, told: Vec<watch::Receiver<Option<Bytes>>>, drain: &Drain) {
+        for (origin, mut told) in told.into_iter().enumerate() {
+            let (access, begun) = (self.clone(), drain.clone());
+            let changes = async move {
+                while told.changed().await.is_ok() {
+                    let json = told.borrow_and_update().clone();
+                    if let Some(json) = json {
+                        access.heard(origin, &json);
+                    }
+                }
+            };
+            drain.spawn(async move {
+                tokio::select! { () = changes => {}, () = begun.begun() => {} }
+            });
+        }
+    }
+
+    /// Takes an origin's list in the place of what it said before. In force at once, and on disk soon after. A list that
+    /// cannot be read changes nothing.
+    pub(crate) fn heard(&self, origin: OriginId, json: &[u8]) {
         let Some(name) = self.inner.origins.get(origin) else { return };
+        let list = match AccessList::parse(json) {
+            Ok(list) => list,
+            Err(error) => {
+                self.inner.metrics.lists_refused.inc();
+                tracing::error!(origin = name, %error, "what the origin says of keys and denials is refused");
+                return;
+            }
+        };
         self.inner.change(|lists| {
             if lists.heard.get(name) != Some(&list) {
                 tracing::info!(origin = name, "the origin says anew which keys there are and what is denied");
@@ -183,38 +215,59 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn list(json: &str) -> AccessList {
-        AccessList::parse(json.as_bytes()).unwrap()
-    }
-
     async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
         let origins = origins.iter().map(|name| (*name).to_owned()).collect();
-        Access::start(&AuthConfig::default(), origins, HeardFile::at(dir), &Registry::new(), drain).await.unwrap()
+        let registry = Registry::new();
+        Access::start(&AuthConfig::default(), origins, HeardFile::at(dir), &registry, drain).await.unwrap()
     }
+
+    fn denies(access: &Access, ids: [&str; 3]) -> [bool; 3] {
+        ids.map(|id| access.inner.standing().denies(&id.parse().unwrap()))
+    }
+
+    const T123: [&str; 3] = ["t1", "t2", "t3"];
 
     #[tokio::test]
     async fn what_an_origin_said_last_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["a", "b"]).await;
-        access.heard(0, list(r#"{"denied_tokens": [{"jti": "t1"}]}"#));
-        access.heard(1, list(r#"{"denied_tokens": [{"jti": "t2"}]}"#));
-        access.heard(1, list(r#"{"denied_tokens": [{"jti": "t3"}]}"#));
-        access.heard(7, AccessList::default());
+        access.heard(0, br#"{"denied_tokens": [{"jti": "t1"}]}"#);
+        access.heard(1, br#"{"denied_tokens": [{"jti": "t2"}]}"#);
+        access.heard(1, br#"{"denied_tokens": [{"jti": "t3"}]}"#);
+        access.heard(1, b"{\"denied_tokens\": 3}");
+        access.heard(7, b"{}");
+        assert_eq!(access.inner.metrics.lists_refused.get(), 1);
         assert!(drain.finish(Duration::from_secs(5)).await);
 
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
-        let denies = |id: &str| access.inner.standing().denies(&id.parse().unwrap());
-        assert_eq!(["t1", "t2", "t3"].map(denies), [true, false, true]);
-        access.heard(0, AccessList::default());
-        assert!(!access.inner.standing().denies(&"t3".parse().unwrap()), "the last word counts");
+        assert_eq!(denies(&access, T123), [true, false, true]);
+        access.heard(0, b"{}");
+        assert_eq!(denies(&access, T123), [true, false, false], "the last word counts");
         drain.cut().await;
 
         // An origin that is no longer configured says nothing any more.
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b"]).await;
-        assert!(!access.inner.standing().denies(&"t1".parse().unwrap()));
+        assert!(!denies(&access, T123)[0]);
         drain.cut().await;
+    }
+
+    #[tokio::test]
+    async fn what_is_told_on_an_event_stream_is_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let drain = Drain::new();
+        let access = start(dir.path(), &drain, &["a", "b"]).await;
+        let (tell, told): (Vec<_>, Vec<_>) = (0..2).map(|_| watch::channel(None)).unzip();
+        access.follow(told, &drain);
+        tell[1].send_replace(Some(Bytes::from_static(br#"{"denied_tokens": [{"jti": "t2"}]}"#)));
+        let heard = async {
+            while denies(&access, T123) != [false, true, false] {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), heard).await.unwrap();
+        assert!(drain.finish(Duration::from_secs(5)).await);
     }
 }

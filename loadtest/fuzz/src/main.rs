@@ -5,6 +5,7 @@
 
 #![no_main]
 
+mod access;
 mod http;
 mod wire;
 
@@ -26,6 +27,9 @@ const TARGETS: &[(&str, Target)] = &[
     ("descriptor", wire::descriptor),
     ("piece_list", wire::piece_list),
     ("event_stream", wire::event_stream),
+    ("token", access::token),
+    ("access_list", access::access_list),
+    ("access_files", access::access_files),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

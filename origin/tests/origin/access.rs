@@ -1,6 +1,8 @@
 //! Who gets in, and what the paths answer.
 
+use bytes::Bytes;
 use http::Method;
+use weir_shared::access_list::AccessList;
 use weir_shared::digest::{BlobDigest, TarballDigest};
 
 use crate::node::{Home, SERVICE, blob_of, blob_path, request};
@@ -96,4 +98,31 @@ async fn readiness_and_status_say_what_is() {
     assert_eq!(status["services"][0]["published"]["digest"], descriptor.publication().digest.to_string());
     assert_eq!(status["services"][0]["published"]["omitted"], 0);
     node.stop().await;
+}
+
+#[tokio::test]
+async fn what_edges_are_told_of_tokens_follows_the_files() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    let deny = home.file("denied");
+    std::fs::write(&deny, "token t1\n").unwrap();
+    config.access.deny = Some(deny.clone());
+    let node = home.start(config.clone()).await;
+    let mut told = node.running.access();
+    let denied = |told: &Option<Bytes>| {
+        let list = AccessList::parse(told.as_ref().unwrap()).unwrap();
+        list.denied_tokens(0).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(denied(&told.borrow_and_update()), ["t1"]);
+    std::fs::write(&deny, "token t1\ntoken t2\n").unwrap();
+    told.changed().await.unwrap();
+    assert_eq!(denied(&told.borrow_and_update()), ["t1", "t2"]);
+    assert_eq!(node.metric("weir_origin_access_files_readable").await, 1.0);
+    node.stop().await;
+
+    std::fs::write(&deny, "tokn t1\n").unwrap();
+    let error = config.check_files().unwrap_err().to_string();
+    assert!(error.contains("[access]") && error.contains("line 1"), "{error}");
+    let error = weir_origin::start(config).await.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("deny file") && error.contains("line 1"), "{error}");
 }

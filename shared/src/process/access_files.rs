@@ -171,9 +171,12 @@ mod tests {
         assert_eq!(denied(&list.borrow_and_update().clone()), ["t1", "t2"]);
 
         std::fs::write(&deny, "tokn t3\n").unwrap();
-        while readable.get() == 1 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let told = async {
+            while readable.get() == 1 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), told).await.unwrap();
         assert_eq!(denied(&list.borrow().clone()), ["t1", "t2"]);
         std::fs::write(&deny, "token t3\n").unwrap();
         list.changed().await.unwrap();

@@ -105,13 +105,13 @@ impl fmt::Debug for SigningKey {
 }
 
 impl TokenId {
-    /// A new id: 128 random bits.
+    /// A new id: 128 random bits in hex, so that it can stand on a command line.
     ///
     /// # Errors
     /// The system gives no randomness.
     pub fn random() -> Result<Self, SigningKeyError> {
         let mut bits = [0; 16];
         SystemRandom::new().fill(&mut bits).map_err(|_| SigningKeyError::NoRandomness)?;
-        Ok(URL_SAFE_NO_PAD.encode(bits).parse().expect("22 characters of base64url are an id"))
+        Ok(format!("{:032x}", u128::from_be_bytes(bits)).parse().expect("32 digits are an id"))
     }
 }

@@ -1,9 +1,9 @@
 //! `weir token inspect`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use weir_shared::token::{UnixSeconds, UnverifiedToken, unix_seconds};
 
@@ -26,7 +26,10 @@ pub(crate) struct InspectArguments {
 
 pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let text = file::token(&arguments.token)?;
-    let token = UnverifiedToken::parse(&text)?;
+    let token = UnverifiedToken::parse(&text).with_context(|| match arguments.token.as_str() {
+        given if given == "-" || Path::new(given).exists() => format!("{given} holds no token"),
+        _ => "there is no file of this name, and it is no token itself".to_owned(),
+    })?;
     let claims = token.claims()?;
     let now = unix_seconds(SystemTime::now());
     let services: Vec<&str> = claims.services.iter().map(|glob| glob.as_str()).collect();

@@ -25,7 +25,7 @@ pub(crate) struct RevokeArguments {
     #[arg(value_name = "TOKEN", required_unless_present = "key_ids")]
     tokens: Vec<String>,
     /// Revoke a key: all tokens that it signed, and those that it will sign.
-    #[arg(long = "key-id", value_name = "ID")]
+    #[arg(long = "key-id", value_name = "ID", allow_hyphen_values = true)]
     key_ids: Vec<KeyId>,
     /// Files of public keys, to learn a token's end from the token itself.
     #[arg(long, value_name = "FILE", num_args = 1)]

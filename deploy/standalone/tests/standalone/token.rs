@@ -119,7 +119,8 @@ fn a_token_is_issued_and_inspected() {
     desk.refused(&[&issue[..], &["--service", "Shop"]].concat(), "is not a pattern");
     desk.refused(&[&issue[..], &["--service", "*", "--expires", "20y"]].concat(), "ten years");
     desk.refused(&["issue", "--key", "fleet.key.pub", "--subject", "a", "--service", "*"], "BEGIN PRIVATE KEY");
-    desk.refused(&["inspect", "fleet.key"], "cannot be read");
+    desk.refused(&["inspect", "fleet.key"], "fleet.key holds no token");
+    desk.refused(&["inspect", "nowhere.token"], "no file of this name");
 }
 
 #[test]
@@ -129,11 +130,11 @@ fn tokens_and_keys_are_revoked_in_a_file_that_is_kept() {
     let ends = desk.run(&["inspect", "one.token"]).out;
     let ends = ends.lines().find_map(|line| line.strip_prefix("ends      ")?.split(',').next()).unwrap();
     fs::write(desk.path("denied"), "# of the fleet\ntoken zero").unwrap();
-    desk.run(&["revoke", "--deny", "denied", "two", "one.token", "--key-id", "old"]);
-    assert_eq!(desk.read("denied"), "# of the fleet\ntoken zero\ntoken two\ntoken one\nkey old\n");
+    desk.run(&["revoke", "--deny", "denied", "two", "one.token", "--key-id", "-old"]);
+    assert_eq!(desk.read("denied"), "# of the fleet\ntoken zero\ntoken two\ntoken one\nkey -old\n");
     let piped = desk.try_run(&["revoke", "--deny", "denied", "--keys", "fleet.key.pub", "-"], &token);
     assert_eq!(piped.out, format!("token one {ends}\n"));
-    assert!(desk.read("denied").ends_with(&format!("key old\ntoken one {ends}\n")));
+    assert!(desk.read("denied").ends_with(&format!("key -old\ntoken one {ends}\n")));
     desk.run(&["revoke", "--deny", "new", "three"]);
     assert_eq!(desk.read("new"), "token three\n");
 
