@@ -10,9 +10,9 @@ use bytesize::ByteSize;
 use http::Uri;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::name::NodeName;
+use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
-use weir_shared::service_glob::ServiceGlob;
 
 use crate::service_table::Rules;
 use crate::service_table::freshness::Parameters;
@@ -125,7 +125,7 @@ pub struct FreshnessConfig {
 #[serde(deny_unknown_fields)]
 pub struct FreshnessForConfig {
     /// Which: a pattern of names, such as `shop-*`.
-    pub services: ServiceGlob,
+    pub services: NameGlob,
     /// As in `[freshness]`, whose value holds when it is absent; so with the others.
     #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
     pub fresh: Option<Duration>,

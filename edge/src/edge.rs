@@ -178,8 +178,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     probe::start(&origins, &drain);
-    // Who may read is not decided by what they say of it yet.
-    let _access = origin_follower::start(&following, blobs.clone(), &config);
+    access.follow(origin_follower::start(&following, blobs.clone(), &config), &drain);
     flush_now_and_then(&table, &drain);
     Ok(Running { address, admin_address, registry, drain, table, released, reloading })
 }

@@ -96,8 +96,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
     // Nobody decides yet who may read.
-    let (_, access) = watch::channel(None);
-    let events = Events::new(log, catalog.clone(), access, config.limits.event_streams, metrics.clone(), &drain);
+    let events =
+        Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
     let admin_address = match config.admin_listen {

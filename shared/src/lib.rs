@@ -20,6 +20,5 @@ pub mod problem;
 pub mod process;
 pub mod range;
 pub mod route;
-pub mod service_glob;
 mod text_form;
 pub mod token;

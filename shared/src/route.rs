@@ -74,7 +74,7 @@ impl Route {
             | Route::TarballVersion(service, _)
             | Route::Version(service, _)
             | Route::Gzip(service, _) => Some(service),
-            Route::Blob(_) | Route::Pieces(_) => None,
+            Route::Blob(_) | Route::Pieces(_) | Route::Events => None,
         }
     }
 

@@ -12,7 +12,6 @@ mod standing;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
@@ -33,6 +32,7 @@ use self::metrics::AccessMetrics;
 use self::standing::Standing;
 use crate::config::{AuthConfig, AuthMode};
 use crate::origin_client::OriginId;
+use crate::origin_follower;
 
 /// Decides. Cheap to clone.
 #[derive(Clone)]
@@ -135,8 +135,7 @@ impl Access {
 
     /// Takes what each origin says of keys and denials, until the drain. `told`: the last JSON of each, in the order of
     /// their ids; none before the first.
-    #[cfg_attr(not(test), expect(dead_code, reason = "who follows the event streams calls it"))]
-    pub(crate) fn follow(&self, told: Vec<watch::Receiver<Option<Bytes>>>, drain: &Drain) {
+    pub(crate) fn follow(&self, told: origin_follower::Access, drain: &Drain) {
         for (origin, mut told) in told.into_iter().enumerate() {
             let (access, begun) = (self.clone(), drain.clone());
             let changes = async move {
@@ -213,6 +212,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use std::time::Duration;
 
     async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {

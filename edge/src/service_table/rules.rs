@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use weir_shared::name::ServiceName;
-use weir_shared::service_glob::ServiceGlob;
+use weir_shared::name_glob::NameGlob;
 
 use super::freshness::Parameters;
 
@@ -20,7 +20,7 @@ pub(crate) struct Rule {
 /// The rules of an edge: the first whose pattern matches a service is its own.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    of_some: Vec<(ServiceGlob, Arc<Rule>)>,
+    of_some: Vec<(NameGlob, Arc<Rule>)>,
     of_all_others: Arc<Rule>,
 }
 
@@ -37,7 +37,7 @@ impl Rules {
     /// `of_some` in the order in which they are tried. `private`: answers are for the one who proved itself, and no shared
     /// cache may keep them.
     pub(crate) fn new(
-        of_some: impl IntoIterator<Item = (ServiceGlob, Parameters)>,
+        of_some: impl IntoIterator<Item = (NameGlob, Parameters)>,
         of_all_others: Parameters,
         private: bool,
     ) -> Self {
@@ -47,7 +47,7 @@ impl Rules {
 
     /// The rule of a service.
     pub(crate) fn of(&self, service: &ServiceName) -> &Arc<Rule> {
-        let own = self.of_some.iter().find(|(services, _)| services.matches(service));
+        let own = self.of_some.iter().find(|(services, _)| services.matches(service.as_str()));
         own.map_or(&self.of_all_others, |(_, rule)| rule)
     }
 }

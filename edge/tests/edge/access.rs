@@ -8,7 +8,8 @@ use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_edge::config::{AuthMode, CertificateRule};
-use weir_shared::access_list::key_line;
+use weir_shared::access_list::{AccessList, key_line};
+use weir_shared::event::EventKind;
 use weir_shared::process::tls;
 use weir_shared::token::{Claims, SigningKey, UnixSeconds, unix_seconds};
 
@@ -287,4 +288,32 @@ async fn what_cannot_be_used_stops_the_start() {
     assert!(error.contains("access.json"), "{error}");
     fs::remove_file(guarded.site.config.cache.dir.join("access.json")).unwrap();
     weir_edge::start(guarded.site.config.clone()).await.unwrap().cut().await;
+}
+
+#[tokio::test]
+async fn what_an_origin_says_of_tokens_is_in_force_also_after_a_restart_without_it() {
+    let mut guarded = Guarded::prepare().await;
+    guarded.site.config.auth.keys_from_origins = true;
+    guarded.site.origin.serve_events();
+    guarded.site.start_edge().await;
+    let (theirs, _) = SigningKey::generate().unwrap();
+    let (lost, kept) = (guarded.bearer(&claims("lost", &["*"])), guarded.bearer(&claims("kept", &["*"])));
+    let foreign = format!("Bearer {}", theirs.issue(&claims("foreign", &["*"])).unwrap());
+    let mut client = guarded.site.client("h2").await;
+    for (bearer, status) in [(&lost, 200), (&kept, 200), (&foreign, 401)] {
+        assert_eq!(client.get(TARBALL, &[("authorization", bearer)]).await.status, status);
+    }
+    let mut list = AccessList::default();
+    list.add_key(theirs.public().clone()).unwrap();
+    list.deny_token("lost".parse().unwrap(), None).unwrap();
+    guarded.site.origin.tell(EventKind::Access(list.json().get().as_bytes().to_vec().into()));
+    guarded.until_status(&mut client, &foreign, 200).await;
+
+    guarded.site.stop_edge().await;
+    guarded.site.origin.go_down().await;
+    guarded.site.start_edge().await;
+    let mut client = guarded.site.client("h2").await;
+    for (bearer, status) in [(&lost, 401), (&kept, 200), (&foreign, 200)] {
+        assert_eq!(client.get(TARBALL, &[("authorization", bearer)]).await.status, status);
+    }
 }

@@ -19,7 +19,8 @@ fn token(dir: &Path, arguments: &str) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_follows_by_its_token_until_that_is_revoked() -> anyhow::Result<()> {
     let plan = Plan {
-        auth: "mode = 'required'\nkeys = ['fleet.key.pub']\ndeny = 'denied'",
+        auth: "mode = 'required'\nkeys = ['fleet.key.pub']",
+        access: "deny = 'denied'",
         agent: "token_file = 'agent.token'",
         ..Plan::default()
     };
@@ -42,6 +43,7 @@ async fn an_agent_follows_by_its_token_until_that_is_revoked() -> anyhow::Result
     let anonymous = site.client()?.send("HEAD", "/v1/services/shop-prod/tarball", &[]).await?;
     assert_eq!(anonymous.status(), 401);
 
+    // The origin's file: the edge hears of it on the event stream.
     token(&dir, "revoke --deny denied --keys fleet.key.pub agent.token")?;
     site.until_status(&site.agent, "the agent says that its token was revoked", |status| {
         let error = status["services"]["shop-prod"]["last_error"].as_str().unwrap_or_default();

@@ -13,7 +13,7 @@ use super::file::{Readers, create};
 /// Makes a key pair: the private key, which issues tokens, and the public one, which verifies them.
 ///
 /// FILE gets the private key (Ed25519, PKCS#8 in PEM, as `openssl pkey` reads it), readable by its owner alone. FILE.pub
-/// gets the public key in one line, `<key id> <public key>`: put it into a file that edges name in [auth] keys. Several
+/// gets the public key in one line, `<key id> <public key>`: put it into a file that edges name as `keys` in `[auth]`. Several
 /// such lines make a file of several keys. Neither file is ever written over.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArguments {
