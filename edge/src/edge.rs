@@ -121,7 +121,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
     let rules = Arc::new(config.rules());
-    let reloading = Arc::new(Reloading::new(config.clone(), Handshakes::of(&config.tls, &config.auth)?, &registry)?);
+    let reloading = Arc::new(Reloading::new(config.clone(), Handshakes::of(&config)?, &registry)?);
 
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, metrics.origin.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));

@@ -13,11 +13,11 @@ use weir_shared::process::metric_families::MetricFamilies;
 use weir_shared::process::serve::ServerTls;
 use weir_shared::process::tls::{self, ClientAuth, TlsError};
 
-use crate::config::{AuthConfig, Config, TlsConfig};
+use crate::config::Config;
 
 /// The sections and keys that are taken over; a file they name is read again whether its name changed or not. All
 /// others wait for a restart.
-const AT_RUN_TIME: [&str; 1] = ["tls"];
+const AT_RUN_TIME: [&str; 2] = ["tls", "auth.client_ca"];
 
 /// What is made of the configuration for each handshake, at the start and at every reload.
 pub(crate) struct Handshakes {
@@ -31,11 +31,11 @@ impl Handshakes {
     ///
     /// # Errors
     /// One cannot be read, or they do not fit each other.
-    pub(crate) fn of(own: &TlsConfig, auth: &AuthConfig) -> Result<Self, TlsError> {
+    pub(crate) fn of(config: &Config) -> Result<Self, TlsError> {
         // A certificate is asked of everybody and demanded of nobody: browsers and holders of tokens have none.
-        let client_auth = auth.client_ca.as_deref().map_or(ClientAuth::None, |ca| ClientAuth::Offered { ca });
-        let tls = tls::server_config(&own.certificate, &own.key, client_auth)?;
-        Ok(Self { tls, not_after: tls::not_after(&own.certificate)? })
+        let client_auth = config.auth.client_ca.as_deref().map_or(ClientAuth::None, |ca| ClientAuth::Offered { ca });
+        let tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
+        Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
     }
 
     fn has_ended(&self) -> bool {
@@ -117,7 +117,7 @@ impl Reloading {
     }
 
     fn apply(&self, config: &Config) -> anyhow::Result<()> {
-        let handshakes = Handshakes::of(&config.tls, &self.started_with.auth)?;
+        let handshakes = Handshakes::of(config)?;
         if handshakes.has_ended() {
             let file = config.tls.certificate.display();
             anyhow::bail!("the certificate {file} has ended: agents would refuse it");
@@ -151,7 +151,9 @@ mod tests {
 
     #[test]
     fn a_section_is_not_its_namesake() {
-        for (key, expected) in [("tls", true), ("tls.key", true), ("tlsx", false), ("cache.tls", false)] {
+        for (key, expected) in
+            [("tls", true), ("tls.key", true), ("tlsx", false), ("cache.tls", false), ("auth.keys", false)]
+        {
             assert_eq!(is_at_run_time(key), expected, "{key}");
         }
     }
