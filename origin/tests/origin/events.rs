@@ -58,6 +58,8 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let mut reader = Reader::of(&client, &node, "").await;
     assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
     assert_eq!(reader.descriptor().await.0.bytes(), first.bytes());
+    // Who may read is part of every snapshot.
+    assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
     assert_eq!(reader.next().await.unwrap().kind, EventKind::SnapshotEnd);
 
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
