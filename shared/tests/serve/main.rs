@@ -5,6 +5,7 @@ mod control_streams;
 mod draining;
 mod http2;
 mod http2_floods;
+mod over_http2;
 mod peer;
 mod relay;
 mod requests;

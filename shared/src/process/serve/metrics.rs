@@ -1,9 +1,11 @@
 //! What every listener counts, in the same families for all roles.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
 
+use super::answer_counts::AnswerCounts;
 use super::connection_metrics::ConnectionFamilies;
 use crate::process::metric_families::MetricFamilies;
 
@@ -20,6 +22,7 @@ pub struct HttpMetrics {
 pub struct ListenerMetrics {
     families: HttpMetrics,
     listener: &'static str,
+    answers: Arc<AnswerCounts>,
 }
 
 impl HttpMetrics {
@@ -45,7 +48,8 @@ impl HttpMetrics {
 
     /// The families, for one listener.
     pub fn listener(&self, listener: &'static str) -> ListenerMetrics {
-        ListenerMetrics { families: self.clone(), listener }
+        let answers = Arc::new(AnswerCounts::of(listener, self.requests.clone(), self.duration.clone()));
+        ListenerMetrics { families: self.clone(), listener, answers }
     }
 }
 
@@ -57,21 +61,7 @@ impl ListenerMetrics {
         status: http::StatusCode,
         took: Duration,
     ) {
-        let protocol = match version {
-            http::Version::HTTP_3 => "h3",
-            http::Version::HTTP_2 => "h2",
-            _ => "h1",
-        };
-        let method = match *method {
-            http::Method::GET => "GET",
-            http::Method::HEAD => "HEAD",
-            http::Method::POST => "POST",
-            http::Method::PUT => "PUT",
-            http::Method::DELETE => "DELETE",
-            _ => "other",
-        };
-        self.families.requests.with_label_values(&[self.listener, protocol, method, status.as_str()]).inc();
-        self.families.duration.with_label_values(&[self.listener, protocol]).observe(took.as_secs_f64());
+        self.answers.count(version, method, status, took);
     }
 
     /// The label's value.

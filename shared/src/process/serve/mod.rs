@@ -4,6 +4,7 @@
 //! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`](super::shutdown::Drain): at its beginning
 //! clients are told to go away and what is in flight is finished.
 
+mod answer_counts;
 mod body;
 mod connection_metrics;
 mod http3;
@@ -13,6 +14,7 @@ mod metrics;
 mod quic_metrics;
 mod server_tls;
 mod stalled;
+mod streams;
 mod tcp;
 
 use std::future::Future;

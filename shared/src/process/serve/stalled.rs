@@ -1,8 +1,8 @@
 //! HTTP/2 answers that nobody takes.
 //!
 //! A client may go on with a connection and allow one of its answers no byte, for as long as it likes. hyper has no
-//! limit for that; but it runs each answer as a task of its own, and when that is dropped the stream is reset. So the
-//! tasks are run by [`Answers`], which watches the bodies: one that gave a part and is not asked for more waits for the
+//! limit for that; but it has each answer run by an executor, and when an answer is dropped its stream is reset. So they
+//! are run by [`Answers`], which watches the bodies: one that gave a part and is not asked for more waits for the
 //! client.
 
 use std::future::{Future, poll_fn};
@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::rt::Executor;
 use tokio::time::{Instant, Sleep};
 
 use super::body::{Body, BoxError};
@@ -46,26 +45,15 @@ impl Progress {
 }
 
 /// Runs the answers of a connection.
-#[derive(Clone)]
 pub(super) struct Answers {
     /// How long a client may take nothing of an answer.
     pub(super) stall_timeout: Duration,
     pub(super) metrics: ListenerMetrics,
 }
 
-impl<F> Executor<F> for Answers
-where
-    F: Future + Send + 'static,
-    F::Output: Send,
-{
-    fn execute(&self, answer: F) {
-        tokio::spawn(self.clone().run(answer));
-    }
-}
-
 impl Answers {
     /// Runs an answer, until it is done or its client has taken nothing of it for too long.
-    pub(super) async fn run(self, answer: impl Future) {
+    pub(super) async fn run(self: Arc<Self>, answer: impl Future) {
         let progress = Progress::default();
         let answer = pin!(PROGRESS.scope(progress.clone(), answer));
         if !is_taken(answer, &progress, self.stall_timeout).await {

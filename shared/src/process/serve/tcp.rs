@@ -24,6 +24,7 @@ use super::impatient::Impatient;
 use super::lingering::Lingering;
 use super::metrics::ListenerMetrics;
 use super::stalled::{self, Answers};
+use super::streams::Streams;
 use super::{
     Body, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody, STALL_TIMEOUT, ServerTls,
     too_long,
@@ -162,9 +163,10 @@ impl<H: Handler> Server<H> {
 
     async fn http(self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer, protocol: Protocol) {
         let _open = self.metrics.open(protocol);
-        let peer = Arc::new(peer);
         let TcpOptions { head_timeout, stall_timeout, .. } = self.options;
-        let mut builder = auto::Builder::new(Answers { stall_timeout, metrics: self.metrics.clone() });
+        let streams = Streams::default();
+        let answers = Answers { stall_timeout, metrics: self.metrics.clone() };
+        let mut builder = auto::Builder::new(streams.executor(answers));
         builder.http1().timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(64 << 10);
         builder
             .http2()
@@ -180,46 +182,60 @@ impl<H: Handler> Server<H> {
             // An idle client that went away without a word is noticed; one that lives answers at no cost to its polls.
             .keep_alive_interval(Duration::from_secs(60))
             .keep_alive_timeout(Duration::from_secs(20));
-        let asked = AtomicBool::new(false);
-        let service = service_fn(|request: Request<Incoming>| {
-            asked.store(true, Ordering::Relaxed);
-            let (handler, metrics, peer) = (self.handler.clone(), self.metrics.clone(), peer.clone());
-            async move {
-                let begun = Instant::now();
-                let (version, method) = (request.version(), request.method().clone());
-                let response = match refusal(&request) {
-                    None => handler.handle(request.map(RequestBody::Incoming), peer).await,
-                    Some(problem) => problem.into_response(),
-                };
-                metrics.answered(version, &method, response.status(), begun.elapsed());
-                let response = if method == Method::HEAD { without_body(response) } else { response };
-                Ok::<_, Infallible>(response.map(stalled::watched))
-            }
-        });
         let stream = Impatient::new(stream, stall_timeout, protocol, self.metrics.clone());
+        let shared = Arc::new(Shared {
+            handler: self.handler,
+            metrics: self.metrics,
+            peer: Arc::new(peer),
+            was_asked: AtomicBool::new(false),
+        });
+        let service = service_fn(|request| shared.clone().answer(request));
         let mut connection = pin!(builder.serve_connection(TokioIo::new(Lingering::new(stream)), service));
         // Ends a while after it was first awaited, unless the client has asked for something by then.
         let silence = async || {
             tokio::time::sleep(head_timeout).await;
-            if asked.load(Ordering::Relaxed) {
+            if shared.was_asked.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
         };
         let result = tokio::select! {
-            result = connection.as_mut() => result,
+            result = streams.drive(connection.as_mut()) => result,
             () = self.drain.begun() => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                streams.drive(connection).await
             }
             () = silence() => {
                 connection.as_mut().graceful_shutdown();
                 // What it begins to ask now is still answered; a head of HTTP/2 that never ends is not waited for.
-                tokio::select! { result = connection => result, () = silence() => return }
+                tokio::select! { result = streams.drive(connection) => result, () = silence() => return }
             }
         };
         if let Err(error) = result {
-            tracing::debug!(%error, address = %peer.address, "a connection ended with an error");
+            tracing::debug!(%error, address = %shared.peer.address, "a connection ended with an error");
         }
+    }
+}
+
+/// What all requests of a connection share.
+struct Shared<H> {
+    handler: H,
+    metrics: ListenerMetrics,
+    peer: Arc<Peer>,
+    was_asked: AtomicBool,
+}
+
+impl<H: Handler> Shared<H> {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        self.was_asked.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        let (version, method) = (request.version(), request.method().clone());
+        let response = match refusal(&request) {
+            None => self.handler.handle(request.map(RequestBody::Incoming), self.peer.clone()).await,
+            Some(problem) => problem.into_response(),
+        };
+        self.metrics.answered(version, &method, response.status(), begun.elapsed());
+        let response = if method == Method::HEAD { without_body(response) } else { response };
+        Ok(response.map(stalled::watched))
     }
 }
 
