@@ -1,6 +1,7 @@
 //! One connection: its requests, its control streams, and its end.
 
 use std::collections::VecDeque;
+use std::iter::from_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ const NO_STREAM_REFUSED: u64 = (1 << 62) - 4;
 /// Small answers whose arrival is still looked for, for each connection. A client that keeps to the protocol rarely has
 /// more than one; of more than these the oldest is taken for arrived.
 const MAX_SENT: usize = 256;
+
+/// Requests that are begun in one go, so that their answers leave together. Other things then have their turn.
+const MAX_AT_ONCE: usize = 64;
 
 /// Serves a connection until it ends; gives the error to close it with.
 ///
@@ -51,27 +55,35 @@ pub(super) async fn serve<H: Handler>(
                 if phase == Phase::Refusing {
                     timer.as_mut().reset(Instant::now() + LINGER);
                 }
-                match ended {
-                    Ok(Ok(Some(answer))) if phase == Phase::Open => sent.push(answer),
-                    Ok(Ok(Some(answer))) => arriving.push(arrival(answer)),
-                    Ok(Ok(None)) => {}
-                    Ok(Err(RequestError::Connection(code))) => return code,
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, address = %context.peer.address, "an HTTP/3 request ended with an error");
-                    }
-                    // The panic has been told already; it is this request's alone, whose answer was reset.
-                    Err(_) => {}
+                match unconfirmed(ended, &context) {
+                    Ok(answer) if phase == Phase::Open => sent.extend(answer),
+                    Ok(Some(answer)) => arriving.push(arrival(answer)),
+                    Ok(None) => {}
+                    Err(code) => return code,
                 }
             }
             accepted = connection.accept_bi() => {
-                let Ok((mut sender, mut receiver)) = accepted else { return Code::NO_ERROR };
-                if phase == Phase::Refusing {
-                    let _ = receiver.stop(Code::REQUEST_REJECTED.into());
-                    let _ = sender.reset(Code::REQUEST_REJECTED.into());
-                    continue;
+                let Ok(accepted) = accepted else { return Code::NO_ERROR };
+                let mut first = Some(accepted);
+                let at_hand = from_fn(|| first.take().or_else(|| connection.accept_bi().now_or_never()?.ok()));
+                for (mut sender, mut receiver) in at_hand.take(MAX_AT_ONCE) {
+                    if phase == Phase::Refusing {
+                        let _ = receiver.stop(Code::REQUEST_REJECTED.into());
+                        let _ = sender.reset(Code::REQUEST_REJECTED.into());
+                        continue;
+                    }
+                    next_stream = u64::from(quinn::VarInt::from(sender.id())) + 4;
+                    let request = request::serve(context.clone(), sender, receiver);
+                    let mut request = Box::pin(AssertUnwindSafe(request).catch_unwind());
+                    // A poll is answered here and now; who has to wait does that beside the others.
+                    match (phase == Phase::Open).then(|| (&mut request).now_or_never()).flatten() {
+                        Some(ended) => match unconfirmed(ended, &context) {
+                            Ok(answer) => sent.extend(answer),
+                            Err(code) => return code,
+                        },
+                        None => requests.push(request),
+                    }
                 }
-                next_stream = u64::from(quinn::VarInt::from(sender.id())) + 4;
-                requests.push(AssertUnwindSafe(request::serve(context.clone(), sender, receiver)).catch_unwind());
             }
             accepted = connection.accept_uni() => match accepted {
                 Ok(stream) => identified.push(control::identify(stream)),
@@ -117,6 +129,26 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
+/// What a request that ended leaves to be seen to arrive.
+///
+/// # Errors
+/// It broke the protocol in a way that ends the connection.
+fn unconfirmed<H>(
+    ended: std::thread::Result<Result<Option<Answer>, RequestError>>,
+    context: &Context<H>,
+) -> Result<Option<Answer>, Code> {
+    match ended {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(RequestError::Connection(code))) => Err(code),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, address = %context.peer.address, "an HTTP/3 request ended with an error");
+            Ok(None)
+        }
+        // The panic has been told already; it is this request's alone, whose answer was reset.
+        Err(_) => Ok(None),
+    }
+}
+
 async fn arrival(answer: Answer) {
     answer.arrived().await;
 }
@@ -127,7 +159,8 @@ async fn arrival(answer: Answer) {
 struct Sent(VecDeque<Answer>);
 
 impl Sent {
-    fn push(&mut self, answer: Answer) {
+    fn extend(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer else { return };
         while self.0.front().is_some_and(|oldest| oldest.arrived().now_or_never().is_some()) {
             self.0.pop_front();
         }

@@ -59,6 +59,17 @@ pub(super) fn write_head(kind: u64, length: u64, out: &mut Vec<u8>) {
     write_integer(length, out);
 }
 
+/// Writes a frame whose length is known when its payload has been written: it always takes four bytes.
+pub(super) fn write_frame(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
+    write_integer(kind, out);
+    let begin = out.len() + 4;
+    out.extend_from_slice(&[0; 4]);
+    payload(out);
+    let length = u32::try_from(out.len() - begin).ok().filter(|length| *length < 1 << 30);
+    let length = length.expect("a frame that is written at once is small");
+    out[begin - 4..begin].copy_from_slice(&(length | 0x8000_0000).to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +100,15 @@ mod tests {
             for end in 0..bytes.len() {
                 prop_assert_eq!(read_head(&bytes[..end]), None);
             }
+        }
+
+        #[test]
+        fn frames_are_read_as_they_are_written(kind in 0u64..1 << 62, payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut bytes = Vec::new();
+            write_frame(kind, &mut bytes, |out| out.extend_from_slice(&payload));
+            let (read, length, head) = read_head(&bytes).unwrap();
+            prop_assert_eq!((read, length), (kind, payload.len() as u64));
+            prop_assert_eq!(&bytes[head..], payload);
         }
     }
 }

@@ -65,8 +65,16 @@ async fn respond<H: Handler>(
     answer: &mut Answer,
     receiver: &mut RecvStream,
 ) -> Result<(), RequestError> {
-    let request = tokio::time::timeout(context.head_timeout, read_head(receiver)).await;
-    let request = request.unwrap_or(Err(RequestError::Stream(Code::REQUEST_INCOMPLETE)));
+    let mut read = Box::pin(read_head(receiver));
+    let request = match (&mut read).now_or_never() {
+        // It is there, as a rule: no timer is needed.
+        Some(request) => request,
+        None => {
+            let request = Box::pin(tokio::time::timeout(context.head_timeout, &mut read)).await;
+            request.unwrap_or(Err(RequestError::Stream(Code::REQUEST_INCOMPLETE)))
+        }
+    };
+    drop(read);
     let begun = Instant::now();
     let (method, response) = match request {
         Ok(request) => {
@@ -157,12 +165,8 @@ async fn write(
         body = Body::Empty;
     }
 
-    let mut section = Vec::with_capacity(512);
-    let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    qpack::encode(head.status.as_u16(), fields, &mut section);
-    let mut out = Vec::with_capacity(section.len() + 32);
-    frame::write_head(kind::HEADERS, section.len() as u64, &mut out);
-    out.extend_from_slice(&section);
+    let mut out = Vec::with_capacity(512);
+    frame::write_frame(kind::HEADERS, &mut out, |out| qpack::encode(head.status.as_u16(), &head.headers, out));
     if let Body::Full(bytes) = &body
         && bytes.len() as u64 <= SMALL_BODY
     {

@@ -33,76 +33,80 @@ static CODES: LazyLock<[u32; 256]> = LazyLock::new(|| {
     codes
 });
 
-/// What four more bits do to a decoder that stands at an inner node of the code's tree.
-#[derive(Clone, Copy, Default)]
-struct Step {
-    /// The node after them; 0 is the root.
-    next: u16,
-    /// The symbol that they completed, if they did: no code is shorter than four bits, so it is one at most.
-    symbol: Option<u8>,
-    /// They lead out of the tree: the end-of-string symbol, which must not be sent.
-    invalid: bool,
-    /// The string may end here: all bits since the last symbol are ones, and fewer than eight.
-    may_end: bool,
+/// The bits that are looked up at once: two symbols of those that header fields are mostly made of.
+const PREFIX_BITS: u32 = 12;
+
+/// What a decoder finds behind the next bits.
+struct Decoding {
+    /// By the next [`PREFIX_BITS`] bits: the symbols that they begin with. None at all: the first one is longer.
+    short: Vec<Symbols>,
+    /// Of each length above, from the shortest on: where its codes end, left-aligned in 32 bits, its first code, and
+    /// how many shorter codes there are.
+    long: Vec<Length>,
+    /// The symbols in the order of their codes.
+    symbols: Vec<u8>,
 }
 
-/// The steps by node and four bits.
-static STEPS: LazyLock<Vec<[Step; 16]>> = LazyLock::new(|| {
-    const ABSENT: u16 = u16::MAX;
-    // The tree: children by node; a child below is another node, or a leaf that holds a symbol.
-    #[derive(Clone, Copy)]
-    enum Child {
-        None,
-        Node(u16),
-        Leaf(u8),
-    }
-    let mut tree = vec![[Child::None; 2]];
-    // How far a node is from the root over ones alone; absent when a zero was among them.
-    let mut ones = vec![0u16];
-    for (symbol, (&code, &length)) in (0u8..=255).zip(CODES.iter().zip(&LENGTHS)) {
-        let mut node = 0usize;
-        for bit in (0..length).rev().map(|shift| usize::from(code >> shift & 1 == 1)) {
-            node = match tree[node][bit] {
-                Child::Node(next) => usize::from(next),
-                Child::Leaf(_) => unreachable!("no code is the beginning of another"),
-                Child::None => {
-                    let next = u16::try_from(tree.len()).expect("there are 255 inner nodes");
-                    ones.push(if bit == 1 && ones[node] != ABSENT { ones[node] + 1 } else { ABSENT });
-                    tree.push([Child::None; 2]);
-                    tree[node][bit] = Child::Node(next);
-                    usize::from(next)
-                }
-            };
+/// One symbol or two, with the bits that the first one takes, and that both take. 0: there is none.
+#[derive(Clone, Copy, Default)]
+struct Symbols {
+    symbols: [u8; 2],
+    first: u8,
+    both: u8,
+}
+
+struct Length {
+    bits: u32,
+    end: u64,
+    first: u32,
+    before: usize,
+}
+
+static DECODING: LazyLock<Decoding> = LazyLock::new(|| {
+    let mut symbols: Vec<u8> = (0..=255).collect();
+    symbols.sort_by_key(|&symbol| (LENGTHS[usize::from(symbol)], symbol));
+    let short = vec![Symbols::default(); 1 << PREFIX_BITS];
+    let mut decoding = Decoding { short, long: Vec::new(), symbols };
+    for (before, &symbol) in decoding.symbols.iter().enumerate() {
+        let (bits, code) = (u32::from(LENGTHS[usize::from(symbol)]), CODES[usize::from(symbol)]);
+        if bits <= PREFIX_BITS {
+            let spare = PREFIX_BITS - bits;
+            let first = (code << spare) as usize;
+            let alone = Symbols { symbols: [symbol, 0], first: bits as u8, both: 0 };
+            decoding.short[first..first + (1 << spare)].fill(alone);
+            continue;
         }
-        // The last node is a leaf: its parent's child is turned into one. Leaves keep an unused entry of the tree.
-        let parent = tree
-            .iter()
-            .position(|children| children.iter().any(|c| matches!(c, Child::Node(n) if usize::from(*n) == node)));
-        for child in &mut tree[parent.expect("every node but the root has a parent")] {
-            if matches!(child, Child::Node(n) if usize::from(*n) == node) {
-                *child = Child::Leaf(symbol);
-            }
+        let end = u64::from(code + 1) << (32 - bits);
+        match decoding.long.last_mut() {
+            Some(length) if length.bits == bits => length.end = end,
+            _ => decoding.long.push(Length { bits, end, first: code, before }),
         }
     }
-    let step = |from: usize, bits: usize| {
-        let mut step = Step::default();
-        let mut node = from;
-        for shift in (0..4).rev() {
-            match tree[node][bits >> shift & 1] {
-                Child::Node(next) => node = usize::from(next),
-                Child::Leaf(symbol) => {
-                    step.symbol = Some(symbol);
-                    node = 0;
-                }
-                Child::None => return Step { invalid: true, ..Step::default() },
-            }
+    let alone = decoding.short.clone();
+    for (bits, symbols) in decoding.short.iter_mut().enumerate() {
+        // What stands behind the first symbol, if all of it is there.
+        let second = alone[bits << symbols.first & ((1 << PREFIX_BITS) - 1)];
+        if symbols.first > 0 && second.first > 0 && u32::from(symbols.first + second.first) <= PREFIX_BITS {
+            symbols.symbols[1] = second.symbols[0];
+            symbols.both = symbols.first + second.first;
         }
-        step.next = u16::try_from(node).expect("it is a node of the tree");
-        step.may_end = ones[node] < 8;
-        step
-    };
-    (0..tree.len()).map(|from| std::array::from_fn(|bits| step(from, bits))).collect()
+    }
+    decoding
 });
+
+impl Decoding {
+    /// The symbols that 32 bits begin with. `None`: the end-of-string symbol, which must not be sent.
+    fn next(&self, window: u32) -> Option<Symbols> {
+        let symbols = self.short[(window >> (32 - PREFIX_BITS)) as usize];
+        if symbols.first > 0 {
+            return Some(symbols);
+        }
+        // Codes grow with their lengths: the first length whose codes end beyond is the one.
+        let length = self.long.iter().find(|length| u64::from(window) < length.end)?;
+        let place = length.before + ((window >> (32 - length.bits)) - length.first) as usize;
+        Some(Symbols { symbols: [self.symbols[place], 0], first: length.bits as u8, both: 0 })
+    }
+}
 
 /// The bytes that a string takes when it is coded.
 pub(super) fn encoded_length(text: &[u8]) -> usize {
@@ -136,20 +140,37 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
 
 /// Decodes a string. `None`: it is no coded string.
 pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
-    let steps = &*STEPS;
+    let decoding = &*DECODING;
     // The shortest code has five bits.
     let mut text = Vec::with_capacity(coded.len() * 8 / 5);
-    let mut step = Step { may_end: true, ..Step::default() };
-    for byte in coded {
-        for bits in [byte >> 4, byte & 15] {
-            step = steps[usize::from(step.next)][usize::from(bits)];
-            if step.invalid {
-                return None;
-            }
-            text.extend(step.symbol);
+    // What was read and is not decoded yet: the upper `bits` of it.
+    let (mut pending, mut bits) = (0u64, 0u32);
+    let mut rest = coded;
+    loop {
+        while bits <= 56
+            && let Some((&byte, tail)) = rest.split_first()
+        {
+            pending |= u64::from(byte) << (56 - bits);
+            bits += 8;
+            rest = tail;
         }
+        // Behind the end stand ones, as in the padding: so what is left decodes to nothing but a longer code.
+        let window = (pending >> 32) as u32 | if bits < 32 { u32::MAX >> bits } else { 0 };
+        let taken = match decoding.next(window) {
+            Some(Symbols { symbols, both: both @ 1.., .. }) if u32::from(both) <= bits => {
+                text.extend_from_slice(&symbols);
+                u32::from(both)
+            }
+            Some(Symbols { symbols, first, .. }) if u32::from(first) <= bits => {
+                text.push(symbols[0]);
+                u32::from(first)
+            }
+            // All ones, and fewer than eight.
+            _ => return (bits < 8 && window == u32::MAX).then_some(text),
+        };
+        pending <<= taken;
+        bits -= taken;
     }
-    step.may_end.then_some(text)
 }
 
 #[cfg(test)]
