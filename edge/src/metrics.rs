@@ -12,6 +12,8 @@ use weir_shared::process::metric_families::MetricFamilies;
 #[derive(Debug, Clone)]
 pub(crate) struct ApiMetrics {
     requests: IntCounterVec,
+    /// Of `requests`, the polls that are answered from memory: looked up once, because nothing is asked for more often.
+    unchanged: IntCounter,
     pub(crate) sent_bytes: IntCounter,
     served_staleness: Histogram,
 }
@@ -134,13 +136,15 @@ impl StaleWhy {
 impl Metrics {
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let family = MetricFamilies(registry);
+        let requests = family.counters(
+            "weir_edge_requests_total",
+            "Requests of agents, by what was asked for, what the cache did and the status of the answer.",
+            &["route", "method", "cache", "status"],
+        )?;
         Ok(Self {
             api: ApiMetrics {
-                requests: family.counters(
-                    "weir_edge_requests_total",
-                    "Requests of agents, by what was asked for, what the cache did and the status of the answer.",
-                    &["route", "method", "cache", "status"],
-                )?,
+                unchanged: requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
+                requests,
                 sent_bytes: family.counter("weir_edge_sent_bytes_total", "Bytes of tarballs handed to agents.")?,
                 served_staleness: family.histogram(
                     "weir_edge_served_staleness_seconds",
@@ -353,7 +357,10 @@ impl ApiMetrics {
             http::Method::HEAD => "HEAD",
             _ => "other",
         };
-        self.requests.with_label_values(&[route, method, cache, status.as_str()]).inc();
+        match (route, method, cache, status) {
+            ("tarball", "HEAD", "hit", http::StatusCode::NOT_MODIFIED) => self.unchanged.inc(),
+            _ => self.requests.with_label_values(&[route, method, cache, status.as_str()]).inc(),
+        }
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {

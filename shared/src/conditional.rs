@@ -5,6 +5,8 @@
 //! agent that holds the content holds it however it arrived. For `If-Range` the whole tag must match, because a range
 //! is of one representation's bytes.
 
+use std::borrow::Cow;
+
 use crate::digest::{BlobDigest, TarballDigest};
 use crate::encoding::Encoding;
 
@@ -31,12 +33,14 @@ fn opaque_tags(header: &str) -> impl Iterator<Item = &str> {
 ///
 /// `Some(tag)`: answer `304` and repeat this tag, the one that matched. `current` is the tag the answer would have had,
 /// which is what `*` matches.
-pub fn if_none_match(header: &str, digest: &TarballDigest, current: &str) -> Option<String> {
-    if header.trim() == "*" {
-        return Some(current.to_owned());
+pub fn if_none_match<'a>(header: &str, digest: &TarballDigest, current: &'a str) -> Option<Cow<'a, str>> {
+    let header = header.trim();
+    // The tag alone is what a poll sends, as a rule: then nothing has to be written to compare it.
+    if header == "*" || header == current {
+        return Some(current.into());
     }
     let text = digest.to_string();
-    opaque_tags(header).find(|tag| tag.split('+').next() == Some(&text)).map(|tag| format!("\"{tag}\""))
+    opaque_tags(header).find(|tag| tag.split('+').next() == Some(&text)).map(|tag| format!("\"{tag}\"").into())
 }
 
 /// Evaluates `If-None-Match` by weak comparison against one tag, quotes included; for descriptors.
@@ -64,10 +68,10 @@ mod tests {
     fn the_digest_decides_whatever_the_coding() {
         let (digest, identity, coded) = tags();
         let other = TarballDigest::of(b"b");
-        assert_eq!(if_none_match(&identity, &digest, &coded), Some(identity.clone()));
-        assert_eq!(if_none_match(&format!("W/{coded}"), &digest, &identity), Some(coded.clone()));
-        assert_eq!(if_none_match(&format!("\"x\" , {identity}"), &digest, &coded), Some(identity.clone()));
-        assert_eq!(if_none_match("*", &digest, &coded), Some(coded.clone()));
+        assert_eq!(if_none_match(&identity, &digest, &coded), Some(Cow::from(&identity)));
+        assert_eq!(if_none_match(&format!("W/{coded}"), &digest, &identity), Some(Cow::from(&coded)));
+        assert_eq!(if_none_match(&format!("\"x\" , {identity}"), &digest, &coded), Some(Cow::from(&identity)));
+        assert_eq!(if_none_match("*", &digest, &coded), Some(Cow::from(&coded)));
         assert_eq!(if_none_match(&identity, &other, &coded), None);
         for nonsense in ["", "\"", "\"\"", &digest.to_string(), "\"b3-\"", "W/"] {
             assert_eq!(if_none_match(nonsense, &digest, &coded), None, "{nonsense}");

@@ -125,7 +125,7 @@ impl Inner {
                 if sight == Sight::Unseen {
                     return Err(Which::Current(service).absent());
                 }
-                return self.descriptor(request, &service).await;
+                return Box::pin(self.descriptor(request, &service)).await;
             }
             Route::Tarball(service) => Which::Current(service),
             Route::TarballVersion(service, digest) => Which::Version(service, digest),

@@ -52,6 +52,28 @@ impl Which {
 
 impl Inner {
     pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
+        match self.at_once(request, which) {
+            Some(answer) => Ok(answer),
+            // Apart, because what may have to wait is large, and a poll would carry it about for nothing.
+            None => Box::pin(self.in_time(request, which)).await,
+        }
+    }
+
+    /// The answer to a poll of what is held and fresh: without I/O, without waiting.
+    fn at_once(&self, request: &Request<RequestBody>, which: &Which) -> Option<Answer> {
+        let Which::Current(service) = which else { return None };
+        let found = self.lookup.at_once(service)?;
+        let Ok((form, decision)) = select(request, &found, which) else { return None };
+        match decision {
+            Decision::NotModified(tag) => Some(self.not_modified(&found, which, tag)),
+            Decision::Full if request.method() == Method::HEAD => {
+                Some(self.whole(&found, which, &form, found.status, Body::Empty))
+            }
+            _ => None,
+        }
+    }
+
+    async fn in_time(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
         let begun = Instant::now();
         let mut found = self.find(which, demand(request)).await?;
         let version = begun.elapsed();
@@ -59,7 +81,7 @@ impl Inner {
         loop {
             let (form, decision) = select(request, &found, which)?;
             let part = match decision {
-                Decision::NotModified(tag) => return Ok(self.not_modified(&found, which, &tag)),
+                Decision::NotModified(tag) => return Ok(self.not_modified(&found, which, tag)),
                 Decision::PreconditionFailed => return Err(ApiError::PreconditionFailed),
                 Decision::Unsatisfiable => return Err(ApiError::Unsatisfiable { length: form.length }),
                 Decision::Full => None,
@@ -86,10 +108,7 @@ impl Inner {
 
     async fn find(&self, which: &Which, demand: Demand) -> Result<Found, ApiError> {
         let found = match which {
-            Which::Current(service) => match self.lookup.at_once(service) {
-                Some(found) if demand == Demand::Normal => Ok(found),
-                _ => self.lookup.find(service, demand).await,
-            },
+            Which::Current(service) => self.lookup.find(service, demand).await,
             Which::Version(service, digest) => self.lookup.find_version(service, digest, demand).await,
         };
         found.map_err(|error| match error {
@@ -98,12 +117,12 @@ impl Inner {
         })
     }
 
-    fn not_modified(&self, found: &Found, which: &Which, tag: &str) -> Answer {
+    fn not_modified(&self, found: &Found, which: &Which, tag: HeaderValue) -> Answer {
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         let headers = response.headers_mut();
         self.rendered.validators(headers, found, &found.status, which.lifetime());
-        headers.insert(header::ETAG, HeaderValue::from_str(tag).expect("it came in a header"));
+        headers.insert(header::ETAG, tag);
         Answer { response, status: found.status }
     }
 
