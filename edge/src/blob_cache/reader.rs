@@ -1,8 +1,9 @@
-//! Bodies from blobs: read on threads that may block, at most one chunk ahead of the client.
+//! Bodies from blobs: read in place what the page cache holds, and the rest on threads that may block; never ahead of the
+//! client by more than a chunk.
 
 use std::fs::File;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
@@ -12,9 +13,10 @@ use std::task::{Context, Poll, ready};
 use async_compression::tokio::bufread::ZstdDecoder;
 use async_compression::zstd::DParameter;
 use bytes::Bytes;
-use futures_util::stream::{self, Stream};
+use futures_util::stream::Stream;
 use http_body::{Body, Frame, SizeHint};
 use prometheus::IntCounter;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
 use tokio_util::io::StreamReader;
@@ -24,7 +26,7 @@ use super::decoders::Decoding;
 use super::store::Blob;
 
 /// Bytes that are read at a time of what is sent as it is stored.
-const CHUNK: u64 = 128 << 10;
+const CHUNK: u64 = 256 << 10;
 
 /// Bytes that are read at a time to be decoded, and that are decoded at a time: an async worker is not held for longer
 /// than they take.
@@ -36,13 +38,13 @@ pub(super) const MAX_WINDOW_LOG: u32 = 23;
 /// Part of a blob, as it is stored.
 pub(crate) fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
     let left = part.end - part.start;
-    BlobBody { source: Source::Stored(chunks(blob, part, CHUNK)), left, sent }
+    BlobBody { source: Source::Stored(Chunks::of(blob, part, CHUNK)), left, sent }
 }
 
 /// A whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with the
 /// body.
 pub(crate) fn decoded(blob: &Blob, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
-    let coded = StreamReader::new(chunks(blob, 0..blob.length, DECODED_CHUNK));
+    let coded = StreamReader::new(Chunks::of(blob, 0..blob.length, DECODED_CHUNK));
     let mut decoder = Decoder::with_params(coded, &[DParameter::window_log_max(MAX_WINDOW_LOG)]);
     // One frame after the other until the input ends.
     decoder.multiple_members(true);
@@ -66,8 +68,6 @@ enum Source {
 
 type Next = Pin<Box<dyn Future<Output = io::Result<(Decoder, Bytes)>> + Send>>;
 
-type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
-
 type Decoder = ZstdDecoder<StreamReader<Chunks, Bytes>>;
 
 /// The next chunk of `left` bytes; the last one only once the end was seen behind it.
@@ -87,7 +87,7 @@ impl Body for BlobBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let body = self.get_mut();
         let read = match &mut body.source {
-            Source::Stored(chunks) => ready!(chunks.as_mut().poll_next(cx)),
+            Source::Stored(chunks) => ready!(Pin::new(chunks).poll_next(cx)),
             Source::Decoded { next, .. } => match next {
                 Some(reading) => {
                     let read = ready!(reading.as_mut().poll(cx));
@@ -131,28 +131,73 @@ impl Body for BlobBody {
     }
 }
 
-/// The bytes of a part, `size` at a time; an error when the file turns out shorter. One chunk is read ahead.
-fn chunks(blob: &Blob, part: Range<u64>, size: u64) -> Chunks {
-    let begun = (!part.is_empty()).then(|| read_chunk(blob.file.clone(), part.clone(), size));
-    let file = blob.file.clone();
-    Box::pin(stream::try_unfold((begun, part), move |(reading, mut part)| {
-        let file = file.clone();
-        async move {
-            let Some(reading) = reading else { return Ok(None) };
-            let chunk: Bytes = reading.await.map_err(io::Error::other)??;
-            part.start += chunk.len() as u64;
-            let next = (!part.is_empty()).then(|| read_chunk(file, part.clone(), size));
-            Ok(Some((chunk, (next, part))))
-        }
-    }))
+/// The bytes of a part of a file, up to `size` at a time; an error when the file turns out shorter.
+struct Chunks {
+    file: Arc<File>,
+    part: Range<u64>,
+    size: u64,
+    /// A chunk that the page cache had not.
+    reading: Option<JoinHandle<io::Result<Bytes>>>,
 }
 
-fn read_chunk(file: Arc<File>, part: Range<u64>, size: u64) -> JoinHandle<io::Result<Bytes>> {
-    tokio::task::spawn_blocking(move || {
-        let mut chunk = vec![0; usize::try_from(size.min(part.end - part.start)).expect("a chunk fits in memory")];
-        file.read_exact_at(&mut chunk, part.start)?;
-        Ok(chunk.into())
-    })
+impl Chunks {
+    fn of(blob: &Blob, part: Range<u64>, size: u64) -> Self {
+        Self { file: blob.file.clone(), part, size, reading: None }
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        vec![0; usize::try_from(self.size.min(self.part.end - self.part.start)).expect("a chunk fits in memory")]
+    }
+
+    /// What the page cache holds of the next chunk. To ask a thread for it would cost more than to copy it here.
+    fn cached(&self) -> io::Result<Option<Bytes>> {
+        let mut chunk = self.buffer();
+        match preadv2(&self.file, &mut [IoSliceMut::new(&mut chunk)], self.part.start, ReadWriteFlags::NOWAIT) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => {
+                chunk.truncate(length);
+                Ok(Some(chunk.into()))
+            }
+            // It has to be fetched from the disk, or the file system cannot tell.
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self) -> JoinHandle<io::Result<Bytes>> {
+        let (file, at, mut chunk) = (self.file.clone(), self.part.start, self.buffer());
+        tokio::task::spawn_blocking(move || {
+            file.read_exact_at(&mut chunk, at)?;
+            Ok(chunk.into())
+        })
+    }
+}
+
+impl Stream for Chunks {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let chunks = self.get_mut();
+        if chunks.part.is_empty() {
+            return Poll::Ready(None);
+        }
+        if chunks.reading.is_none() {
+            match chunks.cached() {
+                Ok(None) => chunks.reading = Some(chunks.read()),
+                cached => {
+                    let chunk = cached?.expect("matched above");
+                    chunks.part.start += chunk.len() as u64;
+                    return Poll::Ready(Some(Ok(chunk)));
+                }
+            }
+        }
+        let reading = chunks.reading.as_mut().expect("begun above");
+        let read = ready!(Pin::new(reading).poll(cx));
+        chunks.reading = None;
+        let chunk = read.map_err(io::Error::other)??;
+        chunks.part.start += chunk.len() as u64;
+        Poll::Ready(Some(Ok(chunk)))
+    }
 }
 
 #[cfg(test)]
@@ -184,7 +229,7 @@ mod tests {
     async fn a_part_is_exactly_that_part() {
         let content = content();
         let counter = sent();
-        for part in [0..content.len() as u64, 1..2, 131_071..131_073, 5..300_000] {
+        for part in [0..content.len() as u64, 1..2, CHUNK - 1..CHUNK + 1, 5..300_000] {
             let body = stored(&blob(&content), part.clone(), counter.clone());
             let bytes = body.collect().await.unwrap().to_bytes();
             assert_eq!(bytes, content[part.start as usize..part.end as usize]);
