@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
-use weir_loadtest::poller::{self, Plan, Version};
+use weir_loadtest::poller::{self, Plan, Request, Version};
 use weir_shared::process::config::duration;
 
-/// Polls a server with conditional HEADs and says what each cost it: processor time is steadier than wall time.
+/// Asks a server with conditional HEADs, or with GETs, and says what each cost it: processor time is steadier than wall time.
 ///
 /// The load stays on this machine: other addresses than loopback are refused.
 #[derive(Debug, Parser)]
@@ -19,9 +19,12 @@ struct Arguments {
     /// Where the server listens.
     #[arg(long)]
     server: SocketAddr,
-    /// The path to poll.
+    /// The path to ask for.
     #[arg(long)]
     path: String,
+    /// Fetches the body with GET, instead of polling with HEAD.
+    #[arg(long)]
+    fetch: bool,
     /// PEM file of the authority of the server's certificate.
     #[arg(long)]
     ca: PathBuf,
@@ -57,6 +60,7 @@ async fn main() -> anyhow::Result<()> {
     let plan = Plan {
         server: arguments.server,
         path: arguments.path,
+        request: if arguments.fetch { Request::Fetch } else { Request::Poll },
         version: match arguments.http {
             Protocol::H1 => Version::Http1,
             Protocol::H2 => Version::Http2,
@@ -67,16 +71,15 @@ async fn main() -> anyhow::Result<()> {
         duration: arguments.duration,
     };
     let before = processor_ticks(&arguments.pids)?;
-    let outcome = poller::poll(&plan, &arguments.ca).await?;
+    let outcome = poller::run(&plan, &arguments.ca).await?;
     let ticks = processor_ticks(&arguments.pids)? - before;
     let seconds = ticks as f64 / TICKS_PER_SECOND;
-    println!(
-        "{:?} requests {} per_second {:.0} server_cpu_us_per_request {:.2}",
-        plan.version,
-        outcome.requests,
-        outcome.requests as f64 / outcome.took.as_secs_f64(),
-        seconds * 1e6 / outcome.requests as f64,
-    );
+    let (requests, bytes) = (outcome.requests as f64, outcome.bytes as f64);
+    let cost = match plan.request {
+        Request::Poll => format!("server_cpu_us_per_request {:.2}", seconds * 1e6 / requests),
+        Request::Fetch => format!("bytes {bytes} server_cpu_us_per_MB {:.1}", seconds * 1e12 / bytes),
+    };
+    println!("{:?} requests {requests} per_second {:.0} {cost}", plan.version, requests / outcome.took.as_secs_f64());
     Ok(())
 }
 

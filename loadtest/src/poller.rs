@@ -1,4 +1,5 @@
-//! Polls as a fleet of connected agents does: conditional `HEAD`s, over one version of HTTP, as fast as they are answered.
+//! Asks as a fleet of connected agents does, over one version of HTTP, as fast as it is answered: polls, which are
+//! conditional `HEAD`s, or fetches, which are `GET`s of the whole body.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri};
-use http_body_util::Empty;
+use bytes::{Buf, Bytes};
+use http::{Method, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use quinn::crypto::rustls::QuicClientConfig;
@@ -31,13 +33,24 @@ pub enum Version {
     Http3,
 }
 
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// A poll: a `HEAD` with the tag of what is held, which must be answered `304`.
+    Poll,
+    /// A fetch: a `GET` of the stored form, whose body must be as long as its first.
+    Fetch,
+}
+
 /// What to do.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Where the server listens; its certificate must be valid for the address.
     pub server: SocketAddr,
-    /// The path that is polled.
+    /// The path that is asked for.
     pub path: String,
+    /// How.
+    pub request: Request,
     /// Over what.
     pub version: Version,
     /// Connections.
@@ -51,47 +64,79 @@ pub struct Plan {
 /// What came of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// Requests that were answered `304`.
+    /// Requests that were answered as they must be.
     pub requests: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
     /// How long that took.
     pub took: Duration,
 }
 
-/// Polls. Each answer must be a `304`.
+/// Carries a plan out.
 ///
 /// # Errors
-/// The server cannot be reached, its certificate is not of `ca`, or it answers anything else.
-pub async fn poll(plan: &Plan, ca: &Path) -> anyhow::Result<Outcome> {
+/// The server cannot be reached, its certificate is not of `ca`, or it answers anything else than it must.
+pub async fn run(plan: &Plan, ca: &Path) -> anyhow::Result<Outcome> {
     let tls = tls::client_config(ca, None)?;
     let uri: Uri = format!("https://{}{}", plan.server, plan.path).parse()?;
     let mut connections = Vec::new();
     for _ in 0..plan.connections {
         connections.push(Connection::open(plan, tls.clone()).await?);
     }
-    let tag = connections[0].clone().etag(&uri).await?;
+    let ask = match plan.request {
+        Request::Poll => Ask { method: Method::HEAD, tag: None },
+        Request::Fetch => Ask { method: Method::GET, tag: None },
+    };
+    let first = connections[0].clone().ask(&uri, &ask).await?;
+    ensure!(first.status == StatusCode::OK, "{uri} answered {}", first.status);
+    let (ask, expected) = match plan.request {
+        Request::Poll => {
+            let tag = Some(first.tag.context("the answer has an ETag")?);
+            (Ask { tag, ..ask }, (StatusCode::NOT_MODIFIED, 0))
+        }
+        Request::Fetch => (ask, (StatusCode::OK, first.length)),
+    };
     let streams = if plan.version == Version::Http1 { 1 } else { plan.streams };
     let answered = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
     let end = begun + plan.duration;
-    let mut pollers = JoinSet::new();
+    let mut askers = JoinSet::new();
     for connection in &connections {
         for _ in 0..streams {
-            let (mut connection, uri, tag, answered) = (connection.clone(), uri.clone(), tag.clone(), answered.clone());
-            pollers.spawn(async move {
+            let (mut connection, uri, ask, answered) = (connection.clone(), uri.clone(), ask.clone(), answered.clone());
+            askers.spawn(async move {
                 while Instant::now() < end {
-                    let (status, _) = connection.head(&uri, Some(&tag)).await?;
-                    ensure!(status == StatusCode::NOT_MODIFIED, "answered {status}");
+                    let answer = connection.ask(&uri, &ask).await?;
+                    let (status, length) = (answer.status, answer.length);
+                    ensure!((status, length) == expected, "answered {status} with {length} bytes");
                     answered.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(())
             });
         }
     }
-    while let Some(poller) = pollers.join_next().await {
-        poller??;
+    while let Some(asker) = askers.join_next().await {
+        asker??;
     }
-    Ok(Outcome { requests: answered.load(Ordering::Relaxed), took: begun.elapsed() })
+    let requests = answered.load(Ordering::Relaxed);
+    Ok(Outcome { requests, bytes: requests * expected.1, took: begun.elapsed() })
 }
+
+#[derive(Debug, Clone)]
+struct Ask {
+    method: Method,
+    tag: Option<String>,
+}
+
+struct Answer {
+    status: StatusCode,
+    tag: Option<String>,
+    /// Bytes of its body.
+    length: u64,
+}
+
+/// What a client over HTTP/2 takes ahead, in bytes: it is the server that is measured.
+const WINDOW: u32 = 16 << 20;
 
 /// A connection that can be shared among the streams it carries.
 #[derive(Clone)]
@@ -121,7 +166,11 @@ impl Connection {
         let name = ServerName::IpAddress(plan.server.ip().into());
         let stream = TokioIo::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?);
         Ok(if plan.version == Version::Http2 {
-            let (sender, driver) = http2::handshake(TokioExecutor::new(), stream).await?;
+            let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+                .initial_stream_window_size(WINDOW)
+                .initial_connection_window_size(WINDOW)
+                .handshake(stream)
+                .await?;
             tokio::spawn(driver);
             Self::Http2(sender)
         } else {
@@ -131,41 +180,51 @@ impl Connection {
         })
     }
 
-    /// The tag of what the server holds now.
-    async fn etag(&mut self, uri: &Uri) -> anyhow::Result<String> {
-        let (status, tag) = self.head(uri, None).await?;
-        ensure!(status == StatusCode::OK, "{uri} answered {status}");
-        tag.context("the answer has an ETag")
-    }
-
-    async fn head(&mut self, uri: &Uri, tag: Option<&str>) -> anyhow::Result<(StatusCode, Option<String>)> {
-        let mut request = Request::builder().method(Method::HEAD).uri(uri.clone());
-        if let Some(tag) = tag {
+    async fn ask(&mut self, uri: &Uri, ask: &Ask) -> anyhow::Result<Answer> {
+        let mut request = http::Request::builder().method(&ask.method).uri(uri.clone());
+        if let Some(tag) = &ask.tag {
             request = request.header("if-none-match", tag);
         }
-        let head = match self {
+        if ask.method == Method::GET {
+            request = request.header("accept-encoding", "zstd");
+        }
+        match self {
             Self::Http1(sender) => {
                 let host = uri.authority().context("the URI has an authority")?.as_str();
-                let target = uri.path().to_owned();
-                let request = request.uri(target).header("host", host).body(Empty::new())?;
+                let request = request.uri(uri.path()).header("host", host).body(Empty::new())?;
                 let mut sender = sender.lock().await;
                 sender.ready().await?;
-                sender.send_request(request).await?.into_parts().0
+                received(sender.send_request(request).await?).await
             }
             Self::Http2(sender) => {
                 sender.ready().await?;
-                sender.send_request(request.body(Empty::new())?).await?.into_parts().0
+                received(sender.send_request(request.body(Empty::new())?).await?).await
             }
             Self::Http3(sender) => {
                 let mut stream = sender.send_request(request.body(())?).await?;
                 stream.finish().await?;
                 let head = stream.recv_response().await?.into_parts().0;
-                // The end of the stream, which would otherwise be answered with a STOP_SENDING.
-                while stream.recv_data().await?.is_some() {}
-                head
+                let mut length = 0;
+                // To the end of the stream, also after a HEAD: the server would be told to stop otherwise.
+                while let Some(data) = stream.recv_data().await? {
+                    length += data.remaining() as u64;
+                }
+                Ok(answer(&head, length))
             }
-        };
-        let tag = head.headers.get("etag").and_then(|tag| tag.to_str().ok()).map(str::to_owned);
-        Ok((head.status, tag))
+        }
     }
+}
+
+async fn received(response: http::Response<Incoming>) -> anyhow::Result<Answer> {
+    let (head, mut body) = response.into_parts();
+    let mut length = 0;
+    while let Some(frame) = body.frame().await {
+        length += frame?.data_ref().map_or(0, Bytes::len) as u64;
+    }
+    Ok(answer(&head, length))
+}
+
+fn answer(head: &http::response::Parts, length: u64) -> Answer {
+    let tag = head.headers.get("etag").and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+    Answer { status: head.status, tag, length }
 }
