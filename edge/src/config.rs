@@ -82,6 +82,23 @@ pub struct CacheConfig {
     /// The blobs that are fetched from origins at a time; further ones wait.
     #[serde(default = "default_fills")]
     pub fills: usize,
+    /// How long an origin may be silent in the middle of a blob before the fill is resumed. Nobody new waits for a fill
+    /// that has stood still for twice as long.
+    #[serde(default = "default_fill_idle", with = "duration")]
+    pub fill_idle: Duration,
+    /// How long a request waits for the first byte of a blob that is being fetched.
+    #[serde(default = "default_fill_wait", with = "duration")]
+    pub fill_wait: Duration,
+    /// The requests that wait for the first bytes of blobs, in all; further ones are refused (`503`).
+    #[serde(default = "default_waiters")]
+    pub waiters: usize,
+    /// The requests that wait for the first byte of one blob; further ones are refused (`503`).
+    #[serde(default = "default_waiters_per_fill")]
+    pub waiters_per_fill: usize,
+    /// The answers whose bytes go past a disk that cannot take them, at a time; each takes up to 2 MiB of memory.
+    /// Further ones wait as long as for a fill, and are refused then (`503`).
+    #[serde(default = "default_past_disk")]
+    pub past_disk: usize,
     /// The tarballs that are decoded at a time, for clients that take no stored coding; each takes up to 9 MiB of
     /// memory for as long as its client reads. Further ones are refused (`503`).
     #[serde(default = "default_decoders")]
@@ -168,6 +185,26 @@ fn default_fills() -> usize {
     64
 }
 
+fn default_fill_idle() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn default_fill_wait() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn default_waiters() -> usize {
+    20_000
+}
+
+fn default_waiters_per_fill() -> usize {
+    10_000
+}
+
+fn default_past_disk() -> usize {
+    64
+}
+
 fn default_decoders() -> usize {
     128
 }
@@ -246,6 +283,11 @@ impl CacheConfig {
             disk: default_disk(),
             services: default_services(),
             fills: default_fills(),
+            fill_idle: default_fill_idle(),
+            fill_wait: default_fill_wait(),
+            waiters: default_waiters(),
+            waiters_per_fill: default_waiters_per_fill(),
+            past_disk: default_past_disk(),
             decoders: default_decoders(),
         }
     }
@@ -374,6 +416,12 @@ impl Config {
         }
         if self.push.ask_interval < LEAST_ASK_INTERVAL {
             return invalid("ask_interval in [push] must be at least \"1s\"");
+        }
+        if self.cache.waiters == 0 || self.cache.waiters_per_fill == 0 || self.cache.past_disk == 0 {
+            return invalid("waiters, waiters_per_fill and past_disk in [cache] must be at least 1");
+        }
+        if self.cache.fill_idle.is_zero() || self.cache.fill_wait.is_zero() {
+            return invalid("fill_idle and fill_wait in [cache] must be more than nothing, for example \"10s\"");
         }
         self.freshness.validate("[freshness]")?;
         self.freshness_for.iter().try_for_each(|some| {

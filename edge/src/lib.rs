@@ -1,8 +1,9 @@
 //! The edge: the cache between agents and origins.
 //!
-//! [`start`] composes it: `agent_api` answers agents, to whom `access` opens a service or does not, from the `service_table` (what each service is now) and the
-//! `blob_cache` (the bytes); what they do not hold they ask of origins through `origin_client`, once per service and
-//! once per blob, whoever asks (`single_flight`). What origins tell by themselves arrives through `origin_follower`.
+//! [`start`] composes it: `agent_api` answers agents, as far as `access` lets them, from the `service_table` (what each service is now) and the
+//! `blob_cache` (the bytes); what they do not hold they ask of origins through `origin_client`, once per service
+//! (`single_flight`) and once per blob (`blob_cache::fill`), whoever asks. What origins tell by themselves arrives
+//! through `origin_follower`.
 
 mod access;
 mod agent_api;

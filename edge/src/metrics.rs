@@ -66,7 +66,18 @@ pub(crate) enum Refused {
 pub(crate) struct CacheMetrics {
     fills: IntCounterVec,
     fill_duration: Histogram,
+    fill_first_byte: Histogram,
+    fill_resumes: IntCounterVec,
+    pub(crate) pieces_verified: IntCounter,
+    pub(crate) fills_running: IntGauge,
+    pub(crate) fills_limit: IntGauge,
     pub(crate) fill_waiters: IntGauge,
+    pub(crate) fill_waiters_limit: IntGauge,
+    pub(crate) fill_waiters_refused: IntCounter,
+    served_through: IntCounterVec,
+    pub(crate) serving_through: IntGauge,
+    pub(crate) serving_through_limit: IntGauge,
+    writes_dropped: IntCounterVec,
     pub(crate) collapsed_fills: IntCounter,
     pub(crate) decoders: IntGauge,
     pub(crate) decoders_limit: IntGauge,
@@ -284,7 +295,46 @@ impl CacheMetrics {
                 "From the beginning of a fill until its blob was verified and stored.",
                 &[0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0],
             )?,
-            fill_waiters: family.gauge("weir_edge_fill_waiters", "Requests that wait for a blob now.")?,
+            fill_first_byte: family.histogram(
+                "weir_edge_fill_first_byte_seconds",
+                "From the question to the origin until the first piece of a blob was verified.",
+                &[0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0],
+            )?,
+            fill_resumes: family.counters(
+                "weir_edge_fill_resumes_total",
+                "Transfers of blobs that were taken up again, by what had ended them.",
+                &["reason"],
+            )?,
+            pieces_verified: family
+                .counter("weir_edge_pieces_verified_total", "Pieces of blobs that origins sent and that were right.")?,
+            fills_running: family.gauge("weir_edge_fills_running", "Blobs that are being fetched now.")?,
+            fills_limit: family.gauge("weir_edge_fills_limit", "Blobs that are fetched at a time, at the most.")?,
+            fill_waiters: family
+                .gauge("weir_edge_fill_waiters", "Requests that wait for the first byte of a blob now.")?,
+            fill_waiters_limit: family.gauge(
+                "weir_edge_fill_waiters_limit",
+                "Requests that wait for the first byte of a blob, at the most.",
+            )?,
+            fill_waiters_refused: family.counter(
+                "weir_edge_fill_waiters_refused_total",
+                "Requests that were refused because too many wait for a blob.",
+            )?,
+            served_through: family.counters(
+                "weir_edge_served_through_total",
+                "Answers whose bytes went past the edge's disk, by what was the matter with it.",
+                &["why"],
+            )?,
+            serving_through: family
+                .gauge("weir_edge_serving_through", "Answers whose bytes go past the edge's disk now.")?,
+            serving_through_limit: family.gauge(
+                "weir_edge_serving_through_limit",
+                "Answers whose bytes go past the edge's disk at a time, at the most.",
+            )?,
+            writes_dropped: family.counters(
+                "weir_edge_cache_write_dropped_total",
+                "Blobs that were fetched and not kept, by the reason.",
+                &["reason"],
+            )?,
             collapsed_fills: family.counter(
                 "weir_edge_fills_collapsed_total",
                 "Requests that waited for a fill that was under way already.",
@@ -319,6 +369,22 @@ impl CacheMetrics {
     pub(crate) fn filled(&self, result: &'static str, took: Duration) {
         self.fills.with_label_values(&[result]).inc();
         self.fill_duration.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn first_piece_verified(&self, took: Duration) {
+        self.fill_first_byte.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn resumed(&self, reason: &'static str) {
+        self.fill_resumes.with_label_values(&[reason]).inc();
+    }
+
+    pub(crate) fn served_through(&self, why: &'static str) {
+        self.served_through.with_label_values(&[why]).inc();
+    }
+
+    pub(crate) fn write_dropped(&self, reason: &'static str) {
+        self.writes_dropped.with_label_values(&[reason]).inc();
     }
 
     pub(crate) fn verify_failed(&self, at: VerifiedAt) {

@@ -159,16 +159,19 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
 
 fn blob(service: &ServiceName, error: &FillError) -> Problem {
     let problem = match error {
-        FillError::Full => overloaded("Too many tarballs are being fetched from origins."),
-        FillError::Disk(_) | FillError::Abandoned => internal(),
-        FillError::NotFound | FillError::Origin(_) | FillError::Broken(_) | FillError::Corrupt | FillError::TooSlow => {
-            Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "blob-unavailable",
-                "The tarball cannot be had just now",
-                format!("The version of `{service}` is known, but its bytes cannot be had just now: {error}."),
-            )
-        }
+        FillError::Full => overloaded("Too many tarballs are being fetched from origins, or waited for."),
+        FillError::Abandoned => internal(),
+        FillError::NotFound
+        | FillError::Origin(_)
+        | FillError::Broken(_)
+        | FillError::Stalled(_)
+        | FillError::Corrupt
+        | FillError::TooSlow => Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "blob-unavailable",
+            "The tarball cannot be had just now",
+            format!("The version of `{service}` is known, but its bytes cannot be had just now: {error}."),
+        ),
     };
     problem.about("service", service).retry_after(RETRY_AFTER)
 }

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::headers::{Lifetime, joined};
 use super::timing::Waited;
 use super::{Answer, Inner, demand, is_forced};
-use crate::blob_cache::{self, FillError, Obtained, Source, Wanted};
+use crate::blob_cache::{FillError, Obtained, Source, Wanted};
 use crate::service_table::{Demand, Found, LookupError};
 use crate::version::Form;
 
@@ -92,11 +92,12 @@ impl Inner {
                 return Ok(self.whole(&found, which, &form, status, Body::Empty));
             }
             let wanted = Wanted { digest: form.stored.digest, size: form.stored.size, origin: found.origin };
-            match self.blobs.get(wanted, is_forced(request)).await {
+            let first = part.as_ref().map_or(0, |part| part.start);
+            match self.blobs.get(wanted, first, is_forced(request)).await {
                 Ok(obtained) => {
                     self.lookup.was_read(which.service(), form.stored.encoding);
                     let waited = Waited { version, blob: Some(begun.elapsed().saturating_sub(version)) };
-                    return Ok(self.sent(&found, which, &form, part, &obtained)?.after(waited));
+                    return Ok(self.sent(&found, which, &form, part, obtained)?.after(waited));
                 }
                 // The representations of a version come and go: the descriptor that is held may be out of date.
                 Err(FillError::NotFound) if !asked_again => asked_again = true,
@@ -141,18 +142,17 @@ impl Inner {
         which: &Which,
         form: &Form<'_>,
         part: Option<Range<u64>>,
-        obtained: &Obtained,
+        obtained: Obtained,
     ) -> Result<Answer, ApiError> {
         let status = with_blob(found.status, obtained.source);
         let sent = self.metrics.sent_bytes.clone();
-        let blob = &obtained.blob;
         if form.is_decoded() {
             let decoding = self.blobs.decoding().ok_or_else(|| ApiError::NoDecoder(which.service().clone()))?;
-            let body = blob_cache::decoded(blob, form.length, decoding, sent);
+            let body = obtained.decoded(form.stored.size, form.length, decoding, sent);
             return Ok(self.whole(found, which, form, status, Body::stream(body)));
         }
         let range = part.clone().unwrap_or(0..form.length);
-        let body = Body::stream(blob_cache::stored(blob, range, sent));
+        let body = Body::stream(obtained.stored(range, sent));
         let mut answer = self.whole(found, which, form, status, body);
         if let Some(part) = part {
             *answer.response.status_mut() = StatusCode::PARTIAL_CONTENT;

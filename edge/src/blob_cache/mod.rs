@@ -1,66 +1,77 @@
 //! The blob cache: content-addressed files, bounded in bytes. The page cache is its memory.
 //!
 //! A blob is handed out as an open file that was verified since this process began; one that is not there is fetched
-//! by one task, whoever asks. What is held is the [`store`]'s, how it is fetched is the [`fill`]'s.
+//! by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it is fetched is the
+//! [`fill`]'s, how it is read meanwhile is [`followed`]'s; [`past_disk`] serves what the disk cannot take.
 
 mod decoders;
 mod fill;
+mod followed;
+mod past_disk;
 mod reader;
 mod store;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream;
+use prometheus::IntCounter;
 use tokio::sync::Semaphore;
-use weir_shared::digest::BlobDigest;
 use weir_shared::process::shutdown::Drain;
 
 use self::decoders::Decoders;
-use self::fill::Fetch;
+use self::fill::{Bounds, Filler, Progress, Running, Upstream};
+use self::followed::{Followed, Passing};
+use self::past_disk::PastDisk;
+use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
 use self::store::{Holding, Store};
 use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::metrics::Metrics;
 use crate::origin_client::Origins;
-use crate::single_flight::SingleFlight;
 
 pub(crate) use decoders::Decoding;
 pub(crate) use fill::{FillError, Wanted};
-pub(crate) use reader::{decoded, stored};
 pub(crate) use store::{Blob, Directory};
-
-/// How long a request waits for a blob.
-const FILL_WAIT: Duration = Duration::from_secs(60);
-
-/// How long a fill may take: an origin that sends a little now and then does not hold its place for ever.
-const FILL_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
 /// Blobs that are being fetched, or that wait for their turn, at a time.
 const MAX_QUEUED_FILLS: usize = 1024;
+
+/// How many times as long as an origin may be silent a fill may stand still before nobody new waits for it.
+const LOCK_AGE_IN_SILENCES: u32 = 2;
 
 /// The cache.
 #[derive(Clone)]
 pub(crate) struct BlobCache {
     inner: Arc<Inner>,
-    flights: SingleFlight<BlobDigest, Result<Obtained, FillError>>,
 }
 
 struct Inner {
     store: Arc<Store>,
-    fills: Semaphore,
+    filler: Arc<Filler>,
+    running: Running,
+    past_disk: Arc<PastDisk>,
     decoders: Decoders,
-    origins: Arc<Origins>,
-    metrics: Metrics,
+    /// How long a request waits for its first byte.
+    wait: Duration,
 }
 
 /// A blob, and where it came from.
-#[derive(Debug, Clone)]
 pub(crate) struct Obtained {
-    /// The blob, open.
-    pub(crate) blob: Blob,
+    content: Content,
     /// How it was obtained.
     pub(crate) source: Source,
+}
+
+/// The bytes of a blob, as far as they are there: at least the first that was asked for.
+enum Content {
+    Held(Blob),
+    InMemory(Bytes),
+    Followed(Followed),
+    Passing(Passing),
 }
 
 /// Where a blob came from.
@@ -68,9 +79,9 @@ pub(crate) struct Obtained {
 pub(crate) enum Source {
     /// It was there.
     Disk,
-    /// It was fetched.
+    /// It is fetched.
     Origin {
-        /// It is kept.
+        /// It is to be kept.
         stored: bool,
         /// Somebody else had begun to fetch it.
         collapsed: bool,
@@ -98,40 +109,63 @@ impl BlobCache {
         metrics: Metrics,
         drain: &Drain,
     ) -> io::Result<Self> {
-        let store = Store::open(directory, config.disk.as_u64(), clock, metrics.cache.clone())?;
-        let inner = Inner {
-            store: Arc::new(store),
-            fills: Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS)),
-            decoders: Decoders::new(config.decoders, metrics.cache.decoders.clone(), &metrics.cache.decoders_limit),
-            origins,
-            metrics,
+        let Metrics { cache, origin, .. } = metrics;
+        let store = Arc::new(Store::open(directory, config.disk.as_u64(), clock, cache.clone())?);
+        let decoders = Decoders::new(config.decoders, cache.decoders.clone(), &cache.decoders_limit);
+        let bounds = Bounds {
+            fills: MAX_QUEUED_FILLS,
+            waiters: config.waiters,
+            waiters_per_fill: config.waiters_per_fill,
+            lock_age: config.fill_idle * LOCK_AGE_IN_SILENCES,
         };
-        Ok(Self { inner: Arc::new(inner), flights: SingleFlight::new(MAX_QUEUED_FILLS, drain) })
+        let running = Running::new(bounds, clock, cache.clone(), drain);
+        cache.fills_limit.set(i64::try_from(config.fills).unwrap_or(i64::MAX));
+        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle: config.fill_idle };
+        let upstream = Arc::new(upstream);
+        let past_disk = PastDisk::new(upstream.clone(), config.past_disk, config.fill_wait);
+        let permits = Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS));
+        let filler = Arc::new(Filler { store: store.clone(), upstream, permits });
+        let wait = config.fill_wait;
+        let inner = Inner { store, filler, running, past_disk: past_disk.into(), decoders, wait };
+        Ok(Self { inner: inner.into() })
     }
 
-    /// A blob: verified since this process began, or, with `verify_again`, since this was called.
+    /// A blob from the byte `first` on: verified since this process began, or, with `verify_again`, since this was
+    /// called. One that is on its way is handed out as soon as that byte is there and verified.
     ///
     /// # Errors
     /// It is not there and cannot be fetched, or not soon enough.
-    pub(crate) async fn get(&self, wanted: Wanted, verify_again: bool) -> Result<Obtained, FillError> {
-        if !verify_again && let Some(blob) = self.inner.store.verified(wanted.digest, wanted.size).await {
-            return Ok(Obtained { blob, source: Source::Disk });
+    pub(crate) async fn get(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
+        let inner = &self.inner;
+        if !verify_again && let Some(blob) = inner.store.verified(wanted.digest, wanted.size).await {
+            return Ok(Obtained { content: Content::Held(blob), source: Source::Disk });
         }
-        let inner = self.inner.clone();
-        let seat = self.flights.join(&wanted.digest, || inner.obtain(wanted)).map_err(|_| FillError::Full)?;
-        let collapsed = seat.collapsed;
-        if collapsed {
-            self.inner.metrics.cache.collapsed_fills.inc();
-        }
-        let _waiting = Waiting::new(&self.inner.metrics.cache.fill_waiters);
-        let mut obtained = tokio::time::timeout(FILL_WAIT, seat.result())
-            .await
-            .map_err(|_| FillError::TooSlow)?
-            .map_err(|_| FillError::Abandoned)??;
-        if let Source::Origin { collapsed: shared, .. } = &mut obtained.source {
-            *shared = collapsed;
-        }
-        Ok(obtained)
+        let filler = inner.filler.clone();
+        let mut seat =
+            inner.running.join(&wanted.digest, |announcer| async move { filler.fill(wanted, announcer).await })?;
+        // What is whole when it is asked for waits only to be named: that is a hit like any other.
+        let is_hit = seat.watcher.now().is_whole();
+        let progress = tokio::time::timeout(inner.wait, seat.watcher.answered(first)).await;
+        let from = |stored| {
+            if is_hit { Source::Disk } else { Source::Origin { stored, collapsed: seat.collapsed } }
+        };
+        let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
+            Progress::Held(blob) => (Content::Held(blob), Source::Disk),
+            Progress::InMemory { bytes, stored } => (Content::InMemory(bytes), from(stored)),
+            Progress::Arriving { file, stored, .. } => {
+                let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
+                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(stored))
+            }
+            Progress::PastDisk(why) => {
+                drop(seat);
+                let through = Box::new(inner.past_disk.serve(wanted, first, why).await?);
+                let source = Source::Origin { stored: false, collapsed: false };
+                (Content::Passing(Passing { wanted, through, past_disk: inner.past_disk.clone() }), source)
+            }
+            Progress::Failed(error) => return Err(error),
+            Progress::Queued | Progress::Asked => return Err(FillError::Abandoned),
+        };
+        Ok(Obtained { content, source })
     }
 
     /// A place for a decoder; `None` when all are taken.
@@ -141,7 +175,7 @@ impl BlobCache {
 
     /// What the cache holds.
     pub(crate) fn usage(&self) -> Use {
-        Use { holding: self.inner.store.holding(), being_fetched: self.flights.len() }
+        Use { holding: self.inner.store.holding(), being_fetched: self.inner.running.len() }
     }
 
     /// What sets the gauges that describe the cache's use. It does not keep the cache alive.
@@ -155,55 +189,41 @@ impl BlobCache {
     }
 }
 
-impl Inner {
-    /// The blob from disk, verified now, or else from its origin.
-    async fn obtain(self: Arc<Self>, wanted: Wanted) -> Result<Obtained, FillError> {
-        let store = self.store.clone();
-        let on_disk = tokio::task::spawn_blocking(move || store.verify(&wanted.digest, wanted.size)).await;
-        if let Some(blob) = on_disk.map_err(|_| FillError::Abandoned)?? {
-            return Ok(Obtained { blob, source: Source::Disk });
+impl Obtained {
+    /// Part of the blob, as it is stored; it begins with the byte that was asked for.
+    pub(crate) fn stored(self, part: Range<u64>, sent: IntCounter) -> BlobBody {
+        let length = part.end - part.start;
+        match self.content {
+            Content::Held(blob) => reader::stored(&blob, part, sent),
+            other => reader::stored_chunks(other.chunks(part, CHUNK), length, sent),
         }
-        let _permit = self.fills.acquire().await.map_err(|_| FillError::Abandoned)?;
-        let begun = Instant::now();
-        let filled = self.clone().fill(wanted).await;
-        let result = filled.as_ref().map_or_else(FillError::label, |_| "ok");
-        self.metrics.cache.filled(result, begun.elapsed());
-        match &filled {
-            Ok(_) => tracing::debug!(blob = %wanted.digest, bytes = wanted.size, "a blob was fetched"),
-            Err(error) => tracing::warn!(blob = %wanted.digest, %error, "a blob could not be fetched"),
-        }
-        filled
     }
 
-    async fn fill(self: Arc<Self>, wanted: Wanted) -> Result<Obtained, FillError> {
-        let room = self.store.reserve(wanted.size).await?;
-        let fetch = Fetch {
-            origins: &self.origins,
-            store: &self.store,
-            metrics: &self.metrics.cache,
-            origin_metrics: &self.metrics.origin,
-        };
-        let received = tokio::time::timeout(FILL_DEADLINE, fetch.blob(wanted)).await;
-        let received = received.map_err(|_| FillError::Broken("it took too long".to_owned()))??;
-        let store = self.store.clone();
-        let kept = tokio::task::spawn_blocking(move || store.keep(received.digest, received.file, room));
-        let (blob, stored) = kept.await.map_err(|_| FillError::Abandoned)??;
-        Ok(Obtained { blob, source: Source::Origin { stored, collapsed: false } })
+    /// The whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with
+    /// the body.
+    pub(crate) fn decoded(self, size: u64, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
+        match self.content {
+            Content::Held(blob) => reader::decoded(&blob, length, decoding, sent),
+            other => reader::decoded_chunks(other.chunks(0..size, DECODED_CHUNK), length, decoding, sent),
+        }
     }
 }
 
-/// Counts a request that waits, until it is dropped.
-struct Waiting<'a>(&'a prometheus::IntGauge);
-
-impl<'a> Waiting<'a> {
-    fn new(gauge: &'a prometheus::IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
+impl Content {
+    fn chunks(self, part: Range<u64>, chunk: u64) -> Chunks {
+        match self {
+            Content::Held(blob) => reader::chunks(&blob, part, chunk),
+            Content::InMemory(bytes) => Box::pin(stream::once(std::future::ready(slice(&bytes, &part)))),
+            Content::Followed(followed) => Box::pin(followed.chunks(part, chunk)),
+            Content::Passing(passing) => Box::pin(passing.chunks(part, chunk)),
+        }
     }
 }
 
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
+fn slice(bytes: &Bytes, part: &Range<u64>) -> io::Result<Bytes> {
+    let place = |at: u64| usize::try_from(at).ok().filter(|at| *at <= bytes.len());
+    match (place(part.start), place(part.end)) {
+        (Some(start), Some(end)) if start <= end => Ok(bytes.slice(start..end)),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

@@ -26,11 +26,11 @@ use super::decoders::Decoding;
 use super::store::Blob;
 
 /// Bytes that are read at a time of what is sent as it is stored.
-const CHUNK: u64 = 256 << 10;
+pub(super) const CHUNK: u64 = 256 << 10;
 
 /// Bytes that are read at a time to be decoded, and that are decoded at a time: an async worker is not held for longer
 /// than they take.
-const DECODED_CHUNK: u64 = 64 << 10;
+pub(super) const DECODED_CHUNK: u64 = 64 << 10;
 
 /// The largest window of a zstd frame that is decoded, as a power of two: 8 MiB, as the protocol promises.
 pub(super) const MAX_WINDOW_LOG: u32 = 23;
@@ -38,13 +38,23 @@ pub(super) const MAX_WINDOW_LOG: u32 = 23;
 /// Part of a blob, as it is stored.
 pub(crate) fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
     let left = part.end - part.start;
-    BlobBody { source: Source::Stored(Chunks::of(blob, part, CHUNK)), left, sent }
+    BlobBody { source: Source::Stored(chunks(blob, part, CHUNK)), left, sent }
 }
 
 /// A whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with the
 /// body.
 pub(crate) fn decoded(blob: &Blob, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
-    let coded = StreamReader::new(Chunks::of(blob, 0..blob.length, DECODED_CHUNK));
+    decoded_chunks(chunks(blob, 0..blob.length, DECODED_CHUNK), length, decoding, sent)
+}
+
+/// As [`stored`], of `length` bytes that come from elsewhere.
+pub(super) fn stored_chunks(chunks: Chunks, length: u64, sent: IntCounter) -> BlobBody {
+    BlobBody { source: Source::Stored(chunks), left: length, sent }
+}
+
+/// As [`decoded`], from stored bytes that come from elsewhere.
+pub(super) fn decoded_chunks(chunks: Chunks, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
+    let coded = StreamReader::new(chunks);
     let mut decoder = Decoder::with_params(coded, &[DParameter::window_log_max(MAX_WINDOW_LOG)]);
     // One frame after the other until the input ends.
     decoder.multiple_members(true);
@@ -67,6 +77,8 @@ enum Source {
 }
 
 type Next = Pin<Box<dyn Future<Output = io::Result<(Decoder, Bytes)>> + Send>>;
+
+pub(super) type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 type Decoder = ZstdDecoder<StreamReader<Chunks, Bytes>>;
 
@@ -131,8 +143,13 @@ impl Body for BlobBody {
     }
 }
 
-/// The bytes of a part of a file, up to `size` at a time; an error when the file turns out shorter.
-struct Chunks {
+/// The bytes of a part, up to `size` at a time; an error when the file turns out shorter.
+pub(super) fn chunks(blob: &Blob, part: Range<u64>, size: u64) -> Chunks {
+    Box::pin(FileChunks { file: blob.file.clone(), part, size, reading: None })
+}
+
+/// The bytes of a part of a file.
+struct FileChunks {
     file: Arc<File>,
     part: Range<u64>,
     size: u64,
@@ -140,11 +157,7 @@ struct Chunks {
     reading: Option<JoinHandle<io::Result<Bytes>>>,
 }
 
-impl Chunks {
-    fn of(blob: &Blob, part: Range<u64>, size: u64) -> Self {
-        Self { file: blob.file.clone(), part, size, reading: None }
-    }
-
+impl FileChunks {
     fn buffer(&self) -> Vec<u8> {
         vec![0; usize::try_from(self.size.min(self.part.end - self.part.start)).expect("a chunk fits in memory")]
     }
@@ -173,7 +186,7 @@ impl Chunks {
     }
 }
 
-impl Stream for Chunks {
+impl Stream for FileChunks {
     type Item = io::Result<Bytes>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -28,7 +28,7 @@ use crate::metrics::OriginMetrics;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long an origin may be silent in the middle of a body.
-pub(crate) const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest problem document that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16 << 10;
@@ -43,7 +43,7 @@ pub(crate) struct Origin {
     client: Http2Client,
     /// A connection of its own, so that no tarball stands in the way of an event.
     events_client: Http2Client,
-    metrics: OriginMetrics,
+    pub(super) metrics: OriginMetrics,
     clock: Clock,
     breaker: Mutex<Breaker>,
     reached: AtomicBool,
@@ -188,7 +188,12 @@ impl Origin {
     }
 
     /// One request; what is no success becomes an error.
-    async fn get(&self, kind: &'static str, path: &str, headers: HeaderMap) -> Result<Response<Incoming>, OriginError> {
+    pub(super) async fn get(
+        &self,
+        kind: &'static str,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<Response<Incoming>, OriginError> {
         let was_up = self.is_up();
         let response = match self.send(&self.client, kind, path, headers.clone()).await {
             // A connection that was kept may have been dead for a while: a new one gets one chance at once.
@@ -270,7 +275,7 @@ impl Origin {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unreachable(&self, reason: String) -> OriginError {
+    pub(super) fn unreachable(&self, reason: String) -> OriginError {
         OriginError::Unreachable { origin: self.name().to_owned(), reason }
     }
 

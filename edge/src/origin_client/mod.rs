@@ -6,6 +6,7 @@
 mod breaker;
 mod connection;
 mod error;
+mod piece_list;
 pub(crate) mod probe;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 use weir_shared::route::Route;
 
-pub(crate) use connection::{BODY_IDLE_TIMEOUT, BlobRequest, Origin};
+pub(crate) use connection::{BlobRequest, Origin};
 pub(crate) use error::OriginError;
 
 /// The origins of the configuration.

@@ -78,7 +78,7 @@ async fn warm(table: &Table, blobs: &BlobCache, service: &ServiceName) {
         if stored.encoding == Encoding::Zstd || entry.usage.was_read(stored.encoding) {
             let wanted = Wanted { digest: stored.digest, size: stored.size, origin: entry.origin };
             // When it cannot be had now, whoever asks for it tries again, and is told why.
-            let _ = blobs.get(wanted, false).await;
+            let _ = blobs.get(wanted, 0, false).await;
         }
     }
 }

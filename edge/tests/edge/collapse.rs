@@ -11,7 +11,7 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
     let tarball = Tarball::random(1, 8 << 20);
     site.origin.publish("shop", 7, 1, &tarball);
     let gate = Arc::new(Semaphore::new(0));
-    site.origin.faults([Fault::Gate(gate.clone())]);
+    site.origin.faults([Fault::Hold(gate.clone())]);
 
     let mut first = site.client("h2").await;
     let first = tokio::spawn(async move { first.get(TARBALL, &[ZSTD]).await });

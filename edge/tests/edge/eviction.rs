@@ -29,6 +29,7 @@ async fn the_bound_holds_and_a_download_outlives_its_blob() {
         assert_eq!(client.get(&path(number), &[ZSTD]).await.bytes(), &tarballs[number as usize].zstd);
         assert!(bytes_on_disk(&site) <= 10 << 20);
     }
+    site.settled().await;
     assert_eq!(bytes_on_disk(&site) as f64, site.metric("weir_edge_cache_bytes", &[]));
     assert_eq!(site.blob_files().len(), 3);
     assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "size")]), 6.0);
@@ -60,6 +61,7 @@ async fn a_blob_larger_than_the_cache_is_served_and_not_kept() {
     let reply = client.get(&path(0), &[ZSTD]).await;
     assert_eq!(reply.bytes(), &large.zstd);
     assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200");
+    site.settled().await;
     assert_eq!((site.blob_files().len(), site.incoming_files()), (1, 0), "and the small one stays");
 }
 
@@ -71,7 +73,7 @@ async fn the_bound_holds_for_blobs_on_their_way_too() {
     let mut downloads = Vec::new();
     for (number, tarball) in (0..).zip(&tarballs) {
         site.origin.publish(&format!("s{number}"), 7, 1, tarball);
-        site.origin.faults([Fault::Gate(gate.clone())]);
+        site.origin.faults([Fault::Hold(gate.clone())]);
         let mut client = site.client("h2").await;
         downloads.push(tokio::spawn(async move { client.get(&path(number), &[ZSTD]).await }));
     }
@@ -88,6 +90,7 @@ async fn the_bound_holds_for_blobs_on_their_way_too() {
     for (download, tarball) in downloads.into_iter().zip(&tarballs) {
         assert!(download.await.unwrap().bytes() == &tarball.zstd);
     }
+    site.settled().await;
     assert!(bytes_on_disk(&site) <= 10 << 20);
     assert_eq!(bytes_on_disk(&site) as f64, site.metric("weir_edge_cache_bytes", &[]));
 }

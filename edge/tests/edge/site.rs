@@ -106,6 +106,11 @@ impl Site {
         }
     }
 
+    /// Waits until all that was fetched is kept.
+    pub(crate) async fn settled(&self) {
+        self.until("nothing is being fetched", async || self.metric("weir_edge_fills_running", &[]) == 0.0).await;
+    }
+
     /// The files of the blobs that the edge keeps.
     pub(crate) fn blob_files(&self) -> Vec<PathBuf> {
         let groups = std::fs::read_dir(self.config.cache.dir.join("blobs")).unwrap();
@@ -136,7 +141,11 @@ fn sum(family: &MetricFamily, labels: &[(&str, &str)]) -> f64 {
     let holds = |metric: &&prometheus::proto::Metric| {
         labels.iter().all(|(name, value)| metric.get_label().iter().any(|l| l.name() == *name && l.value() == *value))
     };
-    let value = |metric: &prometheus::proto::Metric| metric.get_counter().get_value() + metric.get_gauge().get_value();
+    let value = |metric: &prometheus::proto::Metric| {
+        metric.get_counter().get_value()
+            + metric.get_gauge().get_value()
+            + metric.get_histogram().get_sample_count() as f64
+    };
     family.get_metric().iter().filter(holds).map(value).sum()
 }
 

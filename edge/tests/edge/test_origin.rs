@@ -18,6 +18,7 @@ use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication,
 use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
 use weir_shared::encoding::Encoding;
 use weir_shared::event::{Event, EventKind};
+use weir_shared::piece::PieceHasher;
 use weir_shared::problem::Problem;
 use weir_shared::process::identity::Role;
 use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, RequestBody};
@@ -90,10 +91,16 @@ impl Tarball {
 pub(crate) enum Fault {
     /// Half of it comes, the rest when the gate opens.
     Gate(Arc<Semaphore>),
+    /// Nothing of it comes before the gate opens.
+    Hold(Arc<Semaphore>),
+    /// Half of it comes, and when the gate opens it breaks off.
+    GateAndBreak(Arc<Semaphore>),
     /// It breaks off after this many bytes.
     Break(usize),
     /// A bit is wrong.
     Flip,
+    /// A bit of this byte of the blob is wrong.
+    FlipAt(usize),
     /// There is more than there should be.
     Longer,
     /// A range is answered with everything.
@@ -102,6 +109,18 @@ pub(crate) enum Fault {
     OtherRange,
     /// It is not there.
     Missing,
+}
+
+/// What an origin has of piece lists.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Lists {
+    /// The right ones.
+    #[default]
+    Right,
+    /// None.
+    None,
+    /// Wrong ones.
+    Wrong,
 }
 
 /// A request as it came.
@@ -119,6 +138,7 @@ struct State {
     versions: HashMap<String, Bytes>,
     blobs: HashMap<BlobDigest, Bytes>,
     faults: VecDeque<Fault>,
+    lists: Lists,
     /// The answer to every request for a descriptor.
     problem: Option<Problem>,
     /// Requests for descriptors wait for it.
@@ -250,6 +270,10 @@ impl TestOrigin {
         self.api.state.lock().unwrap().faults.extend(faults);
     }
 
+    pub(crate) fn have_piece_lists(&self, lists: Lists) {
+        self.api.state.lock().unwrap().lists = lists;
+    }
+
     pub(crate) fn answer_descriptors_with(&self, problem: Option<Problem>) {
         self.api.state.lock().unwrap().problem = problem;
     }
@@ -261,7 +285,7 @@ impl TestOrigin {
         gate
     }
 
-    /// What was asked of one kind: `service`, `version`, `blob`.
+    /// What was asked of one kind: `service`, `version`, `blob`, `pieces`.
     pub(crate) fn asked(&self, kind: &str) -> Vec<Asked> {
         let state = self.api.state.lock().unwrap();
         state.asked.iter().filter(|asked| asked.route == kind).cloned().collect()
@@ -306,6 +330,7 @@ impl Handler for Api {
                     None => Problem::no_such_path().into_response(),
                 }
             }
+            Route::Pieces(digest) => piece_list(state.blobs.get(&digest), state.lists),
             _ if state.problem.is_some() => state.problem.clone().unwrap().into_response(),
             Route::Service(service) => {
                 descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())
@@ -364,6 +389,20 @@ fn descriptor(bytes: Option<&Bytes>, held: Option<&str>) -> Response<Body> {
     response
 }
 
+fn piece_list(blob: Option<&Bytes>, lists: Lists) -> Response<Body> {
+    let mut hasher = PieceHasher::new();
+    hasher.update(blob.map_or(&[], |bytes| &bytes[..]));
+    match (hasher.finish().1, lists) {
+        (None, _) | (_, Lists::None) => Problem::no_such_path().into_response(),
+        (Some(list), Lists::Right) => Response::new(Body::from(list.to_bytes())),
+        (Some(list), Lists::Wrong) => {
+            let mut bytes = list.to_bytes();
+            bytes[5] ^= 1;
+            Response::new(Body::from(bytes))
+        }
+    }
+}
+
 fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<Body> {
     let length = bytes.len();
     let mut offset = range.map_or(0, |range| range["bytes=".len()..].trim_end_matches('-').parse().unwrap());
@@ -379,12 +418,21 @@ fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<
             wrong[length / 3] ^= 0x10;
             Body::from(wrong)
         }
+        Some(Fault::FlipAt(at)) => {
+            let mut wrong = part.to_vec();
+            wrong[at - offset] ^= 0x10;
+            Body::from(wrong)
+        }
         Some(Fault::Longer) => Body::from([&part[..], b"more"].concat()),
         Some(Fault::Break(after)) => steps(vec![Step::Send(part.slice(..after)), Step::Break]),
         Some(Fault::Gate(gate)) => {
             let half = part.len() / 2;
             steps(vec![Step::Send(part.slice(..half)), Step::Wait(gate), Step::Send(part.slice(half..))])
         }
+        Some(Fault::GateAndBreak(gate)) => {
+            steps(vec![Step::Send(part.slice(..part.len() / 2)), Step::Wait(gate), Step::Break])
+        }
+        Some(Fault::Hold(gate)) => steps(vec![Step::Wait(gate), Step::Send(part)]),
         _ => Body::from(part),
     };
     let mut response = Response::new(body);

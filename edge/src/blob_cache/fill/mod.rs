@@ -1,26 +1,41 @@
-//! Fetches one blob from its origin: resumed where it broke off, verified before it is anybody's.
+//! Fetches one blob from its origin, once, for all who want it: verified piece by piece, readable as it comes.
+//!
+//! [`Running`] knows which fills are under way, [`Progress`] how far each is, [`Transfer`] brings the pieces.
 
-mod incoming;
+mod disk_trouble;
+mod error;
+mod progress;
+mod running;
+mod transfer;
+mod verifier;
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use http::{StatusCode, header};
-use http_body_util::BodyExt;
-use hyper::body::Incoming as Body;
+use bytes::Bytes;
+use prometheus::IntGauge;
+use tempfile::NamedTempFile;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::{JoinError, spawn_blocking};
 use weir_shared::digest::BlobDigest;
 
-use self::incoming::{Incoming, Received};
-use super::store::Store;
-use crate::metrics::{CacheMetrics, OriginMetrics, VerifiedAt};
-use crate::origin_client::{BODY_IDLE_TIMEOUT, BlobRequest, OriginError, OriginId, Origins};
+use self::running::Announcer;
+use self::transfer::Piece;
+use self::verifier::is_one_piece;
+use super::store::{Room, Store};
+use crate::origin_client::OriginId;
 
-/// How often a fill asks the origin before it gives up: once, and to resume what broke off.
-const MAX_ATTEMPTS: u32 = 3;
+pub(super) use self::disk_trouble::DiskTrouble;
+pub(crate) use self::error::FillError;
+pub(super) use self::progress::{Progress, Watcher};
+pub(super) use self::running::{Bounds, Running};
+pub(super) use self::transfer::{Transfer, Upstream};
 
-/// The pause before a fill resumes.
-const RESUME_PAUSE: Duration = Duration::from_millis(200);
+/// How long a fill may take: an origin that sends a little now and then does not hold its place for ever.
+const FILL_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
 /// Which blob, and where it can be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,161 +48,177 @@ pub(crate) struct Wanted {
     pub(crate) origin: Option<OriginId>,
 }
 
-/// Why a blob cannot be had.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum FillError {
-    /// The origin does not have it: the descriptor is out of date.
-    #[error("the origin does not have the blob")]
-    NotFound,
-    /// The origin cannot be asked.
-    #[error(transparent)]
-    Origin(OriginError),
-    /// The transfer broke off, and could not be resumed.
-    #[error("the blob's transfer broke off: {0}")]
-    Broken(String),
-    /// What the origin sends is not what its name says, twice.
-    #[error("the origin's bytes are not the blob's")]
-    Corrupt,
-    /// The edge's disk failed.
-    #[error("the edge's disk failed: {0}")]
-    Disk(String),
-    /// It takes longer than a request waits.
-    #[error("the blob is still on its way")]
-    TooSlow,
-    /// Too many blobs are on their way.
-    #[error("too many blobs are on their way")]
-    Full,
-    /// The task that fetched it ended without a result.
-    #[error("the fill ended without a result")]
-    Abandoned,
+/// What fills blobs.
+pub(super) struct Filler {
+    pub(super) store: Arc<Store>,
+    pub(super) upstream: Arc<Upstream>,
+    /// Fills that are past their queue.
+    pub(super) permits: Semaphore,
 }
 
-impl FillError {
-    /// The value of a metric's label.
-    pub(crate) fn label(&self) -> &'static str {
-        match self {
-            FillError::NotFound => "not_found",
-            FillError::Origin(_) => "origin_failed",
-            FillError::Broken(_) => "broken",
-            FillError::Corrupt => "corrupt",
-            FillError::Disk(_) => "disk_failed",
-            FillError::TooSlow => "too_slow",
-            FillError::Full => "full",
-            FillError::Abandoned => "abandoned",
+/// Why a fill ended before its time.
+enum Stopped {
+    Failed(FillError),
+    Disk(io::Error),
+}
+
+/// A blob that has come, and what it needs to be kept.
+struct Received<'f> {
+    form: Form,
+    room: Room,
+    _permit: SemaphorePermit<'f>,
+    _running: Counted,
+}
+
+enum Form {
+    InMemory(Bytes),
+    InFile(NamedTempFile),
+}
+
+impl Filler {
+    /// Brings a blob and tells how far it is; then keeps it. What is on disk already is verified and not fetched.
+    pub(super) async fn fill(&self, wanted: Wanted, announcer: Announcer) {
+        let received = tokio::select! {
+            received = self.receive(wanted, &announcer) => received,
+            () = announcer.deserted() => return,
+        };
+        // From here on everything is there: it is kept, whoever still wants it.
+        match received {
+            Ok(None) => {}
+            Ok(Some(received)) => self.keep(wanted, received).await,
+            Err(Stopped::Failed(error)) => {
+                tracing::warn!(blob = %wanted.digest, %error, "a blob could not be fetched");
+                announcer.tell(Progress::Failed(error));
+            }
+            Err(Stopped::Disk(error)) => {
+                let trouble = self.dropped(wanted, &error);
+                announcer.tell(Progress::PastDisk(trouble));
+            }
         }
     }
-}
 
-impl From<OriginError> for FillError {
-    fn from(error: OriginError) -> Self {
-        match error {
-            OriginError::NotFound => FillError::NotFound,
-            error => FillError::Origin(error),
+    /// A blob that was not there, once all of it has come.
+    async fn receive(&self, wanted: Wanted, announcer: &Announcer) -> Result<Option<Received<'_>>, Stopped> {
+        let store = self.store.clone();
+        match spawn_blocking(move || store.verify(&wanted.digest, wanted.size)).await? {
+            Ok(Some(blob)) => {
+                announcer.tell(Progress::Held(blob));
+                return Ok(None);
+            }
+            Ok(None) => {}
+            // One piece needs no file to be served.
+            Err(error) if is_one_piece(wanted.size) => {
+                tracing::debug!(blob = %wanted.digest, %error, "a blob on disk cannot be read; it is fetched");
+            }
+            Err(error) => return Err(Stopped::Disk(error)),
         }
+        let permit = self.permits.acquire().await.map_err(|_| FillError::Abandoned)?;
+        let running = Counted::new(&self.upstream.metrics.fills_running);
+        let begun = Instant::now();
+        let brought = tokio::time::timeout(FILL_DEADLINE, self.bring(wanted, announcer, begun)).await;
+        let brought = brought.unwrap_or_else(|_| Err(FillError::Broken("it took too long".to_owned()).into()));
+        let result = match &brought {
+            Ok(_) => "ok",
+            Err(Stopped::Failed(error)) => error.label(),
+            Err(Stopped::Disk(_)) => "disk_failed",
+        };
+        self.upstream.metrics.filled(result, begun.elapsed());
+        let (form, room) = brought?;
+        tracing::debug!(blob = %wanted.digest, bytes = wanted.size, "a blob was fetched");
+        Ok(Some(Received { form, room, _permit: permit, _running: running }))
     }
-}
 
-impl From<io::Error> for FillError {
-    fn from(error: io::Error) -> Self {
-        FillError::Disk(error.to_string())
-    }
-}
-
-/// What a fill works with.
-pub(super) struct Fetch<'a> {
-    pub(super) origins: &'a Origins,
-    pub(super) store: &'a Arc<Store>,
-    pub(super) metrics: &'a CacheMetrics,
-    pub(super) origin_metrics: &'a OriginMetrics,
-}
-
-impl Fetch<'_> {
-    /// Fetches and verifies a blob. Wrong bytes are asked for once more, past any cache on the way.
-    pub(super) async fn blob(&self, wanted: Wanted) -> Result<Received, FillError> {
-        for no_cache in [false, true] {
-            let received = match self.bytes(wanted, no_cache).await {
-                Ok(received) if received.digest == wanted.digest => return Ok(received),
-                Ok(received) => received,
-                Err(FillError::Corrupt) => continue,
-                Err(error) => return Err(error),
+    async fn bring(&self, wanted: Wanted, announcer: &Announcer, begun: Instant) -> Result<(Form, Room), Stopped> {
+        let room = self.store.reserve(wanted.size).await.map_err(|_| FillError::Abandoned)?;
+        let stored = room.is_reserved();
+        let mut file = None;
+        if !is_one_piece(wanted.size) {
+            let store = self.store.clone();
+            let incoming = spawn_blocking(move || {
+                let incoming = store.incoming()?;
+                let readable = Arc::new(incoming.as_file().try_clone()?);
+                Ok((incoming, readable))
+            });
+            file = Some(incoming.await?.map_err(Stopped::Disk)?);
+        }
+        announcer.tell(Progress::Asked);
+        let mut transfer = Transfer::begin(self.upstream.clone(), wanted, announcer.moved.clone()).await;
+        let mut verified = 0;
+        while let Some(piece) = transfer.next().await? {
+            if verified == 0 && piece.verified > 0 {
+                self.upstream.metrics.first_piece_verified(begun.elapsed());
+            }
+            verified = piece.verified;
+            let Some((_, readable)) = &file else {
+                announcer.tell(Progress::InMemory { bytes: piece.bytes.clone(), stored });
+                return Ok((Form::InMemory(piece.bytes), room));
             };
-            self.metrics.verify_failed(VerifiedAt::Origin);
-            tracing::warn!(blob = %wanted.digest, got = %received.digest, "an origin sent wrong bytes for a blob");
-            let _ = tokio::task::spawn_blocking(move || drop(received)).await;
+            write(readable.clone(), piece).await?;
+            if verified > 0 {
+                announcer.tell(Progress::Arriving { file: readable.clone(), verified, size: wanted.size, stored });
+            }
         }
-        Err(FillError::Corrupt)
+        let (incoming, _) = file.ok_or(FillError::Abandoned)?;
+        Ok((Form::InFile(incoming), room))
     }
 
-    async fn bytes(&self, wanted: Wanted, no_cache: bool) -> Result<Received, FillError> {
-        let mut incoming = Incoming::begin(self.store);
-        let mut attempt = 1;
-        loop {
-            match self.attempt(wanted, no_cache, &mut incoming).await {
-                Ok(()) => return Ok(incoming.finish().await?),
-                // It broke off behind its last byte: there is nothing left to ask for.
-                Err(FillError::Broken(_)) if incoming.written() == wanted.size => return Ok(incoming.finish().await?),
-                Err(error) if attempt == MAX_ATTEMPTS || !is_worth_resuming(&error) => return Err(error),
-                Err(error) => {
-                    tracing::debug!(blob = %wanted.digest, %error, at = incoming.written(), "a fill is resumed");
-                    attempt += 1;
-                    tokio::time::sleep(RESUME_PAUSE).await;
+    /// Gives a blob its name. A disk that fails now takes nothing from those who read.
+    async fn keep(&self, wanted: Wanted, received: Received<'_>) {
+        let Received { form, room, .. } = received;
+        let store = self.store.clone();
+        let kept = spawn_blocking(move || {
+            let file = match form {
+                Form::InFile(file) => file,
+                Form::InMemory(bytes) if room.is_reserved() => {
+                    let file = store.incoming()?;
+                    file.as_file().write_all_at(&bytes, 0)?;
+                    file
                 }
-            }
+                Form::InMemory(_) => return Ok(()),
+            };
+            store.keep(wanted.digest, file, room).map(|_| ())
+        });
+        if let Ok(Err(error)) = kept.await {
+            self.dropped(wanted, &error);
         }
     }
 
-    /// One request: from where the bytes that are there end.
-    async fn attempt(&self, wanted: Wanted, no_cache: bool, incoming: &mut Incoming) -> Result<(), FillError> {
-        let offset = incoming.written();
-        let response = self.origins.blob(&wanted.digest, wanted.origin, BlobRequest { offset, no_cache }).await?;
-        if offset > 0 && !continues_at(&response, offset) {
-            if response.status() != StatusCode::OK {
-                self.metrics.verify_failed(VerifiedAt::Origin);
-                tracing::warn!(blob = %wanted.digest, offset, "an origin sent another part of a blob than was asked for");
-                return Err(FillError::Corrupt);
-            }
-            incoming.start_over().await?;
-        }
-        let mut body = response.into_body();
-        while let Some(frame) = next_frame(&mut body).await? {
-            self.origin_metrics.received(frame.len());
-            if incoming.written() + frame.len() as u64 > wanted.size {
-                self.metrics.verify_failed(VerifiedAt::Origin);
-                tracing::warn!(blob = %wanted.digest, size = wanted.size, "an origin sent too many bytes for a blob");
-                return Err(FillError::Corrupt);
-            }
-            incoming.write(frame).await?;
-        }
-        if incoming.written() < wanted.size {
-            return Err(FillError::Broken("it ended early".to_owned()));
-        }
-        Ok(())
+    fn dropped(&self, wanted: Wanted, error: &io::Error) -> DiskTrouble {
+        let trouble = DiskTrouble::from(error);
+        self.upstream.metrics.write_dropped(trouble.as_str());
+        tracing::warn!(blob = %wanted.digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
+        trouble
     }
 }
 
-fn is_worth_resuming(error: &FillError) -> bool {
-    let unreached =
-        |error: &OriginError| matches!(error, OriginError::Unreachable { .. } | OriginError::TimedOut { .. });
-    matches!(error, FillError::Broken(_)) || matches!(error, FillError::Origin(error) if unreached(error))
+async fn write(file: Arc<File>, piece: Piece) -> Result<(), Stopped> {
+    spawn_blocking(move || file.write_all_at(&piece.bytes, piece.start)).await?.map_err(Stopped::Disk)
 }
 
-fn continues_at<T>(response: &http::Response<T>, offset: u64) -> bool {
-    let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
-    response.status() == StatusCode::PARTIAL_CONTENT
-        && range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
+impl From<FillError> for Stopped {
+    fn from(error: FillError) -> Self {
+        Stopped::Failed(error)
+    }
 }
 
-async fn next_frame(body: &mut Body) -> Result<Option<bytes::Bytes>, FillError> {
-    loop {
-        match tokio::time::timeout(BODY_IDLE_TIMEOUT, body.frame()).await {
-            Err(_) => return Err(FillError::Broken(format!("nothing came for {BODY_IDLE_TIMEOUT:?}"))),
-            Ok(None) => return Ok(None),
-            Ok(Some(Err(error))) => return Err(FillError::Broken(error.to_string())),
-            Ok(Some(Ok(frame))) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(Some(data));
-                }
-            }
-        }
+impl From<JoinError> for Stopped {
+    fn from(_: JoinError) -> Self {
+        Stopped::Failed(FillError::Abandoned)
+    }
+}
+
+/// Counts itself in a gauge until it is dropped.
+pub(super) struct Counted(IntGauge);
+
+impl Counted {
+    pub(super) fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }

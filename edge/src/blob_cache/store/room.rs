@@ -52,7 +52,8 @@ impl Room {
         reserved.await.map_err(io::Error::other)
     }
 
-    pub(super) fn is_reserved(&self) -> bool {
+    /// Whether the blob is to be kept.
+    pub(in crate::blob_cache) fn is_reserved(&self) -> bool {
         self.size > 0
     }
 

@@ -1,0 +1,137 @@
+//! What is known of a fill while it runs: those who wait for it and those who follow it are woken by its changes.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{DiskTrouble, FillError};
+use crate::blob_cache::store::Blob;
+
+/// How far a fill is.
+#[derive(Debug, Clone)]
+pub(in crate::blob_cache) enum Progress {
+    /// It waits for its turn, or looks at what is on disk.
+    Queued,
+    /// The origin was asked.
+    Asked,
+    /// The first `verified` bytes can be read from the file, whatever becomes of the fill.
+    Arriving {
+        /// Where they are.
+        file: Arc<File>,
+        /// How many.
+        verified: u64,
+        /// Of how many.
+        size: u64,
+        /// The blob is to be kept.
+        stored: bool,
+    },
+    /// The blob is one piece, and here it is.
+    InMemory {
+        /// All of it.
+        bytes: Bytes,
+        /// It is to be kept.
+        stored: bool,
+    },
+    /// It was on disk, and was verified now.
+    Held(Blob),
+    /// It cannot be had.
+    Failed(FillError),
+    /// The edge's disk does not take it: whoever wants it asks the origin.
+    PastDisk(DiskTrouble),
+}
+
+impl Progress {
+    /// Whether a request that begins with the byte `first` has something to go on with.
+    pub(in crate::blob_cache) fn answers(&self, first: u64) -> bool {
+        match self {
+            Progress::Queued | Progress::Asked => false,
+            Progress::Arriving { verified, size, .. } => *verified > first || verified == size,
+            Progress::InMemory { .. } | Progress::Held(_) | Progress::Failed(_) | Progress::PastDisk(_) => true,
+        }
+    }
+
+    /// Whether all of it is there.
+    pub(in crate::blob_cache) fn is_whole(&self) -> bool {
+        match self {
+            Progress::Arriving { verified, size, .. } => verified == size,
+            Progress::InMemory { .. } | Progress::Held(_) => true,
+            Progress::Queued | Progress::Asked | Progress::Failed(_) | Progress::PastDisk(_) => false,
+        }
+    }
+}
+
+/// The reading end. While there is one, somebody wants the fill.
+#[derive(Debug, Clone)]
+pub(in crate::blob_cache) struct Watcher(watch::Receiver<Progress>);
+
+/// The writing end.
+pub(super) type Teller = watch::Sender<Progress>;
+
+/// A fill that has not begun.
+pub(super) fn progress() -> (Teller, Watcher) {
+    let (teller, watcher) = watch::channel(Progress::Queued);
+    (teller, Watcher(watcher))
+}
+
+impl Watcher {
+    /// How far it is now.
+    pub(in crate::blob_cache) fn now(&self) -> Progress {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until a request that begins with the byte `first` has something to go on with.
+    pub(in crate::blob_cache) async fn answered(&mut self, first: u64) -> Progress {
+        match self.0.wait_for(|progress| progress.answers(first)).await {
+            Ok(progress) => progress.clone(),
+            Err(_) => Progress::Failed(FillError::Abandoned),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_shared::piece::{PIECE_BYTES, covering};
+
+    fn arriving(verified: u64, size: u64) -> Progress {
+        Progress::Arriving { file: Arc::new(tempfile::tempfile().unwrap()), verified, size, stored: true }
+    }
+
+    #[test]
+    fn a_request_is_answered_from_its_first_byte_on() {
+        let piece = PIECE_BYTES;
+        let size = 2 * piece + 5;
+        for (verified, first, answers) in [
+            (0, 0, false),
+            (piece, 0, true),
+            (piece, piece - 1, true),
+            (piece, piece, false),
+            (2 * piece, piece, true),
+            (2 * piece, 2 * piece, false),
+            (size, size - 1, true),
+        ] {
+            let progress = arriving(verified, size);
+            assert_eq!(progress.answers(first), answers, "{first} of {verified}");
+            assert_eq!(progress.is_whole(), verified == size);
+        }
+        assert!(!Progress::Queued.answers(0) && !Progress::Asked.answers(0));
+        let failed = Progress::Failed(FillError::Corrupt);
+        assert!(failed.answers(0) && !failed.is_whole());
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_is_answered_before_the_piece_of_the_first_byte_is_there(
+            first in 0..1_u64 << 40, more in 1..1_u64 << 30, pieces in 0..1_u64 << 21,
+        ) {
+            let size = first + more;
+            let verified = (pieces * PIECE_BYTES).min(size);
+            let needed = covering(&(first..first + 1)).start;
+            let there = verified == size || needed < verified / PIECE_BYTES;
+            prop_assert_eq!(arriving(verified, size).answers(first), there);
+        }
+    }
+}
