@@ -11,6 +11,7 @@ mod damage;
 mod drain;
 mod eviction;
 mod following;
+mod fills;
 mod freshness;
 mod generations;
 mod headers;
