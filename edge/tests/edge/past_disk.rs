@@ -1,0 +1,183 @@
+//! A disk that takes nothing: whatever an origin can deliver is served, and nothing that is good is thrown away.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::site::{Site, TARBALL, ZSTD};
+use crate::test_origin::{Fault, Lists, Tarball};
+
+const PIECE: usize = 1 << 20;
+
+/// A file system of its own, until it is dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// `None` where nobody may mount: only root may, and not in every container.
+    fn tmpfs(at: &Path, options: &str) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(at.to_owned())),
+            other => {
+                eprintln!("SKIPPED: no file system can be mounted here ({other:?}); run as root to test full disks");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_gone_costs_nobody_an_answer() {
+    let site = Site::start().await;
+    let (large, small) = (Tarball::random(1, 4 * PIECE), Tarball::random(2, 300_000));
+    site.origin.publish("shop", 7, 1, &large);
+    site.origin.publish("small", 7, 1, &small);
+    let incoming = site.config.cache.dir.join("incoming");
+    fs::remove_dir(&incoming).unwrap();
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        client.head(TARBALL, &[]).await;
+        let reply = client.get(TARBALL, &[ZSTD]).await;
+        assert_eq!(reply.bytes(), &large.zstd, "{version}");
+        assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200", "{version}: it is not kept");
+        assert_eq!(client.get(TARBALL, &[]).await.bytes(), &large.tar, "{version}: decoded");
+        for part in [0..1, PIECE - 1..PIECE + 1, 4 * PIECE + 3..4 * PIECE + 4, 5..large.zstd.len()] {
+            let range = format!("bytes={}-{}", part.start, part.end - 1);
+            let reply = client.get(TARBALL, &[ZSTD, ("range", &range)]).await;
+            assert_eq!((reply.status, reply.bytes() == &large.zstd.slice(part)), (206, true), "{version} {range}");
+        }
+        // One piece needs no disk.
+        assert_eq!(client.get("/v1/services/small/tarball", &[ZSTD]).await.bytes(), &small.zstd, "{version}");
+    }
+    site.settled().await;
+    assert_eq!(site.metric("weir_edge_served_through_total", &[("why", "failed")]), 18.0);
+    assert_eq!(site.metric("weir_edge_cache_write_dropped_total", &[("reason", "failed")]), 21.0);
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "disk_failed")]), 18.0);
+    assert_eq!(site.metric("weir_edge_cache_bytes", &[]), 0.0, "and no room is kept for it");
+    site.until("their places are free", async || site.metric("weir_edge_serving_through", &[]) == 0.0).await;
+
+    // Wrong bytes reach nobody on this way either, and an origin without lists is no hindrance.
+    let mut client = site.client("h2").await;
+    site.origin.faults([Fault::FlipAt(2 * PIECE)]);
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &large.zstd);
+    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "origin")]), 1.0);
+    site.origin.have_piece_lists(Lists::None);
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &large.zstd);
+    site.origin.faults([Fault::Break(1), Fault::Break(1), Fault::Break(1)]);
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.status, 503, "what the origin does not deliver is a proper answer");
+
+    fs::create_dir(&incoming).unwrap();
+    let reply = client.get(TARBALL, &[ZSTD]).await;
+    assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
+    assert_eq!(reply.bytes(), &large.zstd);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_fills_up_in_mid_body_is_passed_by() {
+    let mut site = Site::prepare().await;
+    let Some(_mount) = Mount::tmpfs(&site.config.cache.dir, "size=16m") else { return };
+    site.start_edge().await;
+    let (large, small) = (Tarball::random(1, 24 * PIECE), Tarball::random(2, 300_000));
+    site.origin.publish("shop", 7, 1, &large);
+    site.origin.publish("small", 7, 1, &small);
+    // They are in the middle of it when the disk is full.
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults([Fault::Gate(gate.clone())]);
+    let mut downloads = Vec::new();
+    for (version, encoding) in [("h1", vec![ZSTD]), ("h2", vec![]), ("h3", vec![ZSTD])] {
+        let mut client = site.client(version).await;
+        let mut download = client.begin("GET", TARBALL, &encoding).await;
+        let first = download.next().await.unwrap().unwrap();
+        let whole = if encoding.is_empty() { &large.tar } else { &large.zstd };
+        downloads.push((version, client, download, whole.slice(first.len()..)));
+    }
+    assert_eq!(site.metric("weir_edge_served_through_total", &[]), 0.0);
+    gate.add_permits(1);
+    for (version, client, download, rest) in downloads {
+        assert!(download.finish().await.bytes() == &rest, "{version}");
+        drop(client);
+    }
+    let mut client = site.client("h2").await;
+    assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &large.zstd);
+    assert!(site.metric("weir_edge_cache_write_dropped_total", &[("reason", "no_space")]) >= 1.0);
+    assert!(site.metric("weir_edge_served_through_total", &[("why", "no_space")]) >= 4.0);
+    // What fits is kept.
+    site.settled().await;
+    assert_eq!(client.get("/v1/services/small/tarball", &[ZSTD]).await.bytes(), &small.zstd);
+    site.settled().await;
+    assert_eq!(client.get("/v1/services/small/tarball", &[ZSTD]).await.header("cache-status"), "edge-1; hit");
+    site.stop_edge().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_disk_is_passed_by_and_what_it_holds_is_served() {
+    let site = Site::start().await;
+    let (held, large) = (Tarball::random(1, 300_000), Tarball::random(2, 3 * PIECE));
+    site.origin.publish("held", 7, 1, &held);
+    site.origin.publish("shop", 7, 1, &large);
+    let mut client = site.client("h2").await;
+    client.get("/v1/services/held/tarball", &[ZSTD]).await;
+    site.settled().await;
+    let Some(_mount) = Mount::tmpfs(&site.config.cache.dir.join("incoming"), "ro") else { return };
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &large.zstd);
+    assert_eq!(site.metric("weir_edge_served_through_total", &[("why", "read_only")]), 1.0);
+    let reply = client.get("/v1/services/held/tarball", &[ZSTD]).await;
+    assert_eq!((reply.bytes(), reply.header("cache-status")), (&held.zstd, "edge-1; hit"));
+}
+
+/// Files are opened until there are no more to be had, in a process of its own: its neighbours would be out of them too.
+#[test]
+fn without_file_descriptors_blobs_are_served_and_none_is_thrown_away() {
+    const CHILD: &str = "WEIR_TEST_WITHOUT_FILE_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_some() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        return runtime.block_on(out_of_file_descriptors());
+    }
+    let test = "past_disk::without_file_descriptors_blobs_are_served_and_none_is_thrown_away";
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n 200 && exec \"$0\" --exact \"$1\" --nocapture"])
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+async fn out_of_file_descriptors() {
+    let site = Site::start().await;
+    let (held, large, small) =
+        (Tarball::random(1, 300_000), Tarball::random(2, 3 * PIECE), Tarball::random(3, 300_000));
+    for (service, tarball) in [("held", &held), ("shop", &large), ("small", &small)] {
+        site.origin.publish(service, 7, 1, tarball);
+    }
+    let mut client = site.client("h2").await;
+    client.get("/v1/services/held/tarball", &[ZSTD]).await;
+    site.settled().await;
+    let mut files = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        files.push(file);
+    }
+    for _ in 0..2 {
+        assert_eq!(client.get("/v1/services/held/tarball", &[ZSTD]).await.bytes(), &held.zstd);
+        assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &large.zstd);
+        assert_eq!(client.get("/v1/services/small/tarball", &[ZSTD]).await.bytes(), &small.zstd);
+    }
+    assert!(site.metric("weir_edge_served_through_total", &[("why", "too_many_files")]) >= 2.0);
+    assert_eq!(site.metric("weir_edge_evictions_total", &[]), 0.0);
+    drop(files);
+    let reply = client.get("/v1/services/held/tarball", &[ZSTD]).await;
+    assert_eq!((reply.bytes(), reply.header("cache-status")), (&held.zstd, "edge-1; hit"));
+}
