@@ -90,9 +90,18 @@ pub enum AuthMode {
 pub struct CacheConfig {
     /// The directory of blobs and of the service table. One edge alone uses it.
     pub dir: PathBuf,
-    /// The bytes of blobs that are kept.
+    /// The bytes of blobs that are kept on disk.
     #[serde(default = "default_disk")]
     pub disk: ByteSize,
+    /// The blobs that are kept on disk as files.
+    #[serde(default = "default_blobs")]
+    pub blobs: usize,
+    /// The bytes of blobs that are held in memory.
+    #[serde(default = "default_memory")]
+    pub memory: ByteSize,
+    /// How often all blobs on disk are read again and compared with their names; never when zero.
+    #[serde(default = "default_scrub", with = "duration")]
+    pub scrub: Duration,
     /// The services whose descriptors are held in memory; further ones are read from disk when they are asked for.
     #[serde(default = "default_services")]
     pub services: u64,
@@ -175,6 +184,18 @@ fn default_drain_deadline() -> Duration {
 
 fn default_disk() -> ByteSize {
     ByteSize::gib(10)
+}
+
+fn default_blobs() -> usize {
+    1_000_000
+}
+
+fn default_memory() -> ByteSize {
+    ByteSize::mib(256)
+}
+
+fn default_scrub() -> Duration {
+    Duration::from_secs(3 * 24 * 60 * 60)
 }
 
 fn default_services() -> u64 {
@@ -261,6 +282,9 @@ impl CacheConfig {
         Self {
             dir: dir.into(),
             disk: default_disk(),
+            blobs: default_blobs(),
+            memory: default_memory(),
+            scrub: default_scrub(),
             services: default_services(),
             fills: default_fills(),
             decoders: default_decoders(),
@@ -384,8 +408,8 @@ impl Config {
         if self.cache.disk.as_u64() == 0 {
             return invalid("disk in [cache] must be more than nothing, for example \"10GiB\"");
         }
-        if self.cache.services == 0 || self.cache.fills == 0 || self.cache.decoders == 0 {
-            return invalid("services, fills and decoders in [cache] must be at least 1");
+        if self.cache.services == 0 || self.cache.fills == 0 || self.cache.decoders == 0 || self.cache.blobs == 0 {
+            return invalid("blobs, services, fills and decoders in [cache] must be at least 1");
         }
         if self.push.ask_interval < LEAST_ASK_INTERVAL {
             return invalid("ask_interval in [push] must be at least \"1s\"");

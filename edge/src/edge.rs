@@ -40,6 +40,7 @@ pub struct Running {
     registry: Registry,
     drain: Drain,
     table: Arc<Table>,
+    blobs: BlobCache,
     released: Released,
     reloading: Arc<Reloading>,
 }
@@ -88,6 +89,7 @@ impl Running {
         if !matches!(flushed, Ok(Ok(()))) {
             tracing::warn!("the last words of origins could not be written; answers will look older after a restart");
         }
+        self.blobs.close().await;
         self.release().await;
         clean
     }
@@ -100,7 +102,7 @@ impl Running {
 
     /// Waits until no thread that was in the middle of something uses the cache's directory.
     async fn release(self) {
-        drop(self.table);
+        drop((self.table, self.blobs));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
             tracing::warn!("the cache's directory is still in use by a thread of this process");
         }
@@ -168,7 +170,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     // Who may read is not decided by what they say of it yet.
     let _access = origin_follower::start(&following, blobs.clone(), &config);
     flush_now_and_then(&table, &drain);
-    Ok(Running { address, admin_address, registry, drain, table, released, reloading })
+    Ok(Running { address, admin_address, registry, drain, table, blobs, released, reloading })
 }
 
 /// Opens what is on disk. Blocks.

@@ -1,6 +1,6 @@
-//! The blob cache: content-addressed files, bounded in bytes. The page cache is its memory.
+//! The blob cache: content-addressed blobs in memory and on disk, bounded in bytes and entries.
 //!
-//! A blob is handed out as an open file that was verified since this process began; one that is not there is fetched
+//! A blob is handed out as bytes in memory or an open file, verified since this process began; one that is not there is fetched
 //! by one task, whoever asks. What is held is the [`store`]'s, how it is fetched is the [`fill`]'s.
 
 mod decoders;
@@ -18,7 +18,7 @@ use weir_shared::process::shutdown::Drain;
 
 use self::decoders::Decoders;
 use self::fill::Fetch;
-use self::store::{Holding, Store};
+use self::store::Store;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::metrics::Metrics;
@@ -28,7 +28,7 @@ use crate::single_flight::SingleFlight;
 pub(crate) use decoders::Decoding;
 pub(crate) use fill::{FillError, Wanted};
 pub(crate) use reader::{decoded, stored};
-pub(crate) use store::{Blob, Directory};
+pub(crate) use store::{Blob, Directory, Holding};
 
 /// How long a request waits for a blob.
 const FILL_WAIT: Duration = Duration::from_secs(60);
@@ -98,9 +98,10 @@ impl BlobCache {
         metrics: Metrics,
         drain: &Drain,
     ) -> io::Result<Self> {
-        let store = Store::open(directory, config.disk.as_u64(), clock, metrics.cache.clone())?;
+        let store = Arc::new(Store::open(directory, config, clock, metrics.cache.clone())?);
+        store::start(&store, config.scrub, drain);
         let inner = Inner {
-            store: Arc::new(store),
+            store,
             fills: Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS)),
             decoders: Decoders::new(config.decoders, metrics.cache.decoders.clone(), &metrics.cache.decoders_limit),
             origins,
@@ -139,6 +140,11 @@ impl BlobCache {
         self.inner.decoders.begin()
     }
 
+    /// Writes what the next process should know of the blobs. Nothing may be under way any more.
+    pub(crate) async fn close(&self) {
+        store::finish(&self.inner.store).await;
+    }
+
     /// What the cache holds.
     pub(crate) fn usage(&self) -> Use {
         Use { holding: self.inner.store.holding(), being_fetched: self.flights.len() }
@@ -158,9 +164,7 @@ impl BlobCache {
 impl Inner {
     /// The blob from disk, verified now, or else from its origin.
     async fn obtain(self: Arc<Self>, wanted: Wanted) -> Result<Obtained, FillError> {
-        let store = self.store.clone();
-        let on_disk = tokio::task::spawn_blocking(move || store.verify(&wanted.digest, wanted.size)).await;
-        if let Some(blob) = on_disk.map_err(|_| FillError::Abandoned)?? {
+        if let Some(blob) = self.store.verify(wanted.digest, wanted.size).await {
             return Ok(Obtained { blob, source: Source::Disk });
         }
         let _permit = self.fills.acquire().await.map_err(|_| FillError::Abandoned)?;
