@@ -97,6 +97,7 @@ impl Running {
     /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
     pub async fn cut(self) {
         self.drain.cut().await;
+        self.blobs.stop().await;
         self.release().await;
     }
 

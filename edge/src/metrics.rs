@@ -95,6 +95,7 @@ pub(crate) struct CacheUsage {
     memory_bytes: IntGauge,
     memory_limit_bytes: IntGauge,
     memory_entries: IntGauge,
+    small_limit_bytes: IntGauge,
     is_writing: IntGauge,
 }
 
@@ -103,6 +104,8 @@ pub(crate) struct CacheUsage {
 pub(crate) enum Tier {
     /// In memory.
     Memory,
+    /// Among the small ones on disk.
+    Small,
     /// In a file of its own.
     File,
 }
@@ -118,6 +121,10 @@ pub(crate) enum WriteDropped {
     Failed,
     /// The disk was full or read-only a moment ago.
     Paused,
+    /// A small blob found the buffer full that goes to disk next.
+    BufferFull,
+    /// A small blob found too many before it that wait to be written.
+    QueueFull,
 }
 
 /// All families of an edge.
@@ -417,6 +424,7 @@ impl CacheMetrics {
     pub(crate) fn hit(&self, tier: Tier, bytes: u64) {
         let tier = match tier {
             Tier::Memory => "memory",
+            Tier::Small => "small",
             Tier::File => "file",
         };
         self.hits.with_label_values(&[tier]).inc();
@@ -429,6 +437,8 @@ impl CacheMetrics {
             WriteDropped::ReadOnly => "read_only",
             WriteDropped::Failed => "failed",
             WriteDropped::Paused => "paused",
+            WriteDropped::BufferFull => "small_buffer_full",
+            WriteDropped::QueueFull => "small_queue_full",
         };
         self.writes_dropped.with_label_values(&[reason]).inc();
     }
@@ -455,6 +465,10 @@ impl CacheUsage {
                 "Bytes of blobs in memory, at the most.",
             )?,
             memory_entries: IntGauge::new("weir_edge_cache_memory_entries", "Blobs in memory.")?,
+            small_limit_bytes: IntGauge::new(
+                "weir_edge_cache_small_limit_bytes",
+                "Bytes on disk that are reserved for small blobs; 0 when small blobs are kept in files.",
+            )?,
             is_writing: IntGauge::new(
                 "weir_edge_cache_writing",
                 "Whether blobs are kept on disk: 0 for a while after it was found full or read-only.",
@@ -472,6 +486,7 @@ impl CacheUsage {
             &self.memory_bytes,
             &self.memory_limit_bytes,
             &self.memory_entries,
+            &self.small_limit_bytes,
             &self.is_writing,
         ]
         .map(Clone::clone)
@@ -488,6 +503,7 @@ impl CacheUsage {
         self.memory_bytes.set(number(holding.memory_bytes));
         self.memory_limit_bytes.set(number(holding.memory_limit_bytes));
         self.memory_entries.set(number(holding.memory_blobs as u64));
+        self.small_limit_bytes.set(number(holding.small_limit_bytes));
         self.is_writing.set(i64::from(is_writing));
     }
 }

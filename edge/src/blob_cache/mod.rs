@@ -145,6 +145,11 @@ impl BlobCache {
         store::finish(&self.inner.store).await;
     }
 
+    /// Ends what would go on writing to the directory, as a crash would.
+    pub(crate) async fn stop(&self) {
+        store::stop(&self.inner.store).await;
+    }
+
     /// What the cache holds.
     pub(crate) fn usage(&self) -> Use {
         Use { holding: self.inner.store.holding(), being_fetched: self.flights.len() }

@@ -4,6 +4,7 @@
 //! <dir>/lock                      held by the one edge that uses the directory
 //! <dir>/table.redb                the service table
 //! <dir>/blobs/<2 hex>/<64 hex>    a blob
+//! <dir>/small/<bytes>/            small blobs, in files of foyer's
 //! <dir>/blobs.index               what is known of the blobs
 //! <dir>/incoming/fill-…           a blob that is being fetched; removed at start
 //! ```
@@ -18,6 +19,7 @@ use weir_shared::digest::BlobDigest;
 use super::Blob;
 use crate::directory_lock::DirectoryLock;
 
+const SMALL: &str = "small";
 const BLOBS: &str = "blobs";
 const INCOMING: &str = "incoming";
 const INCOMING_PREFIX: &str = "fill-";
@@ -45,6 +47,27 @@ impl Directory {
     /// Where the index is.
     pub(super) fn index_path(&self) -> PathBuf {
         self.root.join("blobs.index")
+    }
+
+    /// The directory of the small blobs, `bytes` long in all; those of another length are removed.
+    pub(super) fn small_path(&self, bytes: u64) -> io::Result<PathBuf> {
+        let all = self.root.join(SMALL);
+        let name = bytes.to_string();
+        fs::create_dir_all(all.join(&name))?;
+        for entry in fs::read_dir(&all)? {
+            let entry = entry?;
+            if entry.file_name() != name.as_str() {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(all.join(name))
+    }
+
+    /// Removes the directory of the small blobs, and gives back its space.
+    pub(super) fn remove_small(&self) {
+        if let Err(error) = fs::remove_dir_all(self.root.join(SMALL)) {
+            tracing::warn!(%error, "the directory of the small blobs cannot be removed");
+        }
     }
 
     /// Removes what a process that died was fetching. Whatever else lies there is left alone.

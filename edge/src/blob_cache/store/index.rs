@@ -221,7 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn row(n: u64) -> Row {
-        let known = Known { size: n, turn: n, last_use: n, uses: 2, established: n % 2 == 0 };
+        let known = Known { size: n, turn: n, last_use: n, uses: 2, established: n.is_multiple_of(2) };
         Row { digest: BlobDigest::of(&n.to_le_bytes()), held: Some(known) }
     }
 

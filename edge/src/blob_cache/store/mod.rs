@@ -13,6 +13,7 @@ mod eviction;
 mod index;
 mod memory;
 mod room;
+mod small;
 mod upkeep;
 mod write_pause;
 
@@ -21,7 +22,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use tempfile::NamedTempFile;
+use tokio::runtime::Handle;
 use weir_shared::digest::BlobDigest;
 
 use self::directory::is_out_of_descriptors;
@@ -29,15 +32,19 @@ use self::eviction::{Evicted, Limits, Policy, Slot, Usage};
 use self::index::{Found, Index, Known, Loaded, Row};
 use self::memory::Memory;
 use self::room::Rooms;
+use self::small::{FoundIn, Small};
 use self::write_pause::WritePause;
 use crate::clock::{Clock, Moment};
 use crate::config::CacheConfig;
-use crate::metrics::{CacheMetrics, Dropped, Tier, VerifiedAt};
+use crate::metrics::{CacheMetrics, Dropped, Tier, VerifiedAt, WriteDropped};
 
 pub(crate) use blob::Blob;
 pub(crate) use directory::Directory;
 pub(super) use room::Room;
-pub(super) use upkeep::{finish, start};
+pub(super) use upkeep::{finish, start, stop};
+
+/// The part of the memory that is for small blobs: one in so many bytes.
+const SMALL_SHARE_OF_MEMORY: u64 = 4;
 
 /// Rows of the index that are gathered at a time: nobody waits for the books while all are gone through.
 const INDEX_PAGE: usize = 4096;
@@ -50,6 +57,8 @@ pub(super) struct Store {
     /// `books`, and only on threads that may block.
     naming: Mutex<()>,
     memory: Memory,
+    /// None when there is no space for it: small blobs are kept in files then.
+    small: Option<Small>,
     /// Taken before `books`, and only on threads that may block.
     index: Mutex<Index>,
     index_was: Found,
@@ -78,6 +87,7 @@ pub(crate) struct Holding {
     pub(crate) memory_bytes: u64,
     pub(crate) memory_limit_bytes: u64,
     pub(crate) memory_blobs: usize,
+    pub(crate) small_limit_bytes: u64,
 }
 
 impl Store {
@@ -92,7 +102,11 @@ impl Store {
         metrics: CacheMetrics,
     ) -> io::Result<Self> {
         directory.remove_leftovers()?;
-        let limits = Limits { bytes: config.disk.as_u64(), entries: config.blobs };
+        let memory = config.memory.as_u64();
+        let small = open_small(&directory, config, memory / SMALL_SHARE_OF_MEMORY, &metrics);
+        let small_bytes = small.as_ref().map_or(0, Small::on_disk);
+        let memory = memory - if small.is_some() { memory / SMALL_SHARE_OF_MEMORY } else { 0 };
+        let limits = Limits { bytes: config.disk.as_u64() - small_bytes, entries: config.blobs };
         let Loaded { index, blobs, found } = Index::load(&directory.index_path())?;
         match found {
             Found::Whole => tracing::info!(blobs = blobs.len(), "the index of the blobs was read"),
@@ -116,7 +130,8 @@ impl Store {
             directory,
             books: Mutex::new(Books { policy, unwritten, used: BTreeSet::new() }),
             naming: Mutex::default(),
-            memory: Memory::new(config.memory.as_u64()),
+            memory: Memory::new(memory),
+            small,
             index: Mutex::new(index),
             index_was: found,
             rooms: Rooms::of(limits.bytes),
@@ -137,6 +152,9 @@ impl Store {
             self.metrics.hit(Tier::Memory, size);
             return Some(Blob::Memory(bytes));
         }
+        if let Some(blob) = self.small_one(digest, size).await {
+            return Some(blob);
+        }
         let slot = slot.filter(|slot| slot.verified)?;
         let store = self.clone();
         let opened = tokio::task::spawn_blocking(move || {
@@ -152,6 +170,11 @@ impl Store {
 
     /// A blob of `size` bytes on disk, compared with its name now. What is wrong is dropped.
     pub(super) async fn verify(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
+        if let Some(blob) = self.small_one(digest, size).await
+            && blob.is(&digest).unwrap_or(false)
+        {
+            return Some(blob);
+        }
         let store = self.clone();
         let checked = tokio::task::spawn_blocking(move || {
             store.books().touch(&digest, store.clock.now());
@@ -160,6 +183,18 @@ impl Store {
         let blob = checked.await.ok()??;
         self.metrics.hit(Tier::File, size);
         Some(blob)
+    }
+
+    /// A blob that is held among the small ones.
+    async fn small_one(&self, digest: BlobDigest, size: u64) -> Option<Blob> {
+        let small = self.small.as_ref().filter(|_| Small::takes(size))?;
+        let (bytes, found_in) = small.get(digest).await?;
+        let tier = match found_in {
+            FoundIn::Memory => Tier::Memory,
+            FoundIn::Disk => Tier::Small,
+        };
+        self.metrics.hit(tier, size);
+        (bytes.len() as u64 == size).then_some(Blob::Memory(bytes))
     }
 
     /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
@@ -186,7 +221,13 @@ impl Store {
     /// # Errors
     /// Not even the open file can be looked at.
     pub(super) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<(Blob, bool)> {
+        if let Some(bytes) = self.keep_small(&digest, &file) {
+            return Ok((Blob::Memory(bytes), true));
+        }
         if !room.is_reserved() {
+            if self.pause.is_on(self.clock.now()) {
+                self.metrics.write_dropped(WriteDropped::Paused);
+            }
             return Ok((Blob::of(file.into_file())?, false));
         }
         match self.keep_file(digest, file, room) {
@@ -196,6 +237,14 @@ impl Store {
                 Ok((Blob::of(file.into_file())?, false))
             }
         }
+    }
+
+    /// The bytes of a small blob, which is kept with its like.
+    fn keep_small(&self, digest: &BlobDigest, file: &NamedTempFile) -> Option<Bytes> {
+        let small = self.small.as_ref()?;
+        let blob = Blob::of(file.as_file().try_clone().ok()?).ok()?;
+        let bytes = if Small::takes(blob.length()) { blob.read().ok()? } else { return None };
+        small.put(*digest, bytes.clone()).then_some(bytes)
     }
 
     fn keep_file(
@@ -220,6 +269,7 @@ impl Store {
         let _naming = self.naming();
         for digest in digests {
             self.memory.remove(digest);
+            self.small.iter().for_each(|small| small.remove(digest));
             let dropped = self.books().remove(digest);
             self.unlink(dropped.as_slice(), why);
         }
@@ -229,15 +279,18 @@ impl Store {
     pub(super) fn holding(&self) -> Holding {
         let now = self.clock.now();
         let (memory_bytes, memory_blobs, memory_limit_bytes) = self.memory.usage();
+        let (small_bytes, small_blobs) = self.small.as_ref().map_or((0, 0), Small::in_memory);
+        let small_memory_limit = self.small.as_ref().map_or(0, Small::memory_limit);
         let books = self.books();
         Holding {
             bytes: books.policy.used(),
             limit_bytes: books.policy.limits().bytes,
             blobs: books.policy.len(),
             oldest_idle_seconds: books.policy.oldest_use().map(|used| now.since(used).as_secs()),
-            memory_bytes,
-            memory_limit_bytes,
-            memory_blobs,
+            memory_bytes: memory_bytes + small_bytes,
+            memory_limit_bytes: memory_limit_bytes + small_memory_limit,
+            memory_blobs: memory_blobs + small_blobs,
+            small_limit_bytes: self.small.as_ref().map_or(0, Small::on_disk),
         }
     }
 
@@ -370,6 +423,25 @@ impl Store {
 
     fn naming(&self) -> MutexGuard<'_, ()> {
         self.naming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Opens the tier of small blobs, when there is space for it. Blocks.
+fn open_small(directory: &Directory, config: &CacheConfig, memory: u64, metrics: &CacheMetrics) -> Option<Small> {
+    let disk = Some(config.small_bytes()).filter(|disk| Small::is_enough(*disk))?;
+    let (dir, metrics) = (directory.clone(), metrics.clone());
+    // In a task of its own: should foyer panic over what it finds, the edge does without it.
+    let opening = Handle::current().spawn(async move {
+        let dir = dir.small_path(disk)?;
+        Small::open(&dir, usize::try_from(memory)?, disk, &metrics).await
+    });
+    match Handle::current().block_on(opening).map_err(anyhow::Error::from).flatten() {
+        Ok(small) => Some(small),
+        Err(error) => {
+            tracing::warn!(%error, disk, "there is no space for small blobs together: they are kept in files");
+            directory.remove_small();
+            None
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Store;
 use super::eviction::Policy;
-use crate::metrics::{Dropped, WriteDropped};
+use crate::metrics::Dropped;
 
 /// In what bytes are counted here: a semaphore gives out 2^32 at the most.
 const UNIT: u64 = 1 << 10;
@@ -42,11 +42,7 @@ impl Room {
     /// Sets bytes aside, evicting what has to go for it; none when the blob is larger than the whole cache, or when the
     /// disk takes no writes.
     pub(super) async fn reserve(store: Arc<Store>, size: u64) -> io::Result<Self> {
-        let is_paused = store.pause.is_on(store.clock.now());
-        if is_paused {
-            store.metrics.write_dropped(WriteDropped::Paused);
-        }
-        let is_kept = !is_paused && store.books().policy.fits(size);
+        let is_kept = !store.pause.is_on(store.clock.now()) && store.books().policy.fits(size);
         let (size, turn) = if is_kept { (size, Some(store.rooms.turn(size).await?)) } else { (0, None) };
         let reserved = tokio::task::spawn_blocking(move || {
             if size > 0 {

@@ -22,7 +22,7 @@ const USES_EVERY: u32 = 60;
 const GROUPS: u16 = 256;
 
 /// The pause between two directories when the index was read in full: what it does not know is little.
-const GROUP_PAUSE: Duration = Duration::from_millis(50);
+const GROUP_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes that the scrub reads at a time.
 const SCRUB_CHUNK: usize = 256 << 10;
@@ -54,6 +54,14 @@ pub(in crate::blob_cache) fn start(store: &Arc<Store>, scrub: Duration, drain: &
 /// Writes all that the index does not know yet.
 pub(in crate::blob_cache) async fn finish(store: &Arc<Store>) {
     store.clone().update_index(true).await;
+    stop(store).await;
+}
+
+/// Ends what would go on writing to the directory.
+pub(in crate::blob_cache) async fn stop(store: &Arc<Store>) {
+    if let Some(small) = &store.small {
+        small.close().await;
+    }
 }
 
 async fn write_index(store: Arc<Store>) {
