@@ -19,3 +19,4 @@ mod outage;
 mod reload;
 mod serving;
 mod startup;
+mod store;
