@@ -73,9 +73,22 @@ pub struct TlsConfig {
 pub struct CacheConfig {
     /// The directory of blobs and of the service table. One edge alone uses it.
     pub dir: PathBuf,
-    /// The bytes of blobs that are kept.
+    /// The bytes of blobs that are kept on disk.
     #[serde(default = "default_disk")]
     pub disk: ByteSize,
+    /// The blobs that are kept on disk as files.
+    #[serde(default = "default_blobs")]
+    pub blobs: usize,
+    /// The bytes of `disk` that are set aside at the start for blobs of up to 256 KiB: an eighth of `disk`, at most 1 GiB,
+    /// when absent; below 32 MiB there are none, and small blobs are kept in files like the others.
+    #[serde(default)]
+    pub small: Option<ByteSize>,
+    /// The bytes of blobs that are held in memory.
+    #[serde(default = "default_memory")]
+    pub memory: ByteSize,
+    /// How often all blobs on disk are read again and compared with their names; never when zero.
+    #[serde(default = "default_scrub", with = "duration")]
+    pub scrub: Duration,
     /// The services whose descriptors are held in memory; further ones are read from disk when they are asked for.
     #[serde(default = "default_services")]
     pub services: u64,
@@ -177,6 +190,24 @@ fn default_disk() -> ByteSize {
     ByteSize::gib(10)
 }
 
+/// The least memory that blobs can be held in.
+const MIN_MEMORY: ByteSize = ByteSize::mib(4);
+
+/// What is set aside for small blobs at the most, unless the configuration says more.
+const DEFAULT_SMALL: ByteSize = ByteSize::gib(1);
+
+fn default_blobs() -> usize {
+    1_000_000
+}
+
+fn default_memory() -> ByteSize {
+    ByteSize::mib(256)
+}
+
+fn default_scrub() -> Duration {
+    Duration::from_secs(3 * 24 * 60 * 60)
+}
+
 fn default_services() -> u64 {
     100_000
 }
@@ -276,11 +307,20 @@ impl FreshnessForConfig {
 }
 
 impl CacheConfig {
+    /// The bytes of `disk` that are for small blobs.
+    pub(crate) fn small_bytes(&self) -> u64 {
+        self.small.map_or((self.disk.as_u64() / 8).min(DEFAULT_SMALL.as_u64()), |small| small.as_u64())
+    }
+
     /// A cache in `dir` with the default bounds.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
             disk: default_disk(),
+            blobs: default_blobs(),
+            small: None,
+            memory: default_memory(),
+            scrub: default_scrub(),
             services: default_services(),
             fills: default_fills(),
             fill_idle: default_fill_idle(),
@@ -411,8 +451,14 @@ impl Config {
         if self.cache.disk.as_u64() == 0 {
             return invalid("disk in [cache] must be more than nothing, for example \"10GiB\"");
         }
-        if self.cache.services == 0 || self.cache.fills == 0 || self.cache.decoders == 0 {
-            return invalid("services, fills and decoders in [cache] must be at least 1");
+        if self.cache.small_bytes() >= self.cache.disk.as_u64() {
+            return invalid("small in [cache] is part of disk and must be less");
+        }
+        if self.cache.memory < MIN_MEMORY {
+            return invalid("memory in [cache] must be at least \"4MiB\"");
+        }
+        if self.cache.services == 0 || self.cache.fills == 0 || self.cache.decoders == 0 || self.cache.blobs == 0 {
+            return invalid("blobs, services, fills and decoders in [cache] must be at least 1");
         }
         if self.push.ask_interval < LEAST_ASK_INTERVAL {
             return invalid("ask_interval in [push] must be at least \"1s\"");
@@ -463,6 +509,8 @@ mod tests {
     fn the_defaults() {
         let config = load(MINIMAL).unwrap();
         assert_eq!(config.cache.disk, ByteSize::gib(10));
+        assert_eq!(config.cache.small_bytes(), 1 << 30);
+        assert_eq!(config.cache.memory, ByteSize::mib(256));
         assert_eq!(config.freshness.fresh, Duration::from_secs(15));
         assert_eq!(config.freshness.stale_if_error, None);
         assert_eq!(config.auth.mode, AuthMode::Open);
@@ -499,6 +547,9 @@ mod tests {
             ("https://127.0.0.1:7400", "https://me:secret@127.0.0.1:7400", "no user name"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"0B\"", "disk"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"many\"", "disk"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"1GiB\"\nsmall = \"1GiB\"", "small"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nmemory = \"1MiB\"", "memory"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nblobs = 0", "blobs"),
             ("[tls]", "[auth]\nmode = \"tokens\"\n[tls]", "tokens"),
             ("[tls]", "[freshness]\nstale_if_error = \"1s\"\n[tls]", "stale_if_error"),
             ("[tls]", "[freshness]\nwait = \"0s\"\n[tls]", "wait"),

@@ -41,6 +41,7 @@ pub struct Running {
     registry: Registry,
     drain: Drain,
     table: Arc<Table>,
+    blobs: BlobCache,
     released: Released,
     reloading: Arc<Reloading>,
 }
@@ -89,6 +90,7 @@ impl Running {
         if !matches!(flushed, Ok(Ok(()))) {
             tracing::warn!("the last words of origins could not be written; answers will look older after a restart");
         }
+        self.blobs.close().await;
         self.release().await;
         clean
     }
@@ -96,12 +98,13 @@ impl Running {
     /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
     pub async fn cut(self) {
         self.drain.cut().await;
+        self.blobs.stop().await;
         self.release().await;
     }
 
     /// Waits until no thread that was in the middle of something uses the cache's directory.
     async fn release(self) {
-        drop(self.table);
+        drop((self.table, self.blobs));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
             tracing::warn!("the cache's directory is still in use by a thread of this process");
         }
@@ -180,7 +183,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     probe::start(&origins, &drain);
     access.follow(origin_follower::start(&following, blobs.clone(), &config), &drain);
     flush_now_and_then(&table, &drain);
-    Ok(Running { address, admin_address, registry, drain, table, released, reloading })
+    Ok(Running { address, admin_address, registry, drain, table, blobs, released, reloading })
 }
 
 /// Opens what is on disk. Blocks.

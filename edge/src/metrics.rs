@@ -8,6 +8,9 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Re
 use weir_shared::event::EventKind;
 use weir_shared::process::metric_families::MetricFamilies;
 
+use crate::blob_cache::DiskTrouble;
+use crate::blob_cache::Holding;
+
 /// What the agents' side counts.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiMetrics {
@@ -77,18 +80,60 @@ pub(crate) struct CacheMetrics {
     served_through: IntCounterVec,
     pub(crate) serving_through: IntGauge,
     pub(crate) serving_through_limit: IntGauge,
-    writes_dropped: IntCounterVec,
     pub(crate) collapsed_fills: IntCounter,
     pub(crate) decoders: IntGauge,
     pub(crate) decoders_limit: IntGauge,
     verify_failures: IntCounterVec,
     evictions: IntCounterVec,
     evicted_bytes: IntCounterVec,
-    /// Filled in when somebody looks.
-    pub(crate) bytes: IntGauge,
-    pub(crate) limit_bytes: IntGauge,
-    pub(crate) entries: IntGauge,
-    pub(crate) oldest_idle_seconds: IntGauge,
+    evicted_idle: Histogram,
+    pub(crate) memory_evictions: IntCounter,
+    hits: IntCounterVec,
+    hit_bytes: IntCounterVec,
+    writes_dropped: IntCounterVec,
+    scrubbed_blobs: IntCounterVec,
+    pub(crate) scrubbed_bytes: IntCounter,
+    pub(crate) scrub_round: IntGauge,
+    pub(crate) usage: CacheUsage,
+}
+
+/// How full the blob cache is. Filled in when somebody looks.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheUsage {
+    bytes: IntGauge,
+    limit_bytes: IntGauge,
+    entries: IntGauge,
+    limit_entries: IntGauge,
+    oldest_idle_seconds: IntGauge,
+    memory_bytes: IntGauge,
+    memory_limit_bytes: IntGauge,
+    memory_entries: IntGauge,
+    small_limit_bytes: IntGauge,
+    is_writing: IntGauge,
+}
+
+/// Where a blob was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    /// In memory.
+    Memory,
+    /// Among the small ones on disk.
+    Small,
+    /// In a file of its own.
+    File,
+}
+
+/// Why a blob that was fetched was not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteDropped {
+    /// The disk did not take it.
+    Disk(DiskTrouble),
+    /// The disk was full or read-only a moment ago.
+    Paused,
+    /// A small blob found the buffer full that goes to disk next.
+    BufferFull,
+    /// A small blob found too many before it that wait to be written.
+    QueueFull,
 }
 
 /// All families of an edge.
@@ -117,6 +162,8 @@ pub(crate) enum Dropped {
     Size,
     /// Its bytes were no longer what its name says.
     Corrupt,
+    /// Somebody else deleted its file.
+    Vanished,
 }
 
 /// Why an answer was served although it was stale.
@@ -330,11 +377,6 @@ impl CacheMetrics {
                 "weir_edge_serving_through_limit",
                 "Answers whose bytes go past the edge's disk at a time, at the most.",
             )?,
-            writes_dropped: family.counters(
-                "weir_edge_cache_write_dropped_total",
-                "Blobs that were fetched and not kept, by the reason.",
-                &["reason"],
-            )?,
             collapsed_fills: family.counter(
                 "weir_edge_fills_collapsed_total",
                 "Requests that waited for a fill that was under way already.",
@@ -353,16 +395,38 @@ impl CacheMetrics {
                 "Bytes of blobs dropped from the cache.",
                 &["reason"],
             )?,
-            bytes: IntGauge::new(
-                "weir_edge_cache_bytes",
-                "Bytes of blobs in the cache, those being fetched included.",
+            evicted_idle: family.histogram(
+                "weir_edge_evicted_idle_seconds",
+                "For how long blobs that were evicted for want of room had not been used.",
+                &[1.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 604_800.0, 2_592_000.0],
             )?,
-            limit_bytes: IntGauge::new("weir_edge_cache_limit_bytes", "Bytes of blobs that the cache holds at most.")?,
-            entries: IntGauge::new("weir_edge_cache_entries", "Blobs in the cache.")?,
-            oldest_idle_seconds: IntGauge::new(
-                "weir_edge_cache_oldest_idle_seconds",
-                "How long the blob that is the next to be evicted has not been used: the longer, the roomier the cache.",
+            memory_evictions: family.counter(
+                "weir_edge_cache_memory_evictions_total",
+                "Blobs dropped from memory for want of room; they are still on disk.",
             )?,
+            hits: family.counters("weir_edge_cache_hits_total", "Blobs found in the cache, by where.", &["tier"])?,
+            hit_bytes: family.counters(
+                "weir_edge_cache_hit_bytes_total",
+                "Bytes of the blobs that were found in the cache, by where.",
+                &["tier"],
+            )?,
+            writes_dropped: family.counters(
+                "weir_edge_cache_write_dropped_total",
+                "Blobs that were fetched and served and could not be kept, by the reason.",
+                &["reason"],
+            )?,
+            scrubbed_blobs: family.counters(
+                "weir_edge_scrub_blobs_total",
+                "Blobs on disk that were read again in the background, by the result.",
+                &["result"],
+            )?,
+            scrubbed_bytes: family
+                .counter("weir_edge_scrub_bytes_total", "Bytes on disk that were read again in the background.")?,
+            scrub_round: family.gauge(
+                "weir_edge_scrub_round_timestamp_seconds",
+                "When all blobs on disk had been read again in the background for the last time.",
+            )?,
+            usage: CacheUsage::new()?,
         })
     }
 
@@ -383,10 +447,6 @@ impl CacheMetrics {
         self.served_through.with_label_values(&[why]).inc();
     }
 
-    pub(crate) fn write_dropped(&self, reason: &'static str) {
-        self.writes_dropped.with_label_values(&[reason]).inc();
-    }
-
     pub(crate) fn verify_failed(&self, at: VerifiedAt) {
         let place = match at {
             VerifiedAt::Disk => "disk",
@@ -395,11 +455,16 @@ impl CacheMetrics {
         self.verify_failures.with_label_values(&[place]).inc();
     }
 
-    pub(crate) fn dropped(&self, why: Dropped, bytes: u64) {
+    /// A blob was dropped that had not been used for `idle`.
+    pub(crate) fn dropped(&self, why: Dropped, bytes: u64, idle: Duration) {
         let reason = match why {
             Dropped::Size => "size",
             Dropped::Corrupt => "corrupt",
+            Dropped::Vanished => "vanished",
         };
+        if why == Dropped::Size {
+            self.evicted_idle.observe(idle.as_secs_f64());
+        }
         self.evictions.with_label_values(&[reason]).inc();
         self.evicted_bytes.with_label_values(&[reason]).inc_by(bytes);
     }
@@ -410,9 +475,91 @@ impl CacheMetrics {
         registry: &Registry,
         refresh: impl Fn() + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
-        let gauges =
-            [&self.bytes, &self.limit_bytes, &self.entries, &self.oldest_idle_seconds].map(Clone::clone).to_vec();
-        registry.register(Box::new(Observed { gauges, refresh: Box::new(refresh) }))
+        registry.register(Box::new(Observed { gauges: self.usage.all(), refresh: Box::new(refresh) }))
+    }
+
+    pub(crate) fn hit(&self, tier: Tier, bytes: u64) {
+        let tier = match tier {
+            Tier::Memory => "memory",
+            Tier::Small => "small",
+            Tier::File => "file",
+        };
+        self.hits.with_label_values(&[tier]).inc();
+        self.hit_bytes.with_label_values(&[tier]).inc_by(bytes);
+    }
+
+    pub(crate) fn write_dropped(&self, why: WriteDropped) {
+        let reason = match why {
+            WriteDropped::Disk(trouble) => trouble.as_str(),
+            WriteDropped::Paused => "paused",
+            WriteDropped::BufferFull => "small_buffer_full",
+            WriteDropped::QueueFull => "small_queue_full",
+        };
+        self.writes_dropped.with_label_values(&[reason]).inc();
+    }
+
+    pub(crate) fn scrubbed(&self, result: &'static str) {
+        self.scrubbed_blobs.with_label_values(&[result]).inc();
+    }
+}
+
+impl CacheUsage {
+    fn new() -> prometheus::Result<Self> {
+        Ok(Self {
+            bytes: IntGauge::new("weir_edge_cache_bytes", "Bytes of blobs in files, those being fetched included.")?,
+            limit_bytes: IntGauge::new("weir_edge_cache_limit_bytes", "Bytes of blobs in files, at the most.")?,
+            entries: IntGauge::new("weir_edge_cache_entries", "Blobs in files.")?,
+            limit_entries: IntGauge::new("weir_edge_cache_limit_entries", "Blobs in files, at the most.")?,
+            oldest_idle_seconds: IntGauge::new(
+                "weir_edge_cache_oldest_idle_seconds",
+                "How long a blob that is next to be evicted has not been used: the longer, the roomier the cache.",
+            )?,
+            memory_bytes: IntGauge::new("weir_edge_cache_memory_bytes", "Bytes of blobs in memory.")?,
+            memory_limit_bytes: IntGauge::new(
+                "weir_edge_cache_memory_limit_bytes",
+                "Bytes of blobs in memory, at the most.",
+            )?,
+            memory_entries: IntGauge::new("weir_edge_cache_memory_entries", "Blobs in memory.")?,
+            small_limit_bytes: IntGauge::new(
+                "weir_edge_cache_small_limit_bytes",
+                "Bytes on disk that are reserved for small blobs; 0 when small blobs are kept in files.",
+            )?,
+            is_writing: IntGauge::new(
+                "weir_edge_cache_writing",
+                "Whether blobs are kept on disk: 0 for a while after it was found full or read-only.",
+            )?,
+        })
+    }
+
+    fn all(&self) -> Vec<IntGauge> {
+        [
+            &self.bytes,
+            &self.limit_bytes,
+            &self.entries,
+            &self.limit_entries,
+            &self.oldest_idle_seconds,
+            &self.memory_bytes,
+            &self.memory_limit_bytes,
+            &self.memory_entries,
+            &self.small_limit_bytes,
+            &self.is_writing,
+        ]
+        .map(Clone::clone)
+        .to_vec()
+    }
+
+    pub(crate) fn set(&self, holding: &Holding, limit_entries: u64, is_writing: bool) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.bytes.set(number(holding.bytes));
+        self.limit_bytes.set(number(holding.limit_bytes));
+        self.entries.set(number(holding.blobs as u64));
+        self.limit_entries.set(number(limit_entries));
+        self.oldest_idle_seconds.set(number(holding.oldest_idle_seconds.unwrap_or(0)));
+        self.memory_bytes.set(number(holding.memory_bytes));
+        self.memory_limit_bytes.set(number(holding.memory_limit_bytes));
+        self.memory_entries.set(number(holding.memory_blobs as u64));
+        self.small_limit_bytes.set(number(holding.small_limit_bytes));
+        self.is_writing.set(i64::from(is_writing));
     }
 }
 

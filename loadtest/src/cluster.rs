@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::relay::Relay;
 use anyhow::Context;
+use bytesize::ByteSize;
 use futures_util::future;
 use tempfile::TempDir;
 use weir_shared::name::ServiceName;
@@ -76,11 +77,13 @@ impl Cluster {
                 file("edge-client.pem"),
                 file("edge-client.key"),
             );
+            let mut cache = weir_edge::config::CacheConfig::new(file(&format!("edge-cache-{number}")));
+            cache.small = Some(ByteSize::mib(64));
             let mut config = weir_edge::config::Config::new(
                 format!("edge-{number}").parse()?,
                 ([127, 0, 0, 1], 0).into(),
                 weir_edge::config::TlsConfig { certificate: file("edge.pem"), key: file("edge.key") },
-                weir_edge::config::CacheConfig::new(file(&format!("edge-cache-{number}"))),
+                cache,
                 vec![upstream],
             );
             config.admin_listen = Some(([127, 0, 0, 1], 0).into());

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 
-use super::fill::{DiskTrouble, Progress, Wanted, Watcher};
+use super::fill::{Progress, Wanted, Watcher};
 use super::past_disk::{PastDisk, Through};
+use super::store::DiskTrouble;
 
 /// A blob that is on its way into a file.
 pub(crate) struct Followed {

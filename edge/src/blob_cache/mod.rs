@@ -1,7 +1,7 @@
-//! The blob cache: content-addressed files, bounded in bytes. The page cache is its memory.
+//! The blob cache: content-addressed blobs in memory and on disk, bounded in bytes and entries.
 //!
-//! A blob is handed out as an open file that was verified since this process began; one that is not there is fetched
-//! by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it is fetched is the
+//! A blob is handed out as bytes in memory or as an open file, verified since this process began; one that is not there
+//! is fetched by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it is fetched is the
 //! [`fill`]'s, how it is read meanwhile is [`followed`]'s; [`past_disk`] serves what the disk cannot take.
 
 mod decoders;
@@ -16,8 +16,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::stream;
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
 use weir_shared::process::shutdown::Drain;
@@ -27,7 +25,7 @@ use self::fill::{Bounds, Filler, Progress, Running, Upstream};
 use self::followed::{Followed, Passing};
 use self::past_disk::PastDisk;
 use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
-use self::store::{Holding, Store};
+use self::store::Store;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::metrics::Metrics;
@@ -35,7 +33,7 @@ use crate::origin_client::Origins;
 
 pub(crate) use decoders::Decoding;
 pub(crate) use fill::{FillError, Wanted};
-pub(crate) use store::{Blob, Directory};
+pub(crate) use store::{Blob, Directory, DiskTrouble, Holding};
 
 /// Blobs that are being fetched, or that wait for their turn, at a time.
 const MAX_QUEUED_FILLS: usize = 1024;
@@ -69,7 +67,6 @@ pub(crate) struct Obtained {
 /// The bytes of a blob, as far as they are there: at least the first that was asked for.
 enum Content {
     Held(Blob),
-    InMemory(Bytes),
     Followed(Followed),
     Passing(Passing),
 }
@@ -110,7 +107,8 @@ impl BlobCache {
         drain: &Drain,
     ) -> io::Result<Self> {
         let Metrics { cache, origin, .. } = metrics;
-        let store = Arc::new(Store::open(directory, config.disk.as_u64(), clock, cache.clone())?);
+        let store = Arc::new(Store::open(directory, config, clock, cache.clone())?);
+        store::start(&store, config.scrub, drain);
         let decoders = Decoders::new(config.decoders, cache.decoders.clone(), &cache.decoders_limit);
         let bounds = Bounds {
             fills: MAX_QUEUED_FILLS,
@@ -151,7 +149,7 @@ impl BlobCache {
         };
         let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
             Progress::Held(blob) => (Content::Held(blob), Source::Disk),
-            Progress::InMemory { bytes, stored } => (Content::InMemory(bytes), from(stored)),
+            Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(stored)),
             Progress::Arriving { file, stored, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
                 (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(stored))
@@ -171,6 +169,16 @@ impl BlobCache {
     /// A place for a decoder; `None` when all are taken.
     pub(crate) fn decoding(&self) -> Option<Decoding> {
         self.inner.decoders.begin()
+    }
+
+    /// Writes what the next process should know of the blobs. Nothing may be under way any more.
+    pub(crate) async fn close(&self) {
+        store::finish(&self.inner.store).await;
+    }
+
+    /// Ends what would go on writing to the directory, as a crash would.
+    pub(crate) async fn stop(&self) {
+        store::stop(&self.inner.store).await;
     }
 
     /// What the cache holds.
@@ -213,17 +221,8 @@ impl Content {
     fn chunks(self, part: Range<u64>, chunk: u64) -> Chunks {
         match self {
             Content::Held(blob) => reader::chunks(&blob, part, chunk),
-            Content::InMemory(bytes) => Box::pin(stream::once(std::future::ready(slice(&bytes, &part)))),
             Content::Followed(followed) => Box::pin(followed.chunks(part, chunk)),
             Content::Passing(passing) => Box::pin(passing.chunks(part, chunk)),
         }
-    }
-}
-
-fn slice(bytes: &Bytes, part: &Range<u64>) -> io::Result<Bytes> {
-    let place = |at: u64| usize::try_from(at).ok().filter(|at| *at <= bytes.len());
-    match (place(part.start), place(part.end)) {
-        (Some(start), Some(end)) if start <= end => Ok(bytes.slice(start..end)),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

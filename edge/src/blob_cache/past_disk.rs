@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::fill::{Counted, DiskTrouble, FillError, Transfer, Upstream, Wanted};
+use super::fill::{Counted, FillError, Transfer, Upstream, Wanted};
+use super::store::DiskTrouble;
 
 /// The way past the disk.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use async_compression::tokio::bufread::ZstdDecoder;
 use async_compression::zstd::DParameter;
 use bytes::Bytes;
-use futures_util::stream::Stream;
+use futures_util::stream::{self, Stream};
 use http_body::{Body, Frame, SizeHint};
 use prometheus::IntCounter;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -44,7 +44,7 @@ pub(crate) fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBod
 /// A whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with the
 /// body.
 pub(crate) fn decoded(blob: &Blob, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
-    decoded_chunks(chunks(blob, 0..blob.length, DECODED_CHUNK), length, decoding, sent)
+    decoded_chunks(chunks(blob, 0..blob.length(), DECODED_CHUNK), length, decoding, sent)
 }
 
 /// As [`stored`], of `length` bytes that come from elsewhere.
@@ -143,9 +143,17 @@ impl Body for BlobBody {
     }
 }
 
-/// The bytes of a part, up to `size` at a time; an error when the file turns out shorter.
+/// The bytes of a part: at once when they are in memory, else up to `size` at a time. An error when there are fewer.
 pub(super) fn chunks(blob: &Blob, part: Range<u64>, size: u64) -> Chunks {
-    Box::pin(FileChunks { file: blob.file.clone(), part, size, reading: None })
+    match blob {
+        Blob::File { file, .. } => Box::pin(FileChunks { file: file.clone(), part, size, reading: None }),
+        Blob::Memory(bytes) => {
+            let place = |at: u64| usize::try_from(at).ok().filter(|at| *at <= bytes.len());
+            let slice = place(part.start).zip(place(part.end)).map(|(start, end)| bytes.slice(start..end));
+            let slice = slice.ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
+            Box::pin(stream::once(std::future::ready(slice)))
+        }
+    }
 }
 
 /// The bytes of a part of a file.
@@ -251,6 +259,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_part_of_what_is_in_memory_is_not_copied() {
+        let content = Bytes::from(content());
+        let mut body = stored(&Blob::Memory(content.clone()), 5..300_000, sent());
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!((frame.as_ptr(), frame.len()), (content[5..].as_ptr(), 299_995));
+        assert!(body.is_end_stream());
+        let none = stored(&Blob::Memory(content.clone()), 0..0, sent());
+        assert_eq!(none.collect().await.unwrap().to_bytes(), "");
+        let length = content.len() as u64;
+        assert!(stored(&Blob::Memory(content), 0..length + 1, sent()).collect().await.is_err());
+    }
+
+    #[tokio::test]
     async fn several_frames_are_decoded_and_another_length_is_an_error() {
         let content = content();
         let mut coded = Vec::new();
@@ -270,7 +291,8 @@ mod tests {
     async fn a_file_that_turns_out_short_is_an_error() {
         let content = content();
         let blob = blob(&content);
-        blob.file.set_len(content.len() as u64 - 1).unwrap();
+        let Blob::File { file, .. } = &blob else { unreachable!() };
+        file.set_len(content.len() as u64 - 1).unwrap();
         assert!(stored(&blob, 0..content.len() as u64, sent()).collect().await.is_err());
     }
 

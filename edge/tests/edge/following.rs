@@ -49,7 +49,8 @@ async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
     // A service that nobody asks for is known too, and nothing is fetched of it.
     site.origin.push("unused", 3, 1, &Tarball::random(3, 50_000));
     site.until("both are in the table", async || site.metric("weir_edge_table_entries", &[]) == 2.0).await;
-    site.until("the new blob is here", async || site.blob_files().len() == 2).await;
+    let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == 2.0;
+    site.until("the new blob is here", fetched).await;
     assert_eq!(site.origin.asked("blob").len(), 2);
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit"));

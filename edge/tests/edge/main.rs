@@ -22,3 +22,4 @@ mod past_disk;
 mod reload;
 mod serving;
 mod startup;
+mod store;

@@ -47,7 +47,7 @@ async fn an_edge_without_anything_is_ready_once_an_origin_was_reached() {
 #[tokio::test]
 async fn status_and_metrics_tell_what_is_held() {
     let site = Site::start().await;
-    let tarball = Tarball::random(1, 1000);
+    let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 2, &tarball);
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[]).await;
@@ -70,7 +70,7 @@ async fn status_and_metrics_tell_what_is_held() {
         "weir_edge_cache_entries 1",
         "weir_edge_origin_requests_total{kind=\"blob\",status=\"200\"} 1",
         "weir_edge_fills_total{result=\"ok\"} 1",
-        "weir_edge_sent_bytes_total 2000",
+        "weir_edge_sent_bytes_total 600000",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }

@@ -2,7 +2,6 @@
 //!
 //! [`Running`] knows which fills are under way, [`Progress`] how far each is, [`Transfer`] brings the pieces.
 
-mod disk_trouble;
 mod error;
 mod progress;
 mod running;
@@ -28,7 +27,6 @@ use self::verifier::is_one_piece;
 use super::store::{Room, Store};
 use crate::origin_client::OriginId;
 
-pub(super) use self::disk_trouble::DiskTrouble;
 pub(crate) use self::error::FillError;
 pub(super) use self::progress::{Progress, Watcher};
 pub(super) use self::running::{Bounds, Running};
@@ -91,7 +89,7 @@ impl Filler {
                 announcer.tell(Progress::Failed(error));
             }
             Err(Stopped::Disk(error)) => {
-                let trouble = self.dropped(wanted, &error);
+                let trouble = self.store.write_failed(&wanted.digest, &error);
                 announcer.tell(Progress::PastDisk(trouble));
             }
         }
@@ -99,18 +97,9 @@ impl Filler {
 
     /// A blob that was not there, once all of it has come.
     async fn receive(&self, wanted: Wanted, announcer: &Announcer) -> Result<Option<Received<'_>>, Stopped> {
-        let store = self.store.clone();
-        match spawn_blocking(move || store.verify(&wanted.digest, wanted.size)).await? {
-            Ok(Some(blob)) => {
-                announcer.tell(Progress::Held(blob));
-                return Ok(None);
-            }
-            Ok(None) => {}
-            // One piece needs no file to be served.
-            Err(error) if is_one_piece(wanted.size) => {
-                tracing::debug!(blob = %wanted.digest, %error, "a blob on disk cannot be read; it is fetched");
-            }
-            Err(error) => return Err(Stopped::Disk(error)),
+        if let Some(blob) = self.store.verify(wanted.digest, wanted.size).await {
+            announcer.tell(Progress::Held(blob));
+            return Ok(None);
         }
         let permit = self.permits.acquire().await.map_err(|_| FillError::Abandoned)?;
         let running = Counted::new(&self.upstream.metrics.fills_running);
@@ -166,28 +155,12 @@ impl Filler {
     async fn keep(&self, wanted: Wanted, received: Received<'_>) {
         let Received { form, room, .. } = received;
         let store = self.store.clone();
-        let kept = spawn_blocking(move || {
-            let file = match form {
-                Form::InFile(file) => file,
-                Form::InMemory(bytes) if room.is_reserved() => {
-                    let file = store.incoming()?;
-                    file.as_file().write_all_at(&bytes, 0)?;
-                    file
-                }
-                Form::InMemory(_) => return Ok(()),
-            };
-            store.keep(wanted.digest, file, room).map(|_| ())
+        let kept = spawn_blocking(move || match form {
+            Form::InFile(file) => store.keep(wanted.digest, file, room),
+            Form::InMemory(bytes) => store.keep_bytes(wanted.digest, &bytes, room),
         });
-        if let Ok(Err(error)) = kept.await {
-            self.dropped(wanted, &error);
-        }
-    }
-
-    fn dropped(&self, wanted: Wanted, error: &io::Error) -> DiskTrouble {
-        let trouble = DiskTrouble::from(error);
-        self.upstream.metrics.write_dropped(trouble.as_str());
-        tracing::warn!(blob = %wanted.digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
-        trouble
+        // What went wrong was told, and counted, where it did.
+        let _ = kept.await;
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{DiskTrouble, FillError};
-use crate::blob_cache::store::Blob;
+use super::FillError;
+use crate::blob_cache::store::{Blob, DiskTrouble};
 
 /// How far a fill is.
 #[derive(Debug, Clone)]

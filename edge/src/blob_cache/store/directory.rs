@@ -4,48 +4,31 @@
 //! <dir>/lock                      held by the one edge that uses the directory
 //! <dir>/table.redb                the service table
 //! <dir>/blobs/<2 hex>/<64 hex>    a blob
+//! <dir>/small/<bytes>/            small blobs, in files of foyer's
+//! <dir>/blobs.index               what is known of the blobs
 //! <dir>/incoming/fill-…           a blob that is being fetched; removed at start
 //! ```
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::SystemTime;
 
 use tempfile::NamedTempFile;
 use weir_shared::digest::BlobDigest;
 
+use super::Blob;
 use crate::directory_lock::DirectoryLock;
 
+const SMALL: &str = "small";
 const BLOBS: &str = "blobs";
 const INCOMING: &str = "incoming";
 const INCOMING_PREFIX: &str = "fill-";
-
-/// Bytes that are read at a time to compare a blob with its name.
-const VERIFY_CHUNK: usize = 1 << 20;
 
 /// The directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     root: PathBuf,
     _lock: DirectoryLock,
-}
-
-/// A blob that lies in the directory.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Present {
-    pub(crate) digest: BlobDigest,
-    pub(crate) size: u64,
-    pub(crate) modified: SystemTime,
-}
-
-/// A blob that is open. Evicting or replacing the file disturbs nobody who holds one.
-#[derive(Debug, Clone)]
-pub(crate) struct Blob {
-    pub(crate) file: Arc<File>,
-    pub(crate) length: u64,
 }
 
 impl Directory {
@@ -61,45 +44,71 @@ impl Directory {
         self.root.join(BLOBS).join(&hex[..2]).join(&hex)
     }
 
-    /// Removes what a process that died was fetching, and lists the blobs by their names and sizes, the oldest first.
-    /// Whatever else lies there is left alone.
-    pub(crate) fn scan(&self) -> io::Result<Vec<Present>> {
+    /// Where the index is.
+    pub(super) fn index_path(&self) -> PathBuf {
+        self.root.join("blobs.index")
+    }
+
+    /// The directory of the small blobs, `bytes` long in all; those of another length are removed.
+    pub(super) fn small_path(&self, bytes: u64) -> io::Result<PathBuf> {
+        let all = self.root.join(SMALL);
+        let name = bytes.to_string();
+        fs::create_dir_all(all.join(&name))?;
+        for entry in fs::read_dir(&all)? {
+            let entry = entry?;
+            if entry.file_name() != name.as_str() {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(all.join(name))
+    }
+
+    /// Removes the directory of the small blobs, and gives back its space.
+    pub(super) fn remove_small(&self) {
+        if let Err(error) = fs::remove_dir_all(self.root.join(SMALL)) {
+            tracing::warn!(%error, "the directory of the small blobs cannot be removed");
+        }
+    }
+
+    /// Removes what a process that died was fetching. Whatever else lies there is left alone.
+    pub(super) fn remove_leftovers(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.root.join(INCOMING))? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(INCOMING_PREFIX) {
                 fs::remove_file(entry.path())?;
             }
         }
-        let mut present = Vec::new();
-        for group in fs::read_dir(self.root.join(BLOBS))? {
-            let group = group?;
-            if !group.file_type()?.is_dir() {
-                continue;
-            }
-            for entry in fs::read_dir(group.path())? {
-                let entry = entry?;
-                let name = entry.file_name();
-                let digest = name.to_str().and_then(|name| format!("b3-{name}").parse().ok());
-                let Some(digest) = digest.filter(|digest| self.path(digest) == entry.path()) else { continue };
-                let metadata = entry.metadata()?;
-                if metadata.is_file() {
-                    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                    present.push(Present { digest, size: metadata.len(), modified });
-                }
-            }
+        Ok(())
+    }
+
+    /// The blobs whose names begin with this byte, in no order. Whatever else lies there is left alone.
+    pub(super) fn group(&self, first: u8) -> io::Result<Vec<BlobDigest>> {
+        let entries = match fs::read_dir(self.root.join(BLOBS).join(format!("{first:02x}"))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut digests = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            let digest: Option<BlobDigest> = name.to_str().and_then(|name| format!("b3-{name}").parse().ok());
+            digests.extend(digest.filter(|digest| digest.as_bytes()[0] == first));
         }
-        present.sort_by_key(|blob| blob.modified);
-        Ok(present)
+        Ok(digests)
+    }
+
+    /// The bytes of a blob's file.
+    pub(super) fn size(&self, digest: &BlobDigest) -> io::Result<u64> {
+        let metadata = fs::symlink_metadata(self.path(digest))?;
+        if metadata.is_file() { Ok(metadata.len()) } else { Err(io::Error::other("it is no file")) }
     }
 
     /// Opens a blob. It must have `size` bytes.
     pub(crate) fn blob(&self, digest: &BlobDigest, size: u64) -> io::Result<Blob> {
-        let file = File::open(self.path(digest))?;
-        let length = file.metadata()?.len();
-        if length != size {
+        let blob = Blob::of(File::open(self.path(digest))?)?;
+        if blob.length() != size {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has another size than the blob"));
         }
-        Ok(Blob { file: file.into(), length })
+        Ok(blob)
     }
 
     pub(crate) fn remove(&self, digest: &BlobDigest) -> io::Result<()> {
@@ -124,31 +133,13 @@ impl Directory {
     }
 }
 
-impl Blob {
-    /// A blob in a file that has no name, or none that matters.
-    pub(crate) fn of(file: File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        Ok(Self { file: file.into(), length })
-    }
-
-    /// Whether its bytes are what the name says. Blocks for as long as it takes to read them all.
-    pub(crate) fn is(&self, digest: &BlobDigest) -> io::Result<bool> {
-        let mut hasher = blake3::Hasher::new();
-        let mut chunk = vec![0; VERIFY_CHUNK];
-        let mut offset = 0;
-        loop {
-            match self.file.read_at(&mut chunk, offset) {
-                Ok(0) => break,
-                Ok(read) => {
-                    hasher.update(&chunk[..read]);
-                    offset += read as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(offset == self.length && BlobDigest::from(hasher.finalize()) == *digest)
-    }
+/// Whether opening a file failed for want of descriptors or memory: a busy edge must not throw good blobs away.
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    // The same numbers on every Unix.
+    const TOO_MANY_IN_THE_SYSTEM: i32 = 23;
+    const TOO_MANY_IN_THE_PROCESS: i32 = 24;
+    error.kind() == io::ErrorKind::OutOfMemory
+        || matches!(error.raw_os_error(), Some(TOO_MANY_IN_THE_SYSTEM | TOO_MANY_IN_THE_PROCESS))
 }
 
 #[cfg(test)]
@@ -171,15 +162,18 @@ mod tests {
 
         // A process that dies leaves a temporary; strangers' files are nobody's business.
         let (_, left) = directory.incoming().unwrap().keep().unwrap();
-        let strange = dir.path().join("blobs/zz");
+        let misplaced = (digest.as_bytes()[0]).wrapping_add(1);
+        let strange = dir.path().join(format!("blobs/{misplaced:02x}"));
         fs::create_dir(&strange).unwrap();
         fs::write(strange.join("note.txt"), "mine").unwrap();
         fs::write(strange.join(digest.hex()), "misplaced").unwrap();
 
         drop(directory);
         let directory = open(dir.path());
-        let present = directory.scan().unwrap();
-        assert_eq!(present.iter().map(|p| (p.digest, p.size)).collect::<Vec<_>>(), [(digest, 5)]);
+        directory.remove_leftovers().unwrap();
+        let present = (0..=255).flat_map(|group| directory.group(group).unwrap()).collect::<Vec<_>>();
+        assert_eq!(present, [digest]);
+        assert_eq!(directory.size(&digest).unwrap(), 5);
         assert!(!left.exists() && strange.join("note.txt").exists() && strange.join(digest.hex()).exists());
 
         fs::write(directory.path(&digest), "bytEs").unwrap();

@@ -1,69 +1,148 @@
-//! What the cache holds: verified blobs in a directory, within a budget.
+//! What the cache holds: verified blobs in memory and in a directory, within a budget.
 //!
 //! The store knows nothing of origins, and who fetches knows nothing of files and budgets. They meet in three steps: a
 //! [`Room`] is reserved before a blob is fetched, its bytes go to [`Store::incoming`], and [`Store::keep`] gives them
 //! their name.
+//!
+//! Which blobs are kept is decided by `eviction`, in memory; the `index` carries that over to the next process, and
+//! `upkeep` compares it with what is really there.
 
+mod blob;
 mod directory;
+mod disk_trouble;
 mod eviction;
+mod index;
+mod memory;
 mod room;
+mod small;
+mod upkeep;
+mod write_pause;
 
+use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
+use bytes::Bytes;
 use tempfile::NamedTempFile;
+use tokio::runtime::Handle;
 use weir_shared::digest::BlobDigest;
 
-use self::eviction::{Accounting, Evicted};
+use self::directory::is_out_of_descriptors;
+use self::eviction::{Evicted, Limits, Policy, Slot, Usage};
+use self::index::{Found, Index, Known, Loaded, Row};
+use self::memory::Memory;
 use self::room::Rooms;
-use crate::clock::Clock;
-use crate::metrics::{CacheMetrics, Dropped, VerifiedAt};
+use self::small::{FoundIn, Small};
+use self::write_pause::WritePause;
+use crate::clock::{Clock, Moment};
+use crate::config::CacheConfig;
+use crate::metrics::{CacheMetrics, Dropped, Tier, VerifiedAt, WriteDropped};
 
-pub(crate) use directory::{Blob, Directory};
+pub(crate) use blob::Blob;
+pub(crate) use directory::Directory;
+pub(crate) use disk_trouble::DiskTrouble;
 pub(super) use room::Room;
+pub(super) use upkeep::{finish, start, stop};
+
+/// The part of the memory that is for small blobs: one in so many bytes.
+const SMALL_SHARE_OF_MEMORY: u64 = 4;
+
+/// Rows of the index that are gathered at a time: nobody waits for the books while all are gone through.
+const INDEX_PAGE: usize = 4096;
 
 /// The blobs that are kept.
 pub(super) struct Store {
     directory: Directory,
-    accounting: Mutex<Accounting>,
-    /// Held while files are named or deleted, so that the accounting and the directory change together. Taken before
-    /// `accounting`, and only on threads that may block.
+    books: Mutex<Books>,
+    /// Held while files are named or deleted, so that the books and the directory change together. Taken before
+    /// `books`, and only on threads that may block.
     naming: Mutex<()>,
+    memory: Memory,
+    /// None when there is no space for it: small blobs are kept in files then.
+    small: Option<Small>,
+    /// Taken before `books`, and only on threads that may block.
+    index: Mutex<Index>,
+    index_was: Found,
     rooms: Rooms,
+    pause: WritePause,
     clock: Clock,
     metrics: CacheMetrics,
+}
+
+/// What is in the directory, and what the index does not know of it yet.
+struct Books {
+    policy: Policy,
+    /// Blobs that came or went.
+    unwritten: BTreeSet<BlobDigest>,
+    /// Blobs that were used.
+    used: BTreeSet<BlobDigest>,
 }
 
 /// What the store holds, for `/status`.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(crate) struct Holding {
-    bytes: u64,
-    limit_bytes: u64,
-    blobs: usize,
-    oldest_idle_seconds: Option<u64>,
+    pub(crate) bytes: u64,
+    pub(crate) limit_bytes: u64,
+    pub(crate) blobs: usize,
+    pub(crate) oldest_idle_seconds: Option<u64>,
+    pub(crate) memory_bytes: u64,
+    pub(crate) memory_limit_bytes: u64,
+    pub(crate) memory_blobs: usize,
+    pub(crate) small_limit_bytes: u64,
 }
 
 impl Store {
-    /// The store over a directory, with at most `limit` bytes; what lies there is taken up. Blocks.
+    /// The store over a directory, with the bounds of `config`; what the index says of it is taken up. Blocks.
     ///
     /// # Errors
-    /// The directory cannot be read.
-    pub(super) fn open(directory: Directory, limit: u64, clock: Clock, metrics: CacheMetrics) -> io::Result<Self> {
-        let mut accounting = Accounting::new(limit);
-        let now = clock.now();
-        for present in directory.scan()? {
-            accounting.insert(present.digest, present.size, false, now);
+    /// The directory cannot be used.
+    pub(super) fn open(
+        directory: Directory,
+        config: &CacheConfig,
+        clock: Clock,
+        metrics: CacheMetrics,
+    ) -> io::Result<Self> {
+        directory.remove_leftovers()?;
+        let memory = config.memory.as_u64();
+        let small = open_small(&directory, config, memory / SMALL_SHARE_OF_MEMORY, &metrics);
+        let small_bytes = small.as_ref().map_or(0, Small::on_disk);
+        let memory = memory - if small.is_some() { memory / SMALL_SHARE_OF_MEMORY } else { 0 };
+        let limits = Limits { bytes: config.disk.as_u64() - small_bytes, entries: config.blobs };
+        let Loaded { index, blobs, found } = Index::load(&directory.index_path())?;
+        match found {
+            Found::Whole => tracing::info!(blobs = blobs.len(), "the index of the blobs was read"),
+            Found::Nothing => tracing::info!("there is no index of the blobs; the directories are gone through"),
+            Found::Damaged => tracing::warn!(
+                blobs = blobs.len(),
+                "the index of the blobs is damaged: it was set aside, and the directories are gone through"
+            ),
         }
-        let surplus = accounting.shrink();
+        let (now, wall) = (clock.now(), SystemTime::now());
+        let mut policy = Policy::new(limits);
+        for (digest, known) in blobs {
+            // A wall clock that was set back: it was used some time ago.
+            let last = Moment::from_the_wall(known.last_use, now, wall).unwrap_or(now);
+            let usage = Usage { last, uses: known.uses, established: known.established };
+            policy.restore(digest, known.size, usage, known.turn);
+        }
+        let surplus = policy.shrink();
+        let unwritten = surplus.iter().map(|gone| gone.digest).collect();
         let store = Self {
             directory,
-            accounting: Mutex::new(accounting),
+            books: Mutex::new(Books { policy, unwritten, used: BTreeSet::new() }),
             naming: Mutex::default(),
-            rooms: Rooms::of(limit),
+            memory: Memory::new(memory),
+            small,
+            index: Mutex::new(index),
+            index_was: found,
+            rooms: Rooms::of(limits.bytes),
+            pause: WritePause::none(now),
             clock,
             metrics,
         };
-        store.delete(&surplus, Dropped::Size);
+        store.unlink(&surplus, Dropped::Size);
         Ok(store)
     }
 
@@ -71,43 +150,59 @@ impl Store {
     /// found out by [`Store::verify`].
     pub(super) async fn verified(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
         let now = self.clock.now();
-        self.accounting().touch(&digest, now).filter(|slot| slot.verified)?;
+        let slot = self.books().touch(&digest, now);
+        if let Some(bytes) = self.memory.get(&digest, now).filter(|bytes| bytes.len() as u64 == size) {
+            self.metrics.hit(Tier::Memory, size);
+            return Some(Blob::Memory(bytes));
+        }
+        if let Some(blob) = self.small_one(digest, size).await {
+            return Some(blob);
+        }
+        let slot = slot.filter(|slot| slot.verified)?;
         let store = self.clone();
-        let opened = tokio::task::spawn_blocking(move || store.directory.blob(&digest, size)).await;
-        opened.ok()?.ok()
+        let opened = tokio::task::spawn_blocking(move || {
+            let blob = store.directory.blob(&digest, size).ok()?;
+            // What is asked for the first time since it came is not likely to be asked for often.
+            let is_wanted_again = slot.usage.uses > 0 || slot.usage.established;
+            Some(if is_wanted_again { store.bring_to_memory(digest, blob) } else { blob })
+        });
+        let blob = opened.await.ok()??;
+        self.metrics.hit(Tier::File, size);
+        Some(blob)
     }
 
-    /// A blob of `size` bytes, compared with its name now. What is wrong is dropped. Blocks.
-    ///
-    /// # Errors
-    /// Nothing can be said of the file: it stays.
-    pub(super) fn verify(&self, digest: &BlobDigest, size: u64) -> io::Result<Option<Blob>> {
-        if self.accounting().touch(digest, self.clock.now()).is_none() {
-            return Ok(None);
+    /// A blob of `size` bytes on disk, compared with its name now. What is wrong is dropped.
+    pub(super) async fn verify(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
+        if let Some(blob) = self.small_one(digest, size).await
+            && blob.is(&digest).unwrap_or(false)
+        {
+            return Some(blob);
         }
-        let why = match self.directory.blob(digest, size) {
-            Ok(blob) => match blob.is(digest) {
-                Ok(true) => {
-                    self.accounting().verified(digest);
-                    return Ok(Some(blob));
-                }
-                Ok(false) => "its bytes have changed".to_owned(),
-                Err(error) => error.to_string(),
-            },
-            Err(error) if says_nothing_of_the_file(&error) => return Err(error),
-            Err(error) => error.to_string(),
+        let store = self.clone();
+        let checked = tokio::task::spawn_blocking(move || {
+            store.books().touch(&digest, store.clock.now());
+            store.check(&digest, size)
+        });
+        let blob = checked.await.ok()??;
+        self.metrics.hit(Tier::File, size);
+        Some(blob)
+    }
+
+    /// A blob that is held among the small ones.
+    async fn small_one(&self, digest: BlobDigest, size: u64) -> Option<Blob> {
+        let small = self.small.as_ref().filter(|_| Small::takes(size))?;
+        let (bytes, found_in) = small.get(digest).await?;
+        let tier = match found_in {
+            FoundIn::Memory => Tier::Memory,
+            FoundIn::Disk => Tier::Small,
         };
-        let _naming = self.naming();
-        // Nothing is wrong with one that was evicted meanwhile.
-        let Some(dropped) = self.accounting().remove(digest) else { return Ok(None) };
-        self.metrics.verify_failed(VerifiedAt::Disk);
-        tracing::warn!(blob = %digest, why, "a blob on disk is damaged; it is dropped and fetched again");
-        self.unlink(&[dropped], Dropped::Corrupt);
-        Ok(None)
+        self.metrics.hit(tier, size);
+        (bytes.len() as u64 == size).then_some(Blob::Memory(bytes))
     }
 
     /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
-    /// larger than the whole store gets none: it is served and not kept.
+    /// larger than the whole store gets none, and so does every blob while the disk takes no writes: it is served and
+    /// not kept.
     ///
     /// # Errors
     /// The process ends.
@@ -123,66 +218,206 @@ impl Store {
         self.directory.incoming()
     }
 
-    /// Gives a fetched blob, whose bytes are what `digest` says, its name, when there is room for it. The flag says
-    /// whether it is kept. Blocks.
-    ///
-    /// # Errors
-    /// The disk failed.
-    pub(super) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<(Blob, bool)> {
-        if !room.is_reserved() {
-            return Ok((Blob::of(file.into_file())?, false));
+    /// Gives a fetched blob, whose bytes are what `digest` says, its name, when there is room for it. A disk that fails
+    /// now takes nothing from those who read it. Blocks.
+    pub(super) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) {
+        self.kept(&digest, room.is_reserved().then(|| self.keep_file(digest, file, room)));
+    }
+
+    /// As [`Store::keep`], of a blob that is in memory: a small one is kept with its like. Blocks.
+    pub(super) fn keep_bytes(&self, digest: BlobDigest, bytes: &Bytes, room: Room) {
+        let small = self.small.as_ref().filter(|_| Small::takes(bytes.len() as u64));
+        if small.is_some_and(|small| small.put(digest, bytes.clone())) {
+            return;
         }
+        let kept = room.is_reserved().then(|| {
+            let file = self.incoming()?;
+            file.as_file().write_all_at(bytes, 0)?;
+            self.keep_file(digest, file, room)
+        });
+        self.kept(&digest, kept);
+    }
+
+    /// What became of a blob that was to be kept; `None`: there was no room for it.
+    fn kept(&self, digest: &BlobDigest, outcome: Option<io::Result<()>>) {
+        match outcome {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.write_failed(digest, &error);
+            }
+            None if self.pause.is_on(self.clock.now()) => self.metrics.write_dropped(WriteDropped::Paused),
+            // It is larger than the whole store.
+            None => {}
+        }
+    }
+
+    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<()> {
         file.as_file().sync_all()?;
         let _naming = self.naming();
         let blob = self.directory.keep(&digest, file)?;
-        let mut accounting = self.accounting();
-        room.release_in(&mut accounting);
-        accounting.insert(digest, blob.length, true, self.clock.now());
-        Ok((blob, true))
+        let mut books = self.books();
+        room.release_in(&mut books.policy);
+        books.insert(digest, blob.length(), true, self.clock.now());
+        Ok(())
+    }
+
+    /// Forgets blobs, wherever they are held. Those who read them now are not disturbed. Blocks.
+    pub(super) fn forget(&self, digests: &[BlobDigest], why: Dropped) {
+        let _naming = self.naming();
+        for digest in digests {
+            self.memory.remove(digest);
+            self.small.iter().for_each(|small| small.remove(digest));
+            let dropped = self.books().remove(digest);
+            self.unlink(dropped.as_slice(), why);
+        }
     }
 
     /// What is held.
     pub(super) fn holding(&self) -> Holding {
         let now = self.clock.now();
-        let accounting = self.accounting();
+        let (memory_bytes, memory_blobs, memory_limit_bytes) = self.memory.usage();
+        let (small_bytes, small_blobs) = self.small.as_ref().map_or((0, 0), Small::in_memory);
+        let small_memory_limit = self.small.as_ref().map_or(0, Small::memory_limit);
+        let books = self.books();
         Holding {
-            bytes: accounting.used(),
-            limit_bytes: accounting.limit(),
-            blobs: accounting.len(),
-            oldest_idle_seconds: accounting.oldest_use().map(|used| now.since(used).as_secs()),
+            bytes: books.policy.used(),
+            limit_bytes: books.policy.limits().bytes,
+            blobs: books.policy.len(),
+            oldest_idle_seconds: books.policy.oldest_use().map(|used| now.since(used).as_secs()),
+            memory_bytes: memory_bytes + small_bytes,
+            memory_limit_bytes: memory_limit_bytes + small_memory_limit,
+            memory_blobs: memory_blobs + small_blobs,
+            small_limit_bytes: self.small.as_ref().map_or(0, Small::on_disk),
         }
     }
 
     /// Sets the gauges that describe what is held.
     pub(super) fn set_gauges(&self) {
         let holding = self.holding();
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.metrics.bytes.set(number(holding.bytes));
-        self.metrics.limit_bytes.set(number(holding.limit_bytes));
-        self.metrics.entries.set(number(holding.blobs as u64));
-        self.metrics.oldest_idle_seconds.set(number(holding.oldest_idle_seconds.unwrap_or(0)));
+        let entries_limit = self.books().policy.limits().entries as u64;
+        let is_writing = !self.pause.is_on(self.clock.now());
+        self.metrics.usage.set(&holding, entries_limit, is_writing);
     }
 
-    /// Deletes the files of blobs that the accounting has forgotten. Blocks.
-    fn delete(&self, dropped: &[Evicted], why: Dropped) {
-        if !dropped.is_empty() {
-            let _naming = self.naming();
-            self.unlink(dropped, why);
+    /// Opens a file and compares it with the name. What is wrong is dropped; a file that nobody knew of is taken up.
+    /// Blocks.
+    fn check(&self, digest: &BlobDigest, size: u64) -> Option<Blob> {
+        let (why, dropped) = match self.directory.blob(digest, size) {
+            Ok(blob) => match blob.is(digest) {
+                Ok(true) => {
+                    self.take_up_verified(digest, size);
+                    return Some(blob);
+                }
+                Ok(false) => ("its bytes have changed".to_owned(), Dropped::Corrupt),
+                Err(error) => (error.to_string(), Dropped::Corrupt),
+            },
+            Err(error) if is_out_of_descriptors(&error) => {
+                tracing::warn!(blob = %digest, %error, "a blob on disk cannot be opened now; its origin is asked");
+                return None;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ("it is gone".to_owned(), Dropped::Vanished),
+            Err(error) => (error.to_string(), Dropped::Corrupt),
+        };
+        // Nothing is wrong with one that was evicted meanwhile.
+        self.books().policy.slot(digest)?;
+        if dropped == Dropped::Corrupt {
+            self.metrics.verify_failed(VerifiedAt::Disk);
+        }
+        tracing::warn!(blob = %digest, why, "a blob on disk cannot be used; it is dropped, and fetched when asked for");
+        self.forget(&[*digest], dropped);
+        None
+    }
+
+    /// Notes that a file is what its name says. The index may not have known of it.
+    fn take_up_verified(&self, digest: &BlobDigest, size: u64) {
+        if self.books().policy.slot(digest).is_none() {
+            self.take_up(digest, size);
+        }
+        self.books().policy.verified(digest);
+    }
+
+    /// Takes up a file that the index did not know of. Blocks.
+    fn take_up(&self, digest: &BlobDigest, size: u64) {
+        let _naming = self.naming();
+        let surplus = {
+            let mut books = self.books();
+            if books.policy.slot(digest).is_some() || self.directory.size(digest).ok() != Some(size) {
+                return;
+            }
+            books.insert(*digest, size, false, self.clock.now());
+            books.shrink()
+        };
+        self.unlink(&surplus, Dropped::Size);
+    }
+
+    /// The blob, in memory if that is where it belongs. Its bytes are compared with its name on the way. Blocks.
+    fn bring_to_memory(&self, digest: BlobDigest, blob: Blob) -> Blob {
+        let Some(coming) = self.memory.expect(digest, blob.length()) else { return blob };
+        match blob.read() {
+            Ok(bytes) if BlobDigest::of(&bytes) == digest => {
+                self.metrics.memory_evictions.inc_by(coming.put(bytes.clone(), self.clock.now()) as u64);
+                Blob::Memory(bytes)
+            }
+            // The file is found out when it is sent, or by the next one who verifies it.
+            Ok(_) | Err(_) => {
+                self.books().policy.doubt(&digest);
+                blob
+            }
         }
     }
 
+    /// A blob could not be kept: what is the matter with the disk.
+    pub(super) fn write_failed(&self, digest: &BlobDigest, error: &io::Error) -> DiskTrouble {
+        let trouble = DiskTrouble::from(error);
+        self.pause.after(trouble, self.clock.now());
+        self.metrics.write_dropped(WriteDropped::Disk(trouble));
+        tracing::warn!(blob = %digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
+        trouble
+    }
+
+    /// Writes to the index what it does not know yet; with `uses`, also how blobs were used. Blocks.
+    ///
+    /// # Errors
+    /// The disk failed.
+    fn write_index(&self, uses: bool) -> io::Result<()> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, wall) = (self.clock.now(), SystemTime::now());
+        let known = |slot: &Slot| Known::of(slot, |moment| moment.on_the_wall(now, wall));
+        let (changed, held) = {
+            let mut books = self.books();
+            let mut changed = std::mem::take(&mut books.unwritten);
+            if uses {
+                changed.append(&mut books.used);
+            }
+            let row = |digest| Row { digest, held: books.policy.slot(&digest).map(known) };
+            (changed.into_iter().map(row).collect::<Vec<_>>(), books.policy.len())
+        };
+        if !index.is_overgrown(held) {
+            return if changed.is_empty() { Ok(()) } else { index.append(&changed) };
+        }
+        let mut behind = None;
+        index.rewrite(|| {
+            let books = self.books();
+            let page = books.policy.by_name(behind).take(INDEX_PAGE);
+            let page: Vec<Row> = page.map(|(digest, slot)| Row { digest: *digest, held: Some(known(slot)) }).collect();
+            behind = page.last().map(|row| row.digest);
+            page
+        })
+    }
+
     fn unlink(&self, dropped: &[Evicted], why: Dropped) {
-        for Evicted { digest, size } in dropped {
+        let now = self.clock.now();
+        for Evicted { digest, size, last_use } in dropped {
             match self.directory.remove(digest) {
-                Ok(()) => self.metrics.dropped(why, *size),
+                Ok(()) => self.metrics.dropped(why, *size, now.since(*last_use)),
                 Err(error) => tracing::warn!(blob = %digest, %error, "a blob cannot be deleted"),
             }
         }
     }
 
-    fn accounting(&self) -> MutexGuard<'_, Accounting> {
-        // The accounting's own operations do not panic half-way.
-        self.accounting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // The books' own operations do not panic half-way.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn naming(&self) -> MutexGuard<'_, ()> {
@@ -190,11 +425,51 @@ impl Store {
     }
 }
 
-/// Whether opening a file failed for want of descriptors or memory: a busy edge must not throw good blobs away.
-fn says_nothing_of_the_file(error: &io::Error) -> bool {
-    // The same numbers on every Unix.
-    const TOO_MANY_IN_THE_SYSTEM: i32 = 23;
-    const TOO_MANY_IN_THE_PROCESS: i32 = 24;
-    error.kind() == io::ErrorKind::OutOfMemory
-        || matches!(error.raw_os_error(), Some(TOO_MANY_IN_THE_SYSTEM | TOO_MANY_IN_THE_PROCESS))
+/// Opens the tier of small blobs, when there is space for it. Blocks.
+fn open_small(directory: &Directory, config: &CacheConfig, memory: u64, metrics: &CacheMetrics) -> Option<Small> {
+    let disk = Some(config.small_bytes()).filter(|disk| Small::is_enough(*disk))?;
+    let (dir, metrics) = (directory.clone(), metrics.clone());
+    // In a task of its own: should foyer panic over what it finds, the edge does without it.
+    let opening = Handle::current().spawn(async move {
+        let dir = dir.small_path(disk)?;
+        Small::open(&dir, usize::try_from(memory)?, disk, &metrics).await
+    });
+    match Handle::current().block_on(opening).map_err(anyhow::Error::from).flatten() {
+        Ok(small) => Some(small),
+        Err(error) => {
+            tracing::warn!(%error, disk, "there is no space for small blobs together: they are kept in files");
+            directory.remove_small();
+            None
+        }
+    }
+}
+
+impl Books {
+    fn touch(&mut self, digest: &BlobDigest, now: Moment) -> Option<Slot> {
+        let slot = self.policy.touch(digest, now)?;
+        self.used.insert(*digest);
+        Some(slot)
+    }
+
+    fn reserve(&mut self, size: u64) -> Vec<Evicted> {
+        let evicted = self.policy.reserve(size);
+        self.unwritten.extend(evicted.iter().map(|gone| gone.digest));
+        evicted
+    }
+
+    fn insert(&mut self, digest: BlobDigest, size: u64, verified: bool, now: Moment) {
+        self.policy.insert(digest, size, verified, now);
+        self.unwritten.insert(digest);
+    }
+
+    fn remove(&mut self, digest: &BlobDigest) -> Option<Evicted> {
+        self.unwritten.insert(*digest);
+        self.policy.remove(digest)
+    }
+
+    fn shrink(&mut self) -> Vec<Evicted> {
+        let evicted = self.policy.shrink();
+        self.unwritten.extend(evicted.iter().map(|gone| gone.digest));
+        evicted
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Store;
-use super::eviction::Accounting;
+use super::eviction::Policy;
 use crate::metrics::Dropped;
 
 /// In what bytes are counted here: a semaphore gives out 2^32 at the most.
@@ -39,14 +39,17 @@ pub(in crate::blob_cache) struct Room {
 }
 
 impl Room {
-    /// Sets bytes aside, evicting what has to go for it; none when the blob is larger than the whole cache.
+    /// Sets bytes aside, evicting what has to go for it; none when the blob is larger than the whole cache, or when the
+    /// disk takes no writes.
     pub(super) async fn reserve(store: Arc<Store>, size: u64) -> io::Result<Self> {
-        let fits = store.accounting().fits(size);
-        let (size, turn) = if fits { (size, Some(store.rooms.turn(size).await?)) } else { (0, None) };
+        let is_kept = !store.pause.is_on(store.clock.now()) && store.books().policy.fits(size);
+        let (size, turn) = if is_kept { (size, Some(store.rooms.turn(size).await?)) } else { (0, None) };
         let reserved = tokio::task::spawn_blocking(move || {
-            let _naming = store.naming();
-            let evicted = store.accounting().reserve(size);
-            store.unlink(&evicted, Dropped::Size);
+            if size > 0 {
+                let _naming = store.naming();
+                let evicted = store.books().reserve(size);
+                store.unlink(&evicted, Dropped::Size);
+            }
             Room { store: store.clone(), size, _turn: turn }
         });
         reserved.await.map_err(io::Error::other)
@@ -57,16 +60,16 @@ impl Room {
         self.size > 0
     }
 
-    /// Gives it back to accounting that is about to take up the blob.
-    pub(super) fn release_in(mut self, accounting: &mut Accounting) {
-        accounting.release(std::mem::take(&mut self.size));
+    /// Gives it back to a policy that is about to take up the blob.
+    pub(super) fn release_in(mut self, policy: &mut Policy) {
+        policy.release(std::mem::take(&mut self.size));
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         if self.size > 0 {
-            self.store.accounting().release(self.size);
+            self.store.books().policy.release(self.size);
         }
     }
 }
