@@ -13,7 +13,7 @@ use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
 
 use crate::access::{Access, HeardFile};
-use crate::agent_api::AgentApi;
+use crate::agent_api::{AgentApi, Sources};
 use crate::blob_cache::{BlobCache, Directory};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::origin_client::{Origin, Origins, probe};
 use crate::origin_follower::{self, Following};
 use crate::reload::{Handshakes, Reloading};
-use crate::service_table::{Lookup, Rules, Store, Table};
+use crate::service_table::{Gzips, Lookup, Rules, Store, Table};
 use crate::status::Status;
 
 /// How often last words are written to disk.
@@ -150,10 +150,9 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
 
-    let api = |port| {
-        let (lookup, blobs, access) = (lookup.clone(), blobs.clone(), access.clone());
-        AgentApi::new(&config.name, port, lookup, blobs, access, metrics.api.clone(), &drain)
-    };
+    let gzips = Gzips::new(lookup.clone(), origins.clone(), metrics.table.clone(), &drain);
+    let sources = Sources { lookup: lookup.clone(), gzips: gzips.clone(), blobs: blobs.clone() };
+    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), metrics.api.clone(), &drain);
     let status = Status {
         name: config.name.to_string(),
         table: table.clone(),

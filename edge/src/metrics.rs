@@ -25,6 +25,7 @@ pub(crate) struct TableMetrics {
     pub(crate) collapsed_asks: IntCounter,
     stale_served: IntCounterVec,
     pub(crate) entries: IntGauge,
+    gzips: IntCounterVec,
 }
 
 /// What the requests to origins count.
@@ -179,6 +180,11 @@ impl Metrics {
                 )?,
                 entries: family
                     .gauge("weir_edge_table_entries", "Services in the table, in memory; tombstones included.")?,
+                gzips: family.counters(
+                    "weir_edge_gzips_total",
+                    "Questions to origins to make a gzip representation, by the result.",
+                    &["result"],
+                )?,
             },
             origin: OriginMetrics {
                 requests: family.counters(
@@ -435,6 +441,10 @@ impl ApiMetrics {
 }
 
 impl TableMetrics {
+    pub(crate) fn gzip(&self, result: &'static str) {
+        self.gzips.with_label_values(&[result]).inc();
+    }
+
     pub(crate) fn stale_served(&self, why: StaleWhy) {
         self.stale_served.with_label_values(&[why.as_str()]).inc();
     }

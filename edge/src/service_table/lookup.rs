@@ -248,6 +248,26 @@ impl Lookup {
         }
     }
 
+    /// Takes up a descriptor that an origin gave of one version: with the forms that it has now. The last word stays:
+    /// nobody said that the version is current.
+    pub(super) async fn take_forms(&self, origin: OriginId, descriptor: Descriptor) -> Result<(), LookupError> {
+        let publication = descriptor.publication();
+        let held = self.held(&publication.service).await?;
+        let current = held.as_ref().and_then(|held| held.version.as_ref());
+        if let (Some(held), Some(current)) = (&held, current)
+            && current.descriptor().publication() == publication
+        {
+            let (told, at) = (Told::Asked(held.highest), held.last_word());
+            let word = Said::Current(Box::new(descriptor));
+            self.table.apply(Change { origin: Some(origin), told, at, word }).await?;
+            return Ok(());
+        }
+        let key = (publication.service.clone(), publication.digest);
+        let version = Arc::new(Version::new(descriptor));
+        self.past.insert(key, Arc::new(PastVersion { version, origin, since: self.clock.now() }));
+        Ok(())
+    }
+
     /// What is known of a service, from memory or from disk.
     async fn held(&self, service: &ServiceName) -> Result<Option<Arc<Entry>>, LookupError> {
         if let Some(entry) = self.table.hot(service) {

@@ -6,6 +6,7 @@
 mod changes;
 mod entry;
 pub(crate) mod freshness;
+mod gzip;
 mod lookup;
 mod missed;
 mod negative;
@@ -16,6 +17,7 @@ mod vouch;
 
 pub(crate) use changes::{Change, Outcome, Said, Told};
 pub(crate) use entry::Entry;
+pub(crate) use gzip::{GzipError, Gzips};
 pub(crate) use lookup::{Demand, Found, Lookup, LookupError};
 pub(crate) use rules::Rules;
 pub(crate) use store::Store;

@@ -14,6 +14,7 @@ mod fills;
 mod following;
 mod freshness;
 mod generations;
+mod gzip;
 mod headers;
 mod http_semantics;
 mod identity;
