@@ -14,8 +14,10 @@ pub(crate) struct ApiMetrics {
     requests: IntCounterVec,
     /// Of `requests`, the polls that are answered from memory: looked up once, because nothing is asked for more often.
     unchanged: IntCounter,
-    pub(crate) sent_bytes: IntCounter,
+    served: IntCounterVec,
+    sent_bytes: IntCounterVec,
     served_staleness: Histogram,
+    publication_age: Histogram,
 }
 
 /// What the service table counts.
@@ -100,6 +102,13 @@ pub(crate) struct Metrics {
     pub(crate) origin: OriginMetrics,
     pub(crate) follower: FollowerMetrics,
     pub(crate) cache: CacheMetrics,
+    pub(crate) operators: OperatorMetrics,
+}
+
+/// What operators' requests count.
+#[derive(Debug, Clone)]
+pub(crate) struct OperatorMetrics {
+    purges: IntCounterVec,
 }
 
 /// Where a verification failed.
@@ -118,6 +127,8 @@ pub(crate) enum Dropped {
     Size,
     /// Its bytes were no longer what its name says.
     Corrupt,
+    /// An operator wanted it.
+    Purged,
 }
 
 /// Why an answer was served although it was stale.
@@ -157,7 +168,21 @@ impl Metrics {
             api: ApiMetrics {
                 unchanged: requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
                 requests,
-                sent_bytes: family.counter("weir_edge_sent_bytes_total", "Bytes of tarballs handed to agents.")?,
+                served: family.counters(
+                    "weir_edge_tarballs_served_total",
+                    "Bodies of tarballs that were begun, by where their bytes came from.",
+                    &["tier"],
+                )?,
+                sent_bytes: family.counters(
+                    "weir_edge_sent_bytes_total",
+                    "Bytes of tarballs handed to agents, by where they came from.",
+                    &["tier"],
+                )?,
+                publication_age: family.histogram(
+                    "weir_edge_served_publication_age_seconds",
+                    "How long before a body was sent its version had been published.",
+                    &[0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0],
+                )?,
                 served_staleness: family.histogram(
                     "weir_edge_served_staleness_seconds",
                     "For how long the stale answers that were served had been stale.",
@@ -207,6 +232,13 @@ impl Metrics {
             },
             follower: FollowerMetrics::register(&family)?,
             cache: CacheMetrics::register(&family)?,
+            operators: OperatorMetrics {
+                purges: family.counters(
+                    "weir_edge_purges_total",
+                    "Purges by operators, by what was named and how far they went.",
+                    &["kind", "mode"],
+                )?,
+            },
         })
     }
 }
@@ -405,6 +437,7 @@ impl CacheMetrics {
         let reason = match why {
             Dropped::Size => "size",
             Dropped::Corrupt => "corrupt",
+            Dropped::Purged => "purged",
         };
         self.evictions.with_label_values(&[reason]).inc();
         self.evicted_bytes.with_label_values(&[reason]).inc_by(bytes);
@@ -435,6 +468,13 @@ impl ApiMetrics {
         }
     }
 
+    /// A body is begun; what counts its bytes.
+    pub(crate) fn served(&self, tier: &'static str, published_ago: Duration) -> IntCounter {
+        self.served.with_label_values(&[tier]).inc();
+        self.publication_age.observe(published_ago.as_secs_f64());
+        self.sent_bytes.with_label_values(&[tier])
+    }
+
     pub(crate) fn served_stale(&self, seconds: u64) {
         self.served_staleness.observe(seconds as f64);
     }
@@ -447,6 +487,12 @@ impl TableMetrics {
 
     pub(crate) fn stale_served(&self, why: StaleWhy) {
         self.stale_served.with_label_values(&[why.as_str()]).inc();
+    }
+}
+
+impl OperatorMetrics {
+    pub(crate) fn purged(&self, kind: &'static str, mode: &'static str) {
+        self.purges.with_label_values(&[kind, mode]).inc();
     }
 }
 

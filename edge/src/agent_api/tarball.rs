@@ -1,7 +1,7 @@
 //! `GET` and `HEAD` of `/v1/services/{service}/tarball` and `/v1/services/{service}/tarballs/{digest}`.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_shared::cache_status::{CacheStatus, Forward};
@@ -158,9 +158,16 @@ impl Inner {
         obtained: Obtained,
     ) -> Result<Answer, ApiError> {
         let status = with_blob(found.status, obtained.source);
-        let sent = self.metrics.sent_bytes.clone();
-        if form.is_decoded() {
-            let decoding = self.blobs.decoding().ok_or_else(|| ApiError::NoDecoder(which.service().clone()))?;
+        let decoding = if form.is_decoded() {
+            Some(self.blobs.decoding().ok_or_else(|| ApiError::NoDecoder(which.service().clone()))?)
+        } else {
+            None
+        };
+        let published_at = found.version.descriptor().publication().published_at;
+        // A clock that is behind the origin's makes nothing older than it is.
+        let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
+        let sent = self.metrics.served(obtained.source.tier(), published_ago);
+        if let Some(decoding) = decoding {
             let body = obtained.decoded(form.stored.size, form.length, decoding, sent);
             return Ok(self.whole(found, which, form, status, Body::stream(body)));
         }

@@ -13,13 +13,14 @@ mod store;
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
+use weir_shared::digest::BlobDigest;
 use weir_shared::process::shutdown::Drain;
 
 use self::decoders::Decoders;
@@ -28,14 +29,16 @@ use self::followed::{Followed, Passing};
 use self::past_disk::PastDisk;
 use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
 use self::store::{Holding, Store};
+use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
-use crate::metrics::Metrics;
+use crate::metrics::{Dropped, Metrics};
 use crate::origin_client::Origins;
+use crate::service_table::PurgeMode;
 
 pub(crate) use decoders::Decoding;
 pub(crate) use fill::{FillError, Wanted};
-pub(crate) use store::{Blob, Directory};
+pub(crate) use store::{Blob, Directory, HeldBlob, Purged};
 
 /// Blobs that are being fetched, or that wait for their turn, at a time.
 const MAX_QUEUED_FILLS: usize = 1024;
@@ -96,6 +99,16 @@ pub(crate) struct Use {
     being_fetched: usize,
 }
 
+impl Source {
+    /// Where the bytes came from: the value of a metric's label.
+    pub(crate) fn tier(self) -> &'static str {
+        match self {
+            Source::Disk => "disk",
+            Source::Origin { .. } => "origin",
+        }
+    }
+}
+
 impl BlobCache {
     /// The cache over a directory, with the bounds of `config`; what lies there is taken up. Blocks.
     ///
@@ -124,7 +137,7 @@ impl BlobCache {
         let upstream = Arc::new(upstream);
         let past_disk = PastDisk::new(upstream.clone(), config.past_disk, config.fill_wait);
         let permits = Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS));
-        let filler = Arc::new(Filler { store: store.clone(), upstream, permits });
+        let filler = Arc::new(Filler { store: store.clone(), upstream, permits, disk_failure: Mutex::default() });
         let wait = config.fill_wait;
         let inner = Inner { store, filler, running, past_disk: past_disk.into(), decoders, wait };
         Ok(Self { inner: inner.into() })
@@ -171,6 +184,34 @@ impl BlobCache {
     /// A place for a decoder; `None` when all are taken.
     pub(crate) fn decoding(&self) -> Option<Decoding> {
         self.inner.decoders.begin()
+    }
+
+    /// Drops blobs, or has them verified again before their next use. Blocks.
+    pub(crate) fn purge(&self, digests: &[BlobDigest], mode: PurgeMode) -> Purged {
+        match mode {
+            PurgeMode::Hard => self.inner.store.forget(digests, Dropped::Purged),
+            PurgeMode::Soft => self.inner.store.distrust(digests),
+        }
+    }
+
+    /// How a blob is held, without using it.
+    pub(crate) fn look_at(&self, digest: &BlobDigest) -> Option<HeldBlob> {
+        self.inner.store.look_at(digest)
+    }
+
+    /// Whether a blob is being fetched, or verified.
+    pub(crate) fn is_on_its_way(&self, digest: &BlobDigest) -> bool {
+        self.inner.running.is_under_way(digest)
+    }
+
+    /// Why the disk did not take the last blob; `None` when it did.
+    pub(crate) fn disk_failure(&self) -> Option<String> {
+        self.inner.filler.disk_failure()
+    }
+
+    /// What is used of each bound that has no metric of its own, and the bound.
+    pub(crate) fn bounds(&self) -> [Bound; 1] {
+        [("queued_fills", self.inner.running.len() as u64, MAX_QUEUED_FILLS as u64)]
     }
 
     /// What the cache holds.

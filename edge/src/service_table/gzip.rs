@@ -91,6 +91,16 @@ impl Gzips {
         made.map_err(|_| GzipError::TooSlow)?.map_err(|error| GzipError::Failed(error.to_string()))?
     }
 
+    /// Questions to origins that are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// How many there may be.
+    pub(crate) fn limit(&self) -> usize {
+        MAX_GZIPS
+    }
+
     async fn ask(self, key: Key, owner: OriginId) -> Result<(), GzipError> {
         let made = self.have_made(&key, owner).await;
         self.metrics.gzip(made.as_ref().map_or_else(GzipError::label, |()| "made"));

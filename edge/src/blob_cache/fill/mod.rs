@@ -12,7 +12,7 @@ mod verifier;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -54,6 +54,8 @@ pub(super) struct Filler {
     pub(super) upstream: Arc<Upstream>,
     /// Fills that are past their queue.
     pub(super) permits: Semaphore,
+    /// Why the disk did not take the last blob, while it did not.
+    pub(super) disk_failure: Mutex<Option<String>>,
 }
 
 /// Why a fill ended before its time.
@@ -174,18 +176,31 @@ impl Filler {
                     file.as_file().write_all_at(&bytes, 0)?;
                     file
                 }
-                Form::InMemory(_) => return Ok(()),
+                Form::InMemory(_) => return Ok(false),
             };
-            store.keep(wanted.digest, file, room).map(|_| ())
+            store.keep(wanted.digest, file, room).map(|(_, kept)| kept)
         });
-        if let Ok(Err(error)) = kept.await {
-            self.dropped(wanted, &error);
+        match kept.await {
+            Ok(Ok(true)) => *self.last_disk_failure() = None,
+            // What was not written says nothing of the disk.
+            Ok(Ok(false)) | Err(_) => {}
+            Ok(Err(error)) => drop(self.dropped(wanted, &error)),
         }
+    }
+
+    /// Why the disk did not take the last blob; `None` when it did.
+    pub(super) fn disk_failure(&self) -> Option<String> {
+        self.last_disk_failure().clone()
+    }
+
+    fn last_disk_failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn dropped(&self, wanted: Wanted, error: &io::Error) -> DiskTrouble {
         let trouble = DiskTrouble::from(error);
         self.upstream.metrics.write_dropped(trouble.as_str());
+        *self.last_disk_failure() = Some(error.to_string());
         tracing::warn!(blob = %wanted.digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
         trouble
     }

@@ -33,7 +33,8 @@ pub(crate) struct Slot {
     /// Its bytes were compared with its name since the process began.
     pub(crate) verified: bool,
     last_use: u64,
-    last_used_at: Moment,
+    /// When it was used last.
+    pub(crate) last_used_at: Moment,
 }
 
 /// A blob that has to go.
@@ -77,6 +78,18 @@ impl Accounting {
         self.by_use.insert(self.next_use, *digest);
         self.next_use += 1;
         Some(*slot)
+    }
+
+    /// What is known of a blob, which is not thereby used.
+    pub(crate) fn look_at(&self, digest: &BlobDigest) -> Option<Slot> {
+        self.slots.get(digest).copied()
+    }
+
+    /// Has a blob's bytes compared with its name before its next use. Its size, when it was known.
+    pub(crate) fn distrust(&mut self, digest: &BlobDigest) -> Option<u64> {
+        let slot = self.slots.get_mut(digest)?;
+        slot.verified = false;
+        Some(slot.size)
     }
 
     /// Notes that a blob's bytes are what its name says.

@@ -43,6 +43,28 @@ pub(crate) struct Holding {
     oldest_idle_seconds: Option<u64>,
 }
 
+/// What a purge met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Purged {
+    /// The blobs that were held.
+    pub(crate) blobs: usize,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+}
+
+/// How a blob is held.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub(crate) struct HeldBlob {
+    /// Where: `disk`.
+    pub(crate) tier: &'static str,
+    /// Its bytes were compared with its name since the process began, or since it was purged softly.
+    pub(crate) verified: bool,
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// For how long it has not been used.
+    pub(crate) idle_seconds: u64,
+}
+
 impl Store {
     /// The store over a directory, with at most `limit` bytes; what lies there is taken up. Blocks.
     ///
@@ -139,6 +161,31 @@ impl Store {
         room.release_in(&mut accounting);
         accounting.insert(digest, blob.length, true, self.clock.now());
         Ok((blob, true))
+    }
+
+    /// Drops blobs. How many there were, and their bytes. Whoever reads one reads on. Blocks.
+    pub(super) fn forget(&self, digests: &[BlobDigest], why: Dropped) -> Purged {
+        let _naming = self.naming();
+        let dropped: Vec<Evicted> = {
+            let mut accounting = self.accounting();
+            digests.iter().filter_map(|digest| accounting.remove(digest)).collect()
+        };
+        self.unlink(&dropped, why);
+        Purged { blobs: dropped.len(), bytes: dropped.iter().map(|dropped| dropped.size).sum() }
+    }
+
+    /// Has blobs compared with their names before their next use. How many there are, and their bytes.
+    pub(super) fn distrust(&self, digests: &[BlobDigest]) -> Purged {
+        let mut accounting = self.accounting();
+        let sizes: Vec<u64> = digests.iter().filter_map(|digest| accounting.distrust(digest)).collect();
+        Purged { blobs: sizes.len(), bytes: sizes.iter().sum() }
+    }
+
+    /// What is held of a blob, which is not thereby used.
+    pub(super) fn look_at(&self, digest: &BlobDigest) -> Option<HeldBlob> {
+        let slot = self.accounting().look_at(digest)?;
+        let idle = self.clock.now().since(slot.last_used_at);
+        Some(HeldBlob { tier: "disk", verified: slot.verified, bytes: slot.size, idle_seconds: idle.as_secs() })
     }
 
     /// What is held.
