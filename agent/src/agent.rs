@@ -9,7 +9,7 @@ use anyhow::Context;
 use prometheus::Registry;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_shared::name::ServiceName;
-use weir_shared::process::admin::Admin;
+use weir_shared::process::admin::{Admin, Readiness};
 use weir_shared::process::serve::HttpMetrics;
 use weir_shared::process::shutdown::Drain;
 
@@ -178,17 +178,17 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
         ready: Arc::new(move || {
             let without = all.iter().filter(|(_, service)| service.status.borrow().release.is_none());
             match without.map(|(name, _)| name.as_str()).collect::<Vec<_>>() {
-                missing if missing.is_empty() => Ok(()),
-                missing => Err(format!("no release yet of {}", missing.join(", "))),
+                missing if missing.is_empty() => Readiness::Ready,
+                missing => Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]),
             }
         }),
-        status: Arc::new(move || {
+        status: Arc::new(move |_| {
             let edges = edges.overview().map(|(url, preferred, http3_usable)| {
                 serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            serde_json::json!({ "name": name, "edges": edges.collect::<Vec<_>>(), "services": services })
+            Ok(serde_json::json!({ "name": name, "edges": edges.collect::<Vec<_>>(), "services": services }))
         }),
         drain: start.drain.clone(),
     }

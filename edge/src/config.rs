@@ -30,9 +30,12 @@ pub struct Config {
     pub name: NodeName,
     /// Where agents connect. TCP carries HTTP/1.1 and 2, UDP of the same number HTTP/3. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// `/livez`, `/readyz`, `/metrics`, `/status` in plain HTTP; none when absent.
+    /// `/livez`, `/readyz`, `/metrics`, `/status`, and what operators ask for; none when absent.
     #[serde(default)]
     pub admin_listen: Option<SocketAddr>,
+    /// Who may do what there.
+    #[serde(default)]
+    pub admin: AdminConfig,
     /// How long a drain may take before what is left is cut.
     #[serde(default = "default_drain_deadline", with = "duration")]
     pub drain_deadline: Duration,
@@ -65,6 +68,22 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// PEM file of its key.
     pub key: PathBuf,
+}
+
+/// `[admin]`: who may do what on `admin_listen`.
+#[derive(Debug, Clone, Default, serde::Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminConfig {
+    /// The file of the token that operators show: one line of at least 16 characters, read anew for each request.
+    /// Without it nobody may purge.
+    #[serde(default)]
+    pub operator_token_file: Option<PathBuf>,
+    /// Serves it with the certificate of `[tls]`.
+    #[serde(default)]
+    pub tls: bool,
+    /// Lets it listen beyond loopback without TLS: for private networks only, the token is sent in clear there.
+    #[serde(default)]
+    pub allow_plain: bool,
 }
 
 /// `[cache]`: where and how much is kept.
@@ -388,6 +407,7 @@ impl Config {
             name,
             listen,
             admin_listen: None,
+            admin: AdminConfig::default(),
             drain_deadline: default_drain_deadline(),
             tls,
             auth: AuthConfig::default(),
@@ -414,6 +434,7 @@ impl Config {
         let mut config: Self = read(path)?;
         let base = base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
+        paths.extend(&mut config.admin.operator_token_file);
         for origin in &mut config.origins {
             paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);
         }
@@ -437,6 +458,17 @@ impl Config {
                 "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: set mode = \
                  \"required\", listen on 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
                 self.listen
+            )));
+        }
+        if let Some(listen) = self.admin_listen
+            && !listen.ip().is_loopback()
+            && !self.admin.tls
+            && !self.admin.allow_plain
+        {
+            return Err(ConfigError::invalid(format!(
+                "admin_listen = \"{listen}\" is beyond loopback and would be plain HTTP, where everybody on the way reads \
+                 the operator's token: listen on 127.0.0.1, or set tls = true in [admin], or allow_plain = true there if \
+                 the network is private"
             )));
         }
         if self.origins.is_empty() {
@@ -550,6 +582,8 @@ mod tests {
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"1GiB\"\nsmall = \"1GiB\"", "small"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nmemory = \"1MiB\"", "memory"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nblobs = 0", "blobs"),
+            ("[tls]", "[admin]\ntoken = \"x\"\n[tls]", "token"),
+            ("[tls]\n", "admin_listen = \"0.0.0.0:7491\"\n[tls]\n", "allow_plain"),
             ("[tls]", "[auth]\nmode = \"tokens\"\n[tls]", "tokens"),
             ("[tls]", "[freshness]\nstale_if_error = \"1s\"\n[tls]", "stale_if_error"),
             ("[tls]", "[freshness]\nwait = \"0s\"\n[tls]", "wait"),

@@ -13,16 +13,18 @@ use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
 
 use crate::access::{Access, HeardFile};
-use crate::agent_api::AgentApi;
+use crate::agent_api::{AgentApi, Sources};
 use crate::blob_cache::{BlobCache, Directory};
+use crate::bounds;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory_lock::{DirectoryLock, Released};
 use crate::metrics::Metrics;
+use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, Origins, probe};
 use crate::origin_follower::{self, Following};
 use crate::reload::{Handshakes, Reloading};
-use crate::service_table::{Lookup, Rules, Store, Table};
+use crate::service_table::{Gzips, Lookup, Rules, Store, Table};
 use crate::status::Status;
 
 /// How often last words are written to disk.
@@ -41,6 +43,7 @@ pub struct Running {
     registry: Registry,
     drain: Drain,
     table: Arc<Table>,
+    status: Arc<Status>,
     blobs: BlobCache,
     released: Released,
     reloading: Arc<Reloading>,
@@ -104,7 +107,7 @@ impl Running {
 
     /// Waits until no thread that was in the middle of something uses the cache's directory.
     async fn release(self) {
-        drop((self.table, self.blobs));
+        drop((self.table, self.status, self.blobs));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
             tracing::warn!("the cache's directory is still in use by a thread of this process");
         }
@@ -153,22 +156,28 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
 
-    let api = |port| {
-        let (lookup, blobs, access) = (lookup.clone(), blobs.clone(), access.clone());
-        AgentApi::new(&config.name, port, lookup, blobs, access, metrics.api.clone(), &drain)
-    };
-    let status = Status {
+    let gzips = Gzips::new(lookup.clone(), origins.clone(), metrics.table.clone(), &drain);
+    let sources = Sources { lookup: lookup.clone(), gzips: gzips.clone(), blobs: blobs.clone() };
+    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), metrics.api.clone(), &drain);
+    let status = Arc::new(Status {
         name: config.name.to_string(),
         table: table.clone(),
+        lookup: lookup.clone(),
+        gzips: gzips.clone(),
         blobs: blobs.clone(),
         origins: origins.clone(),
         clock,
-    };
+    });
+    let looked_at = Arc::downgrade(&status);
+    bounds::register(&registry, move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let listening = async {
         let address = listen(config.listen, &reloading.tls(), api, &http_metrics, &drain).await?;
         // Last of all, so that nobody reads "ready" before agents can connect.
         let admin_address = match config.admin_listen {
-            Some(admin) => Some(show(admin, status, &registry, &http_metrics, &drain).await?),
+            Some(admin) => {
+                let operators = operator_api(admin, &config, &status, &registry, &metrics, &drain)?;
+                Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, &drain).await?)
+            }
             None => None,
         };
         anyhow::Ok((address, admin_address))
@@ -183,7 +192,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     probe::start(&origins, &drain);
     access.follow(origin_follower::start(&following, blobs.clone(), &config), &drain);
     flush_now_and_then(&table, &drain);
-    Ok(Running { address, admin_address, registry, drain, table, blobs, released, reloading })
+    Ok(Running { address, admin_address, registry, drain, table, status, blobs, released, reloading })
 }
 
 /// Opens what is on disk. Blocks.
@@ -209,23 +218,23 @@ fn load(
     Ok((Arc::new(table), blobs, heard, released))
 }
 
-/// Serves `/status` and its neighbours.
-async fn show(
+/// What answers on the admin listener.
+fn operator_api(
     listen: SocketAddr,
-    status: Status,
+    config: &Config,
+    status: &Arc<Status>,
     registry: &Registry,
-    metrics: &HttpMetrics,
+    metrics: &Metrics,
     drain: &Drain,
-) -> anyhow::Result<SocketAddr> {
-    let status = Arc::new(status);
-    let ready = status.clone();
+) -> anyhow::Result<OperatorApi> {
+    let (ready, shown) = (status.clone(), status.clone());
     let admin = Admin {
         registry: registry.clone(),
         ready: Arc::new(move || ready.readiness()),
-        status: Arc::new(move || status.document()),
+        status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         drain: drain.clone(),
     };
-    admin.start(listen, metrics).await
+    OperatorApi::new(listen, &config.admin, admin, status.clone(), metrics.operators.clone())
 }
 
 /// Binds TCP, then UDP with the same port, and serves on both.

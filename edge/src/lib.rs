@@ -8,13 +8,17 @@
 mod access;
 mod agent_api;
 mod blob_cache;
+mod bounds;
 mod clock;
 pub mod config;
 mod directory_lock;
 mod edge;
+mod explain;
 mod metrics;
+mod operator_api;
 mod origin_client;
 mod origin_follower;
+mod query;
 mod reload;
 mod service_table;
 mod single_flight;

@@ -1,10 +1,13 @@
 //! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads it again), drains.
 
+mod operator_command;
+
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Parser;
+use operator_command::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::Config;
 use weir_shared::process::{shutdown, telemetry};
@@ -19,12 +22,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// its origins only for what it does not hold, once, whoever asks. SIGTERM drains it: nothing in flight is cut.
 /// SIGHUP reads the configuration and the certificate again, without dropping a connection.
 /// Logs are chosen with WEIR_LOG, for example WEIR_LOG=info,weir_edge=debug.
+///
+/// `explain` and `purge` ask an edge that runs already.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// The configuration file (edge.toml). Relative paths in it are relative to its folder.
-    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
     /// Checks the configuration and exits: 0 when it is right, 2 when it is not.
     #[arg(long)]
     check_config: bool,
@@ -33,7 +41,20 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match Config::load(&arguments.config) {
+    if let Some(command) = arguments.command {
+        return match command.carry_out(arguments.config.as_deref()).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let Some(file) = arguments.config else {
+        eprintln!("--config FILE is needed to run an edge");
+        return ExitCode::from(2);
+    };
+    let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("{error}");
@@ -44,7 +65,7 @@ async fn main() -> ExitCode {
         println!("configuration ok");
         return ExitCode::SUCCESS;
     }
-    match run(config, &arguments.config).await {
+    match run(config, &file).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");

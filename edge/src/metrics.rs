@@ -17,8 +17,10 @@ pub(crate) struct ApiMetrics {
     requests: IntCounterVec,
     /// Of `requests`, the polls that are answered from memory: looked up once, because nothing is asked for more often.
     unchanged: IntCounter,
-    pub(crate) sent_bytes: IntCounter,
+    served: IntCounterVec,
+    sent_bytes: IntCounterVec,
     served_staleness: Histogram,
+    publication_age: Histogram,
 }
 
 /// What the service table counts.
@@ -28,6 +30,7 @@ pub(crate) struct TableMetrics {
     pub(crate) collapsed_asks: IntCounter,
     stale_served: IntCounterVec,
     pub(crate) entries: IntGauge,
+    gzips: IntCounterVec,
 }
 
 /// What the requests to origins count.
@@ -144,6 +147,13 @@ pub(crate) struct Metrics {
     pub(crate) origin: OriginMetrics,
     pub(crate) follower: FollowerMetrics,
     pub(crate) cache: CacheMetrics,
+    pub(crate) operators: OperatorMetrics,
+}
+
+/// What operators' requests count.
+#[derive(Debug, Clone)]
+pub(crate) struct OperatorMetrics {
+    purges: IntCounterVec,
 }
 
 /// Where a verification failed.
@@ -164,6 +174,8 @@ pub(crate) enum Dropped {
     Corrupt,
     /// Somebody else deleted its file.
     Vanished,
+    /// An operator wanted it.
+    Purged,
 }
 
 /// Why an answer was served although it was stale.
@@ -203,7 +215,21 @@ impl Metrics {
             api: ApiMetrics {
                 unchanged: requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
                 requests,
-                sent_bytes: family.counter("weir_edge_sent_bytes_total", "Bytes of tarballs handed to agents.")?,
+                served: family.counters(
+                    "weir_edge_tarballs_served_total",
+                    "Bodies of tarballs that were begun, by where their bytes came from.",
+                    &["tier"],
+                )?,
+                sent_bytes: family.counters(
+                    "weir_edge_sent_bytes_total",
+                    "Bytes of tarballs handed to agents, by where they came from.",
+                    &["tier"],
+                )?,
+                publication_age: family.histogram(
+                    "weir_edge_served_publication_age_seconds",
+                    "How long before a body was sent its version had been published.",
+                    &[0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0],
+                )?,
                 served_staleness: family.histogram(
                     "weir_edge_served_staleness_seconds",
                     "For how long the stale answers that were served had been stale.",
@@ -226,6 +252,11 @@ impl Metrics {
                 )?,
                 entries: family
                     .gauge("weir_edge_table_entries", "Services in the table, in memory; tombstones included.")?,
+                gzips: family.counters(
+                    "weir_edge_gzips_total",
+                    "Questions to origins to make a gzip representation, by the result.",
+                    &["result"],
+                )?,
             },
             origin: OriginMetrics {
                 requests: family.counters(
@@ -248,6 +279,13 @@ impl Metrics {
             },
             follower: FollowerMetrics::register(&family)?,
             cache: CacheMetrics::register(&family)?,
+            operators: OperatorMetrics {
+                purges: family.counters(
+                    "weir_edge_purges_total",
+                    "Purges by operators, by what was named and how far they went.",
+                    &["kind", "mode"],
+                )?,
+            },
         })
     }
 }
@@ -461,6 +499,7 @@ impl CacheMetrics {
             Dropped::Size => "size",
             Dropped::Corrupt => "corrupt",
             Dropped::Vanished => "vanished",
+            Dropped::Purged => "purged",
         };
         if why == Dropped::Size {
             self.evicted_idle.observe(idle.as_secs_f64());
@@ -576,14 +615,31 @@ impl ApiMetrics {
         }
     }
 
+    /// A body is begun; what counts its bytes.
+    pub(crate) fn served(&self, tier: &'static str, published_ago: Duration) -> IntCounter {
+        self.served.with_label_values(&[tier]).inc();
+        self.publication_age.observe(published_ago.as_secs_f64());
+        self.sent_bytes.with_label_values(&[tier])
+    }
+
     pub(crate) fn served_stale(&self, seconds: u64) {
         self.served_staleness.observe(seconds as f64);
     }
 }
 
 impl TableMetrics {
+    pub(crate) fn gzip(&self, result: &'static str) {
+        self.gzips.with_label_values(&[result]).inc();
+    }
+
     pub(crate) fn stale_served(&self, why: StaleWhy) {
         self.stale_served.with_label_values(&[why.as_str()]).inc();
+    }
+}
+
+impl OperatorMetrics {
+    pub(crate) fn purged(&self, kind: &'static str, mode: &'static str) {
+        self.purges.with_label_values(&[kind, mode]).inc();
     }
 }
 

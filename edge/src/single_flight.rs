@@ -94,6 +94,11 @@ where
         Ok(Seat { flight, collapsed: false })
     }
 
+    /// Tasks that are under way.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.flights).len()
+    }
+
     /// Whether the task of this key is under way.
     pub(crate) fn is_under_way(&self, key: &K) -> bool {
         lock(&self.flights).contains_key(key)

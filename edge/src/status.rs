@@ -1,46 +1,96 @@
-//! `/status` and `/readyz`: what a person and a probe want to know.
+//! What a person and a probe want to know: `/status`, `/readyz`, and what [`explain`](crate::explain) looks at.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use weir_shared::name::ServiceName;
 use weir_shared::process::admin::Readiness;
 
 use crate::blob_cache::BlobCache;
+use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::origin_client::Origins;
-use crate::service_table::{Entry, Table};
+use crate::query::{self, QueryError};
+use crate::service_table::{Entry, Gzips, Lookup, LookupError, Table};
 
-/// Services that `/status` lists at the most.
+/// Services that one page of `/status` lists at the most.
 const MAX_LISTED: usize = 1000;
 
-/// What `/status` and `/readyz` look at.
+/// All that an edge holds, for those who look.
 pub(crate) struct Status {
     pub(crate) name: String,
     pub(crate) table: Arc<Table>,
+    pub(crate) lookup: Lookup,
+    pub(crate) gzips: Gzips,
     pub(crate) blobs: BlobCache,
     pub(crate) origins: Arc<Origins>,
     pub(crate) clock: Clock,
 }
 
+/// What readiness is decided by.
+#[derive(Debug, Default)]
+struct Facts {
+    origin_reached: bool,
+    something_held: bool,
+    table_failure: Option<String>,
+    disk_failure: Option<String>,
+    /// Origins that do not answer, with the reason.
+    down: Vec<(String, String)>,
+}
+
+/// Which services `/status` lists.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Page {
+    /// This one alone.
+    service: Option<ServiceName>,
+    /// Those that come after this one.
+    after: Option<ServiceName>,
+}
+
 impl Status {
-    /// An edge can work without its origins once it holds something; a new one has to have reached one.
     pub(crate) fn readiness(&self) -> Readiness {
-        if self.origins.any_reached() || !self.table.is_empty() {
-            return Ok(());
-        }
-        Err("nothing is held yet and no origin has been reached".to_owned())
+        let down = self.origins.all().iter().filter(|origin| origin.is_down());
+        readiness(&Facts {
+            origin_reached: self.origins.any_reached(),
+            something_held: !self.table.is_empty(),
+            table_failure: self.table.write_failure(),
+            disk_failure: self.blobs.disk_failure(),
+            down: down.map(|origin| (origin.name().to_owned(), origin.last_error().unwrap_or_default())).collect(),
+        })
     }
 
-    pub(crate) fn document(&self) -> Value {
+    /// What is used of each bound.
+    pub(crate) fn bounds(&self) -> Vec<Bound> {
+        let (services, most) = self.table.fill_level();
+        let mut bounds =
+            vec![("services", services, most), ("gzips", self.gzips.under_way() as u64, self.gzips.limit() as u64)];
+        bounds.extend(self.lookup.bounds());
+        bounds.extend(self.blobs.bounds());
+        bounds
+    }
+
+    /// The document of `/status`.
+    ///
+    /// # Errors
+    /// The query names what is not known here.
+    pub(crate) fn document(&self, query: &str) -> Result<Value, QueryError> {
+        let page = Page::parse(query)?;
         let now = self.clock.now();
-        let mut services = self.table.snapshot();
-        services.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let total = services.len();
-        let listed: Vec<Value> =
-            services.iter().take(MAX_LISTED).map(|(name, entry)| self.service(name.as_str(), entry)).collect();
-        json!({
+        let all = self.table.snapshot();
+        let total = all.len();
+        let (listed, next) = page.of(all, MAX_LISTED);
+        let failures = self.lookup.failures();
+        let services: Vec<_> = listed.iter().map(|(name, entry)| self.service(name, entry, &failures)).collect();
+        let (ready, reasons) = match self.readiness() {
+            Readiness::Ready => (true, Vec::new()),
+            Readiness::Degraded(reasons) => (true, reasons),
+            Readiness::NotReady(reasons) => (false, reasons),
+        };
+        Ok(json!({
             "name": self.name,
-            "ready": self.readiness().is_ok(),
+            "ready": ready,
+            "reasons": reasons,
             "origins": self.origins.all().iter().enumerate().map(|(id, origin)| json!({
                 "name": origin.name(),
                 "up": origin.is_up(),
@@ -51,14 +101,17 @@ impl Status {
             })).collect::<Vec<_>>(),
             "cache": self.blobs.usage(),
             "services_total": total,
-            "services": listed,
-        })
+            "services": services,
+            "next_after": next.map(|name| name.to_string()),
+        }))
     }
 
-    fn service(&self, name: &str, entry: &Entry) -> Value {
+    fn service(&self, name: &ServiceName, entry: &Entry, failures: &HashMap<ServiceName, LookupError>) -> Value {
         let age = self.table.age(entry, self.clock.now());
         let origin = entry.origin.map(|id| &self.origins.all()[id]);
-        let publication = entry.version.as_ref().map(|version| version.descriptor().publication());
+        let version = entry.version.as_ref();
+        let publication = version.map(|version| version.descriptor().publication());
+        let representations = version.iter().flat_map(|version| version.descriptor().representations());
         let why = match (publication, origin) {
             (None, _) if entry.is_unreadable => "what stands on disk cannot be read; the origin is asked",
             (None, _) => "the origin says that it is gone",
@@ -68,18 +121,112 @@ impl Status {
             _ => "as the origin last said",
         };
         json!({
-            "service": name,
+            "service": name.as_str(),
             "held": publication.is_some(),
             "digest": publication.map(|p| p.digest.to_string()),
             "commit": publication.map(|p| p.commit.to_string()),
+            "repository": publication.map(|p| p.repository.to_string()),
             "size": publication.map(|p| p.size),
             "generation": entry.highest.0,
             "revision": entry.highest.1,
-            "freshness": entry.rule.parameters.judge(age).as_str(),
+            "freshness": entry.judge(age).as_str(),
             "age_seconds": age.as_secs(),
             "stale_seconds": entry.rule.parameters.stale_for(age),
             "origin": origin.map(|origin| origin.name()),
+            "representations": representations.map(|r| json!({
+                "encoding": r.encoding.as_str(),
+                "held": self.blobs.look_at(&r.digest, r.size).map(|held| held.tier),
+            })).collect::<Vec<_>>(),
+            "last_failure": failures.get(name).map(LookupError::reason),
+            "refused_generation": entry.refused().map(|refused| refused.offered.0),
             "why": why,
         })
+    }
+}
+
+/// An edge can work without its origins once it holds something; a new one has to have reached one. One that cannot write
+/// its table can take no new version, and is not ready; one whose disk takes no blobs serves what it holds.
+fn readiness(facts: &Facts) -> Readiness {
+    let mut missing = Vec::new();
+    if !facts.origin_reached && !facts.something_held {
+        missing.push("nothing is held yet and no origin has been reached".to_owned());
+    }
+    if let Some(reason) = &facts.table_failure {
+        missing.push(format!("new versions cannot be taken: {reason}"));
+    }
+    if !missing.is_empty() {
+        return Readiness::NotReady(missing);
+    }
+    let mut troubles: Vec<String> =
+        facts.disk_failure.iter().map(|reason| format!("the disk did not take the last blob: {reason}")).collect();
+    troubles.extend(facts.down.iter().map(|(_, reason)| format!("{reason}; what is held is served")));
+    if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
+}
+
+impl Page {
+    fn parse(query: &str) -> Result<Self, QueryError> {
+        let mut page = Self::default();
+        for (key, value) in query::pairs(query) {
+            match key {
+                "service" => page.service = Some(query::parsed(key, value)?),
+                "after" => page.after = Some(query::parsed(key, value)?),
+                other => return Err(QueryError::unknown(other, "`service` and `after`")),
+            }
+        }
+        Ok(page)
+    }
+
+    /// The services of this page in their order, at most `most`; and after which one the next page begins.
+    fn of<T>(&self, all: Vec<(ServiceName, T)>, most: usize) -> (Vec<(ServiceName, T)>, Option<ServiceName>) {
+        let is_listed = |name: &ServiceName| {
+            self.service.as_ref().is_none_or(|wanted| name == wanted)
+                && self.after.as_ref().is_none_or(|after| name > after)
+        };
+        let mut listed: Vec<_> = all.into_iter().filter(|(name, _)| is_listed(name)).collect();
+        listed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let more = listed.len() > most;
+        listed.truncate(most);
+        let next = listed.last().filter(|_| more).map(|(name, _)| name.clone());
+        (listed, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_told_and_what_is_held_keeps_an_edge_ready() {
+        let nothing = Facts::default();
+        assert!(matches!(readiness(&nothing), Readiness::NotReady(reasons) if reasons.len() == 1));
+        assert_eq!(readiness(&Facts { origin_reached: true, ..Facts::default() }), Readiness::Ready);
+        let holding = || Facts { something_held: true, ..Facts::default() };
+        assert_eq!(readiness(&holding()), Readiness::Ready);
+        let failure = || Some("no space".to_owned());
+        let down = || vec![("o:1".to_owned(), "origin o:1 cannot be reached: refused".to_owned())];
+        match readiness(&Facts { disk_failure: failure(), down: down(), ..holding() }) {
+            Readiness::Degraded(reasons) => {
+                assert!(reasons[0].contains("no space") && reasons[1].contains("o:1"), "{reasons:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let broken = Facts { table_failure: failure(), down: down(), ..holding() };
+        assert!(matches!(readiness(&broken), Readiness::NotReady(reasons) if reasons[0].contains("new versions")));
+    }
+
+    #[test]
+    fn pages_follow_one_another() {
+        let all = || (0..5).rev().map(|n| (format!("s{n}").parse().unwrap(), n)).collect::<Vec<_>>();
+        let (mut query, mut seen) = (String::new(), Vec::new());
+        loop {
+            let (listed, next) = Page::parse(&query).unwrap().of(all(), 2);
+            seen.extend(listed.into_iter().map(|(_, n)| n));
+            let Some(next) = next else { break };
+            query = format!("after={next}");
+        }
+        assert_eq!(seen, [0, 1, 2, 3, 4]);
+        let (listed, next) = Page::parse("service=s3").unwrap().of(all(), 2);
+        assert_eq!((listed.len(), listed[0].1, next), (1, 3, None));
+        assert!(Page::parse("limit=3").is_err() && Page::parse("service=A").is_err());
     }
 }

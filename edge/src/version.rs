@@ -117,6 +117,17 @@ impl Version {
         })
     }
 
+    /// Whether a request with this `Accept-Encoding` would get gzip if only it had been made.
+    pub(crate) fn awaits_gzip(&self, accept_encoding: Option<&str>) -> bool {
+        let available = |wanted| wanted == Encoding::Gzip || self.stored(wanted).is_some();
+        self.stored(Encoding::Gzip).is_none() && encoding::negotiate(accept_encoding, available) == Some(Encoding::Gzip)
+    }
+
+    /// The entity tag of the identity coding.
+    pub(crate) fn identity_tag(&self) -> &Tag {
+        &self.identity_tag
+    }
+
     fn stored(&self, encoding: Encoding) -> Option<(usize, &Representation)> {
         let mut stored = self.descriptor.representations().iter().enumerate();
         stored.find(|(_, r)| r.encoding == encoding && r.dictionary.is_none())

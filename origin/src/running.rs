@@ -106,8 +106,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             let (ready, shown, name) = (catalog.clone(), catalog.clone(), config.name.clone());
             let admin = Admin {
                 registry,
-                ready: Arc::new(move || ready.ready()),
-                status: Arc::new(move || status::status(&name, started, &shown)),
+                ready: Arc::new(move || ready.ready().into()),
+                status: Arc::new(move |_| Ok(status::status(&name, started, &shown))),
                 drain: drain.clone(),
             };
             match admin.start(listen, &http).await {

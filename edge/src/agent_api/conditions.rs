@@ -9,7 +9,7 @@ use weir_shared::digest::TarballDigest;
 use weir_shared::range::{Requested, requested};
 
 use super::headers::joined;
-use crate::version::Form;
+use crate::version::{Form, Tag, Version};
 
 /// What is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,10 +34,7 @@ pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDiges
     }
     let not_modified = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| if_none_match(&tags, digest, current));
     if let Some(tag) = not_modified {
-        return Decision::NotModified(match tag {
-            Cow::Borrowed(_) => form.tag.value.clone(),
-            Cow::Owned(other) => HeaderValue::try_from(other).expect("it came in a header"),
-        });
+        return Decision::NotModified(matched(tag, form.tag));
     }
     if method != Method::GET || form.is_decoded() {
         return Decision::Full;
@@ -52,6 +49,28 @@ pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDiges
     }
 }
 
+/// What preconditions alone decide of a representation that is not made yet, whose tag nobody knows: what is held by its
+/// content needs none of it. `None`: nothing.
+pub(super) fn decide_unmade(method: &Method, headers: &HeaderMap, version: &Version) -> Option<Decision> {
+    let digest = &version.descriptor().publication().digest;
+    match joined(headers, &header::IF_MATCH) {
+        // A tag may yet turn out to match, once the representation is made; HEAD has it made by nobody.
+        Some(tags) if tags.trim() != "*" => return (method == Method::HEAD).then_some(Decision::PreconditionFailed),
+        _ => {}
+    }
+    let tags = joined(headers, &header::IF_NONE_MATCH)?;
+    let identity = version.identity_tag();
+    if_none_match(&tags, digest, &identity.text).map(|tag| Decision::NotModified(matched(tag, identity)))
+}
+
+/// The tag that matched, as a header's value.
+fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
+    match tag {
+        Cow::Borrowed(_) => current.value.clone(),
+        Cow::Owned(other) => HeaderValue::try_from(other).expect("it came in a header"),
+    }
+}
+
 /// Strong comparison: the whole tag, and no weak one. None of our tags holds a comma.
 fn if_match(header: &str, current: &str) -> bool {
     header.trim() == "*" || header.split(',').any(|tag| tag.trim() == current)
@@ -60,7 +79,6 @@ fn if_match(header: &str, current: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::version::Version;
     use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
     use weir_shared::digest::{BlobDigest, Sha256};
     use weir_shared::encoding::Encoding;
@@ -122,6 +140,28 @@ mod tests {
         ] {
             assert_eq!(decide_for(&Method::GET, "zstd", &pairs), expected, "{pairs:?}");
         }
+    }
+
+    #[test]
+    fn what_is_not_made_yet_can_still_be_held() {
+        use header::{IF_MATCH, IF_NONE_MATCH};
+        let version = version();
+        let tag = version.identity_tag().text.clone();
+        let not_modified = || Some(Decision::NotModified(HeaderValue::try_from(tag.as_str()).unwrap()));
+        for (method, name, value, expected) in [
+            (Method::GET, IF_NONE_MATCH, tag.as_str(), not_modified()),
+            (Method::HEAD, IF_NONE_MATCH, tag.as_str(), not_modified()),
+            (Method::GET, IF_NONE_MATCH, "*", not_modified()),
+            (Method::GET, IF_NONE_MATCH, "\"other\"", None),
+            (Method::GET, IF_MATCH, "\"other\"", None),
+            (Method::HEAD, IF_MATCH, "\"other\"", Some(Decision::PreconditionFailed)),
+            (Method::HEAD, IF_MATCH, "*", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name.clone(), value.parse().unwrap());
+            assert_eq!(decide_unmade(&method, &headers, &version), expected, "{method} {name}: {value}");
+        }
+        assert_eq!(decide_unmade(&Method::GET, &HeaderMap::new(), &version), None);
     }
 
     #[test]

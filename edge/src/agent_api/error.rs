@@ -12,7 +12,7 @@ use weir_shared::route::RouteError;
 use crate::access::Refusal;
 use crate::blob_cache::FillError;
 use crate::origin_client::OriginError;
-use crate::service_table::LookupError;
+use crate::service_table::{GzipError, LookupError};
 
 /// When to try again, where nobody knows better.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -31,6 +31,7 @@ pub(super) enum ApiError {
     Lookup(ServiceName, LookupError),
     Blob(ServiceName, FillError),
     NoDecoder(ServiceName),
+    NoGzip(ServiceName, GzipError),
 }
 
 impl From<RouteError> for ApiError {
@@ -70,7 +71,7 @@ impl ApiError {
                 StatusCode::NOT_ACCEPTABLE,
                 "not-acceptable",
                 "No acceptable content coding is left",
-                "The tarball can be had as `zstd` or `identity`; `Accept-Encoding` excludes both.",
+                "The tarball can be had as `zstd`, `gzip` or `identity`; `Accept-Encoding` excludes them all.",
             )
             .about("service", &service),
             ApiError::PreconditionFailed => Problem::new(
@@ -94,6 +95,14 @@ impl ApiError {
             .about("tarball", &digest),
             ApiError::Lookup(service, error) => lookup(&service, error),
             ApiError::Blob(service, error) => blob(&service, &error),
+            ApiError::NoGzip(service, reason) => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "gzip-unavailable",
+                "The tarball cannot be had as gzip just now",
+                format!("Of `{service}` only `gzip` is accepted, and it is made at the origin: {reason}."),
+            )
+            .about("service", &service)
+            .retry_after(RETRY_AFTER),
             ApiError::NoDecoder(service) => {
                 overloaded("Too many tarballs are being decoded; one that is accepted as `zstd` needs no decoder here.")
                     .about("service", &service)

@@ -71,12 +71,17 @@ impl Rendered {
     /// What a `200` or `206` carries of a tarball besides; not its length.
     pub(super) fn representation(&self, headers: &mut HeaderMap, found: &Found, form: &Form<'_>) {
         headers.insert(header::ETAG, form.tag.value.clone());
+        self.coded(headers, found, form.encoding, form.is_decoded());
+    }
+
+    /// The same without the tag: all that is known of a representation before it is made.
+    pub(super) fn coded(&self, headers: &mut HeaderMap, found: &Found, encoding: Encoding, decoded: bool) {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
-        if form.encoding != Encoding::Identity {
-            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(form.encoding.as_str()));
+        if encoding != Encoding::Identity {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding.as_str()));
         }
         headers.insert(UNENCODED_DIGEST, found.version.values.unencoded_digest.clone());
-        let ranges = if form.is_decoded() { "none" } else { "bytes" };
+        let ranges = if decoded { "none" } else { "bytes" };
         headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static(ranges));
     }
 

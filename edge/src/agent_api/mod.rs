@@ -3,6 +3,7 @@
 mod conditions;
 mod descriptor;
 mod error;
+mod gzip;
 mod headers;
 mod tarball;
 mod timing;
@@ -23,7 +24,7 @@ use self::timing::Waited;
 use crate::access::{Access, Decision};
 use crate::blob_cache::BlobCache;
 use crate::metrics::ApiMetrics;
-use crate::service_table::{Demand, Lookup};
+use crate::service_table::{Demand, Gzips, Lookup};
 
 /// The handler.
 #[derive(Clone)]
@@ -31,8 +32,17 @@ pub(crate) struct AgentApi {
     inner: Arc<Inner>,
 }
 
+/// What answers are made from.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) lookup: Lookup,
+    pub(crate) gzips: Gzips,
+    pub(crate) blobs: BlobCache,
+}
+
 struct Inner {
     lookup: Lookup,
+    gzips: Gzips,
     blobs: BlobCache,
     access: Access,
     metrics: ApiMetrics,
@@ -70,14 +80,14 @@ impl AgentApi {
     pub(crate) fn new(
         name: &NodeName,
         port: u16,
-        lookup: Lookup,
-        blobs: BlobCache,
+        sources: Sources,
         access: Access,
         metrics: ApiMetrics,
         drain: &Drain,
     ) -> Self {
         let rendered = Rendered::new(name, port, access.needs_credentials());
-        Self { inner: Arc::new(Inner { lookup, blobs, access, metrics, rendered, drain: drain.clone() }) }
+        let Sources { lookup, gzips, blobs } = sources;
+        Self { inner: Arc::new(Inner { lookup, gzips, blobs, access, metrics, rendered, drain: drain.clone() }) }
     }
 }
 

@@ -1,22 +1,24 @@
 //! `GET` and `HEAD` of `/v1/services/{service}/tarball` and `/v1/services/{service}/tarballs/{digest}`.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_shared::cache_status::{CacheStatus, Forward};
 use weir_shared::digest::TarballDigest;
+use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 use weir_shared::process::serve::{Body, RequestBody};
 use weir_shared::range::content_range;
 
 use super::conditions::{Decision, decide};
 use super::error::ApiError;
+use super::gzip::awaits_gzip;
 use super::headers::{Lifetime, joined};
 use super::timing::Waited;
 use super::{Answer, Inner, demand, is_forced};
 use crate::blob_cache::{FillError, Obtained, Source, Wanted};
-use crate::service_table::{Demand, Found, LookupError};
+use crate::service_table::{Demand, Found, GzipError, LookupError};
 use crate::version::Form;
 
 /// Which tarball of a service.
@@ -28,7 +30,7 @@ pub(super) enum Which {
 }
 
 impl Which {
-    fn service(&self) -> &ServiceName {
+    pub(super) fn service(&self) -> &ServiceName {
         match self {
             Which::Current(service) | Which::Version(service, _) => service,
         }
@@ -42,7 +44,7 @@ impl Which {
         }
     }
 
-    fn lifetime(&self) -> Lifetime {
+    pub(super) fn lifetime(&self) -> Lifetime {
         match self {
             Which::Current(_) => Lifetime::Current,
             Which::Version(..) => Lifetime::Immutable,
@@ -63,9 +65,11 @@ impl Inner {
     fn at_once(&self, request: &Request<RequestBody>, which: &Which) -> Option<Answer> {
         let Which::Current(service) = which else { return None };
         let found = self.lookup.at_once(service)?;
-        let Ok((form, decision)) = select(request, &found, which) else { return None };
+        let Ok((form, decision)) = select(request, &found, which, None) else { return None };
         match decision {
             Decision::NotModified(tag) => Some(self.not_modified(&found, which, tag)),
+            // Something better may not be made yet.
+            Decision::Full if form.encoding == Encoding::Identity && awaits_gzip(request, &found) => None,
             Decision::Full if request.method() == Method::HEAD => {
                 Some(self.whole(&found, which, &form, found.status, Body::Empty))
             }
@@ -78,8 +82,17 @@ impl Inner {
         let mut found = self.find(which, demand(request)).await?;
         let version = begun.elapsed();
         let mut asked_again = false;
+        let mut no_gzip = None;
         loop {
-            let (form, decision) = select(request, &found, which)?;
+            let selected = select(request, &found, which, no_gzip.as_ref());
+            if no_gzip.is_none() && is_worse_than_gzip(&selected) && awaits_gzip(request, &found) {
+                if let Some(answer) = self.without_gzip(request, &found, which)? {
+                    return Ok(answer);
+                }
+                no_gzip = self.make_gzip(&mut found, which).await?;
+                continue;
+            }
+            let (form, decision) = selected?;
             let part = match decision {
                 Decision::NotModified(tag) => return Ok(self.not_modified(&found, which, tag)),
                 Decision::PreconditionFailed => return Err(ApiError::PreconditionFailed),
@@ -107,7 +120,7 @@ impl Inner {
         }
     }
 
-    async fn find(&self, which: &Which, demand: Demand) -> Result<Found, ApiError> {
+    pub(super) async fn find(&self, which: &Which, demand: Demand) -> Result<Found, ApiError> {
         let found = match which {
             Which::Current(service) => self.lookup.find(service, demand).await,
             Which::Version(service, digest) => self.lookup.find_version(service, digest, demand).await,
@@ -118,7 +131,7 @@ impl Inner {
         })
     }
 
-    fn not_modified(&self, found: &Found, which: &Which, tag: HeaderValue) -> Answer {
+    pub(super) fn not_modified(&self, found: &Found, which: &Which, tag: HeaderValue) -> Answer {
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         let headers = response.headers_mut();
@@ -145,9 +158,16 @@ impl Inner {
         obtained: Obtained,
     ) -> Result<Answer, ApiError> {
         let status = with_blob(found.status, obtained.source);
-        let sent = self.metrics.sent_bytes.clone();
-        if form.is_decoded() {
-            let decoding = self.blobs.decoding().ok_or_else(|| ApiError::NoDecoder(which.service().clone()))?;
+        let decoding = if form.is_decoded() {
+            Some(self.blobs.decoding().ok_or_else(|| ApiError::NoDecoder(which.service().clone()))?)
+        } else {
+            None
+        };
+        let published_at = found.version.descriptor().publication().published_at;
+        // A clock that is behind the origin's makes nothing older than it is.
+        let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
+        let sent = self.metrics.served(obtained.source.tier(), published_ago);
+        if let Some(decoding) = decoding {
             let body = obtained.decoded(form.stored.size, form.length, decoding, sent);
             return Ok(self.whole(found, which, form, status, Body::stream(body)));
         }
@@ -165,15 +185,23 @@ impl Inner {
     }
 }
 
+fn is_worse_than_gzip(selected: &Result<(Form<'_>, Decision), ApiError>) -> bool {
+    selected.as_ref().map_or(true, |(form, _)| form.encoding == Encoding::Identity)
+}
+
 /// The form that the request gets, and how much of it.
 fn select<'a>(
     request: &Request<RequestBody>,
     found: &'a Found,
     which: &Which,
+    no_gzip: Option<&GzipError>,
 ) -> Result<(Form<'a>, Decision), ApiError> {
     let accept = joined(request.headers(), &header::ACCEPT_ENCODING);
     let form = found.version.form(accept.as_deref());
-    let form = form.ok_or_else(|| ApiError::NotAcceptable(which.service().clone()))?;
+    let form = form.ok_or_else(|| match no_gzip {
+        Some(reason) => ApiError::NoGzip(which.service().clone(), reason.clone()),
+        None => ApiError::NotAcceptable(which.service().clone()),
+    })?;
     let digest = &found.version.descriptor().publication().digest;
     let decision = decide(request.method(), request.headers(), digest, &form);
     Ok((form, decision))
@@ -182,7 +210,7 @@ fn select<'a>(
 /// What the cache did for a body: what the table did when a client waited for that, else what the blob's cache did.
 fn with_blob(table: CacheStatus, source: Source) -> CacheStatus {
     match (table, source) {
-        (table, Source::Disk) => table,
+        (table, Source::Memory | Source::Disk) => table,
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: blob_stored, .. }) => {
             CacheStatus::Forwarded { why, status, stored: stored || blob_stored, collapsed }
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
+use weir_shared::digest::BlobDigest;
 use weir_shared::process::shutdown::Drain;
 
 use self::decoders::Decoders;
@@ -26,14 +27,16 @@ use self::followed::{Followed, Passing};
 use self::past_disk::PastDisk;
 use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
 use self::store::Store;
+use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
-use crate::metrics::Metrics;
+use crate::metrics::{Dropped, Metrics};
 use crate::origin_client::Origins;
+use crate::service_table::PurgeMode;
 
 pub(crate) use decoders::Decoding;
 pub(crate) use fill::{FillError, Wanted};
-pub(crate) use store::{Blob, Directory, DiskTrouble, Holding};
+pub(crate) use store::{Blob, Directory, DiskTrouble, HeldBlob, Holding, Purged};
 
 /// Blobs that are being fetched, or that wait for their turn, at a time.
 const MAX_QUEUED_FILLS: usize = 1024;
@@ -74,7 +77,9 @@ enum Content {
 /// Where a blob came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// It was there.
+    /// It was there, in memory.
+    Memory,
+    /// It was there, on disk.
     Disk,
     /// It is fetched.
     Origin {
@@ -91,6 +96,17 @@ pub(crate) struct Use {
     #[serde(flatten)]
     holding: Holding,
     being_fetched: usize,
+}
+
+impl Source {
+    /// Where the bytes came from: the value of a metric's label.
+    pub(crate) fn tier(self) -> &'static str {
+        match self {
+            Source::Memory => "memory",
+            Source::Disk => "disk",
+            Source::Origin { .. } => "origin",
+        }
+    }
 }
 
 impl BlobCache {
@@ -136,7 +152,7 @@ impl BlobCache {
     pub(crate) async fn get(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
         let inner = &self.inner;
         if !verify_again && let Some(blob) = inner.store.verified(wanted.digest, wanted.size).await {
-            return Ok(Obtained { content: Content::Held(blob), source: Source::Disk });
+            return Ok(Obtained::held(blob));
         }
         let filler = inner.filler.clone();
         let mut seat =
@@ -148,7 +164,7 @@ impl BlobCache {
             if is_hit { Source::Disk } else { Source::Origin { stored, collapsed: seat.collapsed } }
         };
         let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
-            Progress::Held(blob) => (Content::Held(blob), Source::Disk),
+            Progress::Held(blob) => return Ok(Obtained::held(blob)),
             Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(stored)),
             Progress::Arriving { file, stored, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
@@ -181,6 +197,34 @@ impl BlobCache {
         store::stop(&self.inner.store).await;
     }
 
+    /// Drops blobs, or has them verified again before their next use. Blocks.
+    pub(crate) fn purge(&self, digests: &[BlobDigest], mode: PurgeMode) -> Purged {
+        match mode {
+            PurgeMode::Hard => self.inner.store.forget(digests, Dropped::Purged),
+            PurgeMode::Soft => self.inner.store.distrust(digests),
+        }
+    }
+
+    /// How a blob is held, without using it.
+    pub(crate) fn look_at(&self, digest: &BlobDigest, size: u64) -> Option<HeldBlob> {
+        self.inner.store.look_at(digest, size)
+    }
+
+    /// Whether a blob is being fetched, or verified.
+    pub(crate) fn is_on_its_way(&self, digest: &BlobDigest) -> bool {
+        self.inner.running.is_under_way(digest)
+    }
+
+    /// Why the disk did not take the last blob; `None` when it did.
+    pub(crate) fn disk_failure(&self) -> Option<String> {
+        self.inner.store.disk_failure()
+    }
+
+    /// What is used of each bound that has no metric of its own, and the bound.
+    pub(crate) fn bounds(&self) -> [Bound; 1] {
+        [("queued_fills", self.inner.running.len() as u64, MAX_QUEUED_FILLS as u64)]
+    }
+
     /// What the cache holds.
     pub(crate) fn usage(&self) -> Use {
         Use { holding: self.inner.store.holding(), being_fetched: self.inner.running.len() }
@@ -198,6 +242,11 @@ impl BlobCache {
 }
 
 impl Obtained {
+    fn held(blob: Blob) -> Self {
+        let source = if matches!(blob, Blob::Memory(_)) { Source::Memory } else { Source::Disk };
+        Self { content: Content::Held(blob), source }
+    }
+
     /// Part of the blob, as it is stored; it begins with the byte that was asked for.
     pub(crate) fn stored(self, part: Range<u64>, sent: IntCounter) -> BlobBody {
         let length = part.end - part.start;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -135,15 +135,18 @@ impl Origin {
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
             StatusCode::NOT_MODIFIED if held.is_some() => Ok(None),
-            StatusCode::OK => {
-                let bytes = read_body(response.into_body(), MAX_DESCRIPTOR_BYTES, BODY_IDLE_TIMEOUT)
-                    .await
-                    .map_err(|error| self.unreachable(error.to_string()))?;
-                self.metrics.received(bytes.len());
-                Ok(Some(bytes))
-            }
+            StatusCode::OK => Ok(Some(self.read_descriptor(response).await?)),
             status => Err(self.bad_answer(&format!("status {status} in answer to a request for a descriptor"))),
         }
+    }
+
+    /// The bytes of a descriptor.
+    pub(super) async fn read_descriptor(&self, response: Response<Incoming>) -> Result<Bytes, OriginError> {
+        let bytes = read_body(response.into_body(), MAX_DESCRIPTOR_BYTES, BODY_IDLE_TIMEOUT)
+            .await
+            .map_err(|error| self.unreachable(error.to_string()))?;
+        self.metrics.received(bytes.len());
+        Ok(bytes)
     }
 
     /// Begins to fetch a blob. The answer's status is 200, or 206 when an offset was asked for.
@@ -217,19 +220,44 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
+        self.call(client, kind, Method::GET, path, headers, HEAD_TIMEOUT).await
+    }
+
+    /// Has the origin do something, for which it may take this long.
+    pub(super) async fn post(
+        &self,
+        kind: &'static str,
+        path: &str,
+        wait: Duration,
+    ) -> Result<Response<Incoming>, OriginError> {
+        self.call(&self.client, kind, Method::POST, path, HeaderMap::new(), wait).await
+    }
+
+    /// One request, whose answer is waited for until its head has come.
+    async fn call(
+        &self,
+        client: &Http2Client,
+        kind: &'static str,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        wait: Duration,
+    ) -> Result<Response<Incoming>, OriginError> {
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
             let reason = self.last_error().unwrap_or_default();
             return Err(self.unreachable(format!("it did not answer before and is left alone for a moment ({reason})")));
         }
-        let mut request = Request::get(format!("https://{}{path}", self.authority))
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("https://{}{path}", self.authority))
             .body(Empty::new())
             .expect("an authority that was checked and a path of the protocol");
         *request.headers_mut() = headers;
-        let answered = match tokio::time::timeout(HEAD_TIMEOUT, client.request(request)).await {
+        let answered = match tokio::time::timeout(wait, client.request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(self.unreachable(innermost(&error))),
-            Err(_) => Err(OriginError::TimedOut { origin: self.name().to_owned(), after: HEAD_TIMEOUT }),
+            Err(_) => Err(OriginError::TimedOut { origin: self.name().to_owned(), after: wait }),
         };
         match &answered {
             Ok(response) => {
@@ -279,7 +307,7 @@ impl Origin {
         OriginError::Unreachable { origin: self.name().to_owned(), reason }
     }
 
-    async fn refused(&self, response: Response<Incoming>) -> OriginError {
+    pub(super) async fn refused(&self, response: Response<Incoming>) -> OriginError {
         let status = response.status();
         let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);

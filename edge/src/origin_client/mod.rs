@@ -6,6 +6,7 @@
 mod breaker;
 mod connection;
 mod error;
+mod gzip;
 mod piece_list;
 pub(crate) mod probe;
 

@@ -138,7 +138,8 @@ impl Table {
             .into_iter()
             .map(|(change, done)| (self.decide(change, &mut batch).map_err(Arc::new), done))
             .collect();
-        let written = if batch.records.is_empty() { Ok(()) } else { self.store().put_all(&batch.records) };
+        let written =
+            if batch.records.is_empty() { Ok(()) } else { self.written(self.store().put_all(&batch.records)) };
         let written = written.map_err(Arc::new);
         if written.is_ok() {
             for (service, entry) in batch.entries {
@@ -200,6 +201,7 @@ impl Table {
                     held.doubt();
                     // The stream may tell late of what a question has overtaken. The origin is asked, and that decides.
                     if told != Told::Pushed {
+                        held.refuse(descriptor.version(), at);
                         self.alarm(&service, origin, &descriptor, held.highest);
                     }
                     return Ok(Outcome::Regressed);
@@ -238,7 +240,9 @@ impl Table {
     ) -> Arc<Entry> {
         let usage = held.map_or_else(|| Usage::new(Moment::EARLIEST), |held| held.usage.clone());
         let rule = self.rules().of(service).clone();
-        Arc::new(Entry::new(version, highest, origin, rule, usage, at).heard())
+        let entry = Entry::new(version, highest, origin, rule, usage, at).heard();
+        held.iter().for_each(|held| entry.stays_purged_as(held));
+        Arc::new(entry)
     }
 
     fn known(&self, service: &ServiceName, batch: &Batch) -> Result<Option<Arc<Entry>>, StoreError> {

@@ -1,12 +1,13 @@
 //! What the table knows of one service, and which descriptors it takes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::encoding::Encoding;
 
+use super::freshness::Verdict;
 use super::rules::Rule;
 use crate::clock::{AtomicMoment, Moment};
 use crate::origin_client::OriginId;
@@ -33,6 +34,29 @@ pub(crate) struct Entry {
     heard: AtomicBool,
     /// The last word is not on disk yet.
     unwritten: AtomicBool,
+    /// Up to then an operator has declared stale what the origin had said.
+    stale_until: AtomicMoment,
+    /// Up to then an operator has declared it void: the origin is asked before anything is served.
+    void_until: AtomicMoment,
+    refused: Mutex<Option<Refused>>,
+}
+
+/// An offer of an origin that was refused, because a newer one was seen before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// The generation and revision that were offered.
+    pub(crate) offered: (Generation, u64),
+    /// When.
+    pub(crate) at: Moment,
+}
+
+/// How far an operator's purge goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PurgeMode {
+    /// What is held is declared stale, and looked at again before it is used.
+    Soft,
+    /// What is held is dropped.
+    Hard,
 }
 
 /// How a service is asked for by clients.
@@ -110,6 +134,9 @@ impl Entry {
             last_asked: AtomicMoment::new(last_word),
             heard: AtomicBool::new(false),
             unwritten: AtomicBool::new(false),
+            stale_until: AtomicMoment::new(Moment::EARLIEST),
+            void_until: AtomicMoment::new(Moment::EARLIEST),
+            refused: Mutex::default(),
         }
     }
 
@@ -154,6 +181,48 @@ impl Entry {
     /// Its last word has to be written after all.
     pub(crate) fn keep_unwritten(&self) {
         self.unwritten.store(true, Ordering::Relaxed);
+    }
+
+    /// What its rule makes of it at this age, and what an operator has said since the origin's last word on it.
+    pub(crate) fn judge(&self, age: Duration) -> Verdict {
+        let verdict = self.rule.parameters.judge(age);
+        let said = self.last_word.get();
+        if self.void_until.get() >= said {
+            verdict.max(Verdict::Ask)
+        } else if self.stale_until.get() >= said {
+            verdict.max(Verdict::StaleWhileRevalidate)
+        } else {
+            verdict
+        }
+    }
+
+    /// What the origin has said until now counts no longer, of this service or of all of them. The highest generation is
+    /// not forgotten.
+    pub(crate) fn purge(&self, mode: PurgeMode, now: Moment) {
+        match mode {
+            PurgeMode::Soft => self.stale_until.advance(now),
+            PurgeMode::Hard => self.void_until.advance(now),
+        }
+        self.doubt();
+    }
+
+    /// What an operator said of `earlier` goes for this too, until the origin has spoken after it.
+    pub(crate) fn stays_purged_as(&self, earlier: &Entry) {
+        self.stale_until.advance(earlier.stale_until.get());
+        self.void_until.advance(earlier.void_until.get());
+        if self.stale_until.get().max(self.void_until.get()) >= self.last_word.get() {
+            self.doubt();
+        }
+    }
+
+    /// An offer of the origin was refused.
+    pub(crate) fn refuse(&self, offered: (Generation, u64), at: Moment) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused { offered, at });
+    }
+
+    /// The last offer that was refused.
+    pub(crate) fn refused(&self) -> Option<Refused> {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether its last word has to be written; from now on it counts as written.
@@ -234,6 +303,27 @@ pub(super) mod tests {
         let rule = Rules::new([], parameters, false).of(&"shop".parse().unwrap()).clone();
         let version = version.map(|version| Arc::new(Version::new(version)));
         Entry::new(version, (5, 2), Some(0), rule, Usage::new(now), now)
+    }
+
+    #[test]
+    fn a_purge_holds_until_the_origin_has_spoken_again() {
+        let begun = Clock::begin().now();
+        let later = |seconds| begun.after(Duration::from_secs(seconds));
+        for (mode, expected) in [(PurgeMode::Soft, Verdict::StaleWhileRevalidate), (PurgeMode::Hard, Verdict::Ask)] {
+            let entry = entry(None, begun).heard();
+            let at = |entry: &Entry, seconds| entry.judge(later(seconds).since(entry.last_word()));
+            assert_eq!(at(&entry, 1), Verdict::Fresh);
+            entry.purge(mode, later(2));
+            assert_eq!(at(&entry, 2), expected);
+            assert!(!entry.can_be_vouched_for(), "what is said of all services is not said of it");
+            // The answer to a question that was put before the purge is no answer to it.
+            entry.confirmed(later(1));
+            assert_eq!(at(&entry, 3), expected);
+            assert_eq!(at(&entry, 100), Verdict::Ask, "it grows old as ever");
+            entry.confirmed(later(4));
+            assert_eq!(at(&entry, 4), Verdict::Fresh);
+            assert_eq!(entry.highest, (5, 2));
+        }
     }
 
     #[test]

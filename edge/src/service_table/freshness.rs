@@ -18,8 +18,8 @@ pub(crate) struct Parameters {
     pub(crate) stale_if_error: Option<Duration>,
 }
 
-/// What to do with an answer of a certain age.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What to do with an answer of a certain age. From the mildest to the strictest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     /// Serve it; the origin is not asked.
     Fresh,

@@ -1,5 +1,6 @@
 //! Finds the version of a service that a request gets, asking its origin when the rule of freshness says so.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
 use super::changes::{Change, Outcome, Said, Told};
-use super::entry::Entry;
+use super::entry::{Entry, PurgeMode};
 use super::freshness::Verdict;
 use super::negative::Negative;
 use super::rules::{Rule, Rules};
 use super::store::StoreError;
 use super::table::Table;
+use crate::bounds::Bound;
 use crate::clock::{Clock, Moment};
 use crate::metrics::{StaleWhy, TableMetrics};
 use crate::origin_client::{OriginError, OriginId, Origins, Word};
@@ -138,12 +140,58 @@ impl Lookup {
         }
     }
 
+    /// The past versions that are held of the services and digests that are `wanted`, without using them.
+    pub(crate) fn past_versions(&self, wanted: impl Fn(&ServiceName, &TarballDigest) -> bool) -> Vec<Arc<Version>> {
+        // An iterator, unlike `get`, does not count as a use.
+        let all = self.past.iter();
+        all.filter(|(key, _)| wanted(&key.0, &key.1)).map(|(_, past)| past.version.clone()).collect()
+    }
+
+    /// What went wrong with the last questions, while that is taken as given.
+    pub(crate) fn failures(&self) -> HashMap<ServiceName, LookupError> {
+        self.negative.all()
+    }
+
+    /// Whether an origin is being asked about a service.
+    pub(crate) fn is_being_asked(&self, service: &ServiceName) -> bool {
+        self.asks.is_under_way(service)
+    }
+
+    /// Forgets failures and past versions of a service, and has its origin asked as the mode says. Blocks.
+    ///
+    /// # Errors
+    /// The table cannot be read.
+    pub(crate) fn purge(&self, service: &ServiceName, mode: PurgeMode) -> Result<(), StoreError> {
+        if let Some(entry) = self.table.read(service)? {
+            entry.purge(mode, self.clock.now());
+        }
+        self.negative.forget(service);
+        if mode == PurgeMode::Hard {
+            for version in self.past_versions(|name, _| name == service) {
+                self.past.invalidate(&(service.clone(), version.descriptor().publication().digest));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is used of each bound, and the bound.
+    pub(crate) fn bounds(&self) -> [Bound; 4] {
+        let number = |count: usize| count as u64;
+        let (remembered, most) = self.negative.fill_level();
+        [
+            ("questions", number(self.asks.len()), number(MAX_ASKS)),
+            ("version_questions", number(self.past_asks.len()), number(MAX_ASKS)),
+            ("remembered_failures", remembered, most),
+            ("past_version_bytes", self.past.weighted_size(), MAX_PAST_VERSION_BYTES),
+        ]
+    }
+
     /// The current version of a service, when it can be said at once: without I/O, without a task, without waiting.
     pub(crate) fn at_once(&self, service: &ServiceName) -> Option<Found> {
         let entry = self.table.hot(service)?;
         let now = self.clock.now();
         let age = self.table.age(&entry, now);
-        if entry.rule.parameters.judge(age) != Verdict::Fresh {
+        if entry.judge(age) != Verdict::Fresh {
             return None;
         }
         entry.usage.asked(now);
@@ -159,7 +207,7 @@ impl Lookup {
         let now = self.clock.now();
         entry.usage.asked(now);
         let age = self.table.age(&entry, now);
-        let verdict = entry.rule.parameters.judge(age);
+        let verdict = entry.judge(age);
         // A question that is under way already costs the origin nothing, and its answer is the newest there is.
         let forced =
             demand == Demand::Forced && (entry.since_asked(now) >= FORCED_INTERVAL || self.asks.is_under_way(service));
@@ -246,6 +294,26 @@ impl Lookup {
             // What came of it is in the table.
             let _ = seat.result().await;
         }
+    }
+
+    /// Takes up a descriptor that an origin gave of one version: with the forms that it has now. The last word stays:
+    /// nobody said that the version is current.
+    pub(super) async fn take_forms(&self, origin: OriginId, descriptor: Descriptor) -> Result<(), LookupError> {
+        let publication = descriptor.publication();
+        let held = self.held(&publication.service).await?;
+        let current = held.as_ref().and_then(|held| held.version.as_ref());
+        if let (Some(held), Some(current)) = (&held, current)
+            && current.descriptor().publication() == publication
+        {
+            let (told, at) = (Told::Asked(held.highest), held.last_word());
+            let word = Said::Current(Box::new(descriptor));
+            self.table.apply(Change { origin: Some(origin), told, at, word }).await?;
+            return Ok(());
+        }
+        let key = (publication.service.clone(), publication.digest);
+        let version = Arc::new(Version::new(descriptor));
+        self.past.insert(key, Arc::new(PastVersion { version, origin, since: self.clock.now() }));
+        Ok(())
     }
 
     /// What is known of a service, from memory or from disk.

@@ -6,6 +6,7 @@
 mod changes;
 mod entry;
 pub(crate) mod freshness;
+mod gzip;
 mod lookup;
 mod missed;
 mod negative;
@@ -15,9 +16,10 @@ mod table;
 mod vouch;
 
 pub(crate) use changes::{Change, Outcome, Said, Told};
-pub(crate) use entry::Entry;
+pub(crate) use entry::{Entry, PurgeMode};
+pub(crate) use gzip::{GzipError, Gzips};
 pub(crate) use lookup::{Demand, Found, Lookup, LookupError};
 pub(crate) use rules::Rules;
-pub(crate) use store::Store;
+pub(crate) use store::{Store, StoreError};
 pub(crate) use table::Table;
 pub(crate) use vouch::Vouch;

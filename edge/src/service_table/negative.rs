@@ -1,6 +1,7 @@
 //! What was found to be not there, or could not be asked for: taken as given for a moment, so that many who ask for it
 //! cost the origin one question. A word of the origin's event stream ends it at once.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use moka::Expiry;
@@ -56,6 +57,17 @@ impl Negative {
     /// What is remembered of a service.
     pub(super) fn get(&self, service: &ServiceName) -> Option<LookupError> {
         self.answers.get(service).map(|remembered| remembered.error)
+    }
+
+    /// All that is remembered, without using any.
+    pub(super) fn all(&self) -> HashMap<ServiceName, LookupError> {
+        // An iterator, unlike `get`, does not count as a use.
+        self.answers.iter().map(|(service, remembered)| (ServiceName::clone(&service), remembered.error)).collect()
+    }
+
+    /// How many services are remembered, and at the most.
+    pub(super) fn fill_level(&self) -> (u64, u64) {
+        (self.answers.entry_count(), MAX_REMEMBERED)
     }
 
     /// A question brought nothing. `told`: should the service appear, all origins would tell of it at once.

@@ -143,6 +143,18 @@ impl Store {
         Ok(all)
     }
 
+    /// Shows all services, one after the other.
+    pub(crate) fn each(&self, mut look: impl FnMut(&str, Record)) -> Result<(), StoreError> {
+        let transaction = self.database.begin_read()?;
+        let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
+        for row in services.iter()? {
+            let (name, stored) = row?;
+            let last_word = words.get(name.value())?.map_or(0, |word| word.value());
+            look(name.value(), Record::from_stored(stored.value(), last_word));
+        }
+        Ok(())
+    }
+
     /// Writes services, durably, all in one transaction.
     pub(crate) fn put_all(&self, records: &[(ServiceName, Record)]) -> Result<(), StoreError> {
         let transaction = self.database.begin_write()?;

@@ -3,8 +3,9 @@
 //! What changes is on disk before it is served (see `changes`). Last words alone are written later, all together:
 //! losing some makes answers look older than they are, never younger.
 
+use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -34,6 +35,9 @@ pub(crate) struct Table {
     rules: Arc<Rules>,
     clock: Clock,
     metrics: TableMetrics,
+    bound: u64,
+    /// Why the last write failed, while it did.
+    write_failure: Mutex<Option<String>>,
 }
 
 impl Table {
@@ -48,7 +52,8 @@ impl Table {
     ) -> Result<Self, StoreError> {
         let hot = Cache::builder().max_capacity(bound).eviction_policy(EvictionPolicy::lru()).build();
         let vouches = origins.all().iter().map(|_| Vouch::default()).collect();
-        let table = Self { hot, store, queue: Queue::default(), origins, vouches, rules, clock, metrics };
+        let (queue, write_failure) = (Queue::default(), Mutex::default());
+        let table = Self { hot, store, queue, origins, vouches, rules, clock, metrics, bound, write_failure };
         for (name, record) in table.store.all(usize::try_from(bound).unwrap_or(usize::MAX))? {
             let Ok(service) = ServiceName::from_str(&name) else { continue };
             let entry = table.entry(&service, record);
@@ -123,16 +128,57 @@ impl Table {
         silent.map(|(service, _)| ServiceName::clone(&service)).collect()
     }
 
-    /// Writes the last words that are not on disk yet, in one transaction. Blocks.
+    /// What is known of a service, in memory or on disk, without using it: nothing is brought into memory, or kept there
+    /// for longer. Blocks.
+    pub(crate) fn look_at(&self, service: &ServiceName) -> Result<Option<Arc<Entry>>, StoreError> {
+        // An iterator, unlike `get`, does not count as a use.
+        if let Some((_, entry)) = self.hot.iter().find(|(name, _)| **name == *service) {
+            return Ok(Some(entry));
+        }
+        Ok(self.store.get(service.as_str())?.map(|record| Arc::new(self.entry(service, record))))
+    }
+
+    /// Shows all services, those that are on disk alone too, without using any. Blocks.
+    pub(crate) fn look_at_all(&self, mut look: impl FnMut(&ServiceName, &Entry)) -> Result<(), StoreError> {
+        let hot: HashMap<_, _> = self.snapshot().into_iter().collect();
+        hot.iter().for_each(|(service, entry)| look(service, entry));
+        self.store.each(|name, record| {
+            if let Ok(service) = ServiceName::from_str(name)
+                && !hot.contains_key(&service)
+            {
+                look(&service, &self.entry(&service, record));
+            }
+        })
+    }
+
+    /// Why the last write to disk failed; `None` when it did not.
+    pub(crate) fn write_failure(&self) -> Option<String> {
+        self.write_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers whether a write failed.
+    pub(super) fn written(&self, written: Result<(), StoreError>) -> Result<(), StoreError> {
+        let failure = written.as_ref().err().map(ToString::to_string);
+        *self.write_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        written
+    }
+
+    /// How many services are in memory, and at the most.
+    pub(crate) fn fill_level(&self) -> (u64, u64) {
+        (self.hot.entry_count(), self.bound)
+    }
+
+    /// Writes the last words that are not on disk yet, in one transaction; after a failure also when there are none, to
+    /// find out whether it is over. Blocks.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.settle();
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let unwritten: Vec<_> = self.hot.iter().filter(|(_, entry)| entry.take_unwritten()).collect();
-        if unwritten.is_empty() {
+        if unwritten.is_empty() && self.write_failure().is_none() {
             return Ok(());
         }
         let words = unwritten.iter().map(|(s, entry)| (s.as_str(), entry.last_word().on_the_wall(now, wall)));
-        let written = self.store.put_words(words);
+        let written = self.written(self.store.put_words(words));
         if written.is_err() {
             unwritten.iter().for_each(|(_, entry)| entry.keep_unwritten());
         }

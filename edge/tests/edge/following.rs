@@ -59,6 +59,27 @@ async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
 }
 
 #[tokio::test]
+async fn what_is_purged_is_asked_for_though_the_stream_says_that_nothing_has_changed() {
+    let token = "an-operators-token";
+    let mut site = Site::prepare().await;
+    site.origin.serve_events();
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    std::fs::write(site.pki().join("operator-token"), token).unwrap();
+    site.config.freshness.fresh = Duration::from_secs(3600);
+    site.config.admin.operator_token_file = Some(site.pki().join("operator-token"));
+    site.start_edge().await;
+    in_step(&site).await;
+    let mut client = site.client("h2").await;
+    client.head(TARBALL, &[]).await;
+    assert_eq!(site.origin.asked("service").len(), 0);
+    let (status, body) = site.admin_request("POST", "/v1/purge", Some(token), r#"{"service": "shop"}"#).await;
+    assert_eq!(status, 200, "{body}");
+    site.origin.heartbeat();
+    client.head(TARBALL, &[]).await;
+    assert!(!site.origin.asked("service").is_empty(), "its origin is asked before it is served again");
+}
+
+#[tokio::test]
 async fn a_heartbeat_is_the_origin_s_word_on_everything() {
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
     let mut client = site.client("h2").await;

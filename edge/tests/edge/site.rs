@@ -125,10 +125,26 @@ impl Site {
     }
 
     pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
+        self.admin_request("GET", path, None, "").await
+    }
+
+    /// A request to the admin listener, with a token when there is one.
+    pub(crate) async fn admin_request(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &str,
+    ) -> (u16, String) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let address = self.edge().admin_address().unwrap();
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{token}content-length: {length}\r\n\
+             connection: close\r\n\r\n{body}"
+        );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();

@@ -70,7 +70,12 @@ async fn status_and_metrics_tell_what_is_held() {
         "weir_edge_cache_entries 1",
         "weir_edge_origin_requests_total{kind=\"blob\",status=\"200\"} 1",
         "weir_edge_fills_total{result=\"ok\"} 1",
-        "weir_edge_sent_bytes_total 600000",
+        "weir_edge_sent_bytes_total{tier=\"origin\"} 300000",
+        "weir_edge_sent_bytes_total{tier=\"disk\"} 300000",
+        "weir_edge_tarballs_served_total{tier=\"disk\"} 1",
+        "weir_edge_served_publication_age_seconds_count 2",
+        "weir_edge_bound_limit{bound=\"questions\"} 1024",
+        "weir_edge_bound_in_use{bound=\"services\"} 1",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }

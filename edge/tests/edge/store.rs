@@ -113,6 +113,7 @@ async fn without_space_for_them_small_blobs_are_kept_in_files() {
     .await;
     let tarballs = publish(&site, 2, 1000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert_eq!((site.blob_files().len(), site.metric("weir_edge_cache_small_limit_bytes", &[])), (2, 0.0));
 }
 

@@ -1,6 +1,7 @@
 //! An origin that serves real descriptors and blobs over mutual TLS, counts what it is asked, and fails on demand.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -132,11 +133,27 @@ pub(crate) struct Asked {
     pub(crate) query: Option<String>,
 }
 
+/// What the origin does when gzip is asked of it.
+#[derive(Clone, Default)]
+pub(crate) enum Gzip {
+    /// It has never heard of it.
+    #[default]
+    Unknown,
+    /// It makes it.
+    Made,
+    /// It makes it once the gate opens.
+    Gated(Arc<Semaphore>),
+    /// It cannot.
+    Refused(Problem),
+}
+
 #[derive(Default)]
 struct State {
     descriptors: HashMap<String, Bytes>,
     versions: HashMap<String, Bytes>,
     blobs: HashMap<BlobDigest, Bytes>,
+    tarballs: HashMap<TarballDigest, Tarball>,
+    gzip: Gzip,
     faults: VecDeque<Fault>,
     lists: Lists,
     /// The answer to every request for a descriptor.
@@ -208,6 +225,7 @@ impl TestOrigin {
         state.descriptors.insert(service.to_owned(), descriptor.bytes().clone());
         state.versions.insert(format!("{service}/{}", tarball.digest()), descriptor.bytes().clone());
         state.blobs.insert(tarball.blob(), tarball.zstd.clone());
+        state.tarballs.insert(tarball.digest(), tarball.clone());
         descriptor
     }
 
@@ -278,6 +296,11 @@ impl TestOrigin {
         self.api.state.lock().unwrap().problem = problem;
     }
 
+    /// What it does from now on when gzip is asked of it.
+    pub(crate) fn gzip(&self, gzip: Gzip) {
+        self.api.state.lock().unwrap().gzip = gzip;
+    }
+
     /// Requests for descriptors wait until the gate opens.
     pub(crate) fn hold_descriptors(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
@@ -307,6 +330,17 @@ impl Handler for Api {
             });
             state.gate.clone()
         };
+        if let Route::Gzip(service, digest) = &route {
+            assert_eq!(request.method(), http::Method::POST);
+            let gzip = self.state.lock().unwrap().gzip.clone();
+            match gzip {
+                Gzip::Unknown => return Problem::no_such_path().into_response(),
+                Gzip::Refused(problem) => return problem.into_response(),
+                Gzip::Gated(gate) => gate.acquire().await.unwrap().forget(),
+                Gzip::Made => {}
+            }
+            return self.state.lock().unwrap().with_gzip(service.as_str(), digest);
+        }
         let mut state = match (&route, gate) {
             (Route::Service(_), Some(gate)) => {
                 gate.acquire().await.unwrap().forget();
@@ -374,6 +408,38 @@ impl Events {
         self.readers.push(reader);
         let frames = stream::unfold(received, |mut received| async move { Some((received.recv().await?, received)) });
         Body::stream(StreamBody::new(Box::pin(frames)))
+    }
+}
+
+impl State {
+    fn with_gzip(&mut self, service: &str, digest: &TarballDigest) -> Response<Body> {
+        let key = format!("{service}/{digest}");
+        let Some(known) = self.versions.get(&key).cloned() else { return Problem::no_such_path().into_response() };
+        let known = Descriptor::parse(known).unwrap();
+        if known.representation(Encoding::Gzip).is_some() {
+            return descriptor(Some(known.bytes()), None);
+        }
+        let mut coder = flate2::read::GzEncoder::new(&self.tarballs[digest].tar[..], flate2::Compression::fast());
+        let mut gzip = Vec::new();
+        coder.read_to_end(&mut gzip).unwrap();
+        let mut representations = known.representations().to_vec();
+        representations.push(Representation {
+            encoding: Encoding::Gzip,
+            dictionary: None,
+            digest: BlobDigest::of(&gzip),
+            size: gzip.len() as u64,
+        });
+        let made = Descriptor::new(DescriptorFields {
+            publication: known.publication().clone(),
+            revision: known.revision() + 1,
+            representations,
+        });
+        self.blobs.insert(BlobDigest::of(&gzip), gzip.into());
+        if self.descriptors.get(service) == Some(known.bytes()) {
+            self.descriptors.insert(service.to_owned(), made.bytes().clone());
+        }
+        self.versions.insert(key, made.bytes().clone());
+        descriptor(Some(made.bytes()), None)
     }
 }
 

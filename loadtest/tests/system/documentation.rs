@@ -1,6 +1,10 @@
-//! The operating manual names every metric that the roles have, and no other.
+//! The operating manual names every metric that the roles have, and no other; dashboards and alerts name no others.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use weir_loadtest::cluster::{Cluster, Plan};
@@ -11,9 +15,74 @@ use weir_origin::config::{RepositoryConfig, ServiceConfig};
 
 const MANUAL: &str = include_str!("../../../docs/operating.md");
 
+/// What is written in the language of Prometheus about edges.
+const ABOUT_EDGES: [(&str, &str); 3] = [
+    ("deploy/prometheus/edge.rules.yml", include_str!("../../../deploy/prometheus/edge.rules.yml")),
+    ("deploy/prometheus/edge.rules.test.yml", include_str!("../../../deploy/prometheus/edge.rules.test.yml")),
+    ("deploy/grafana/edge.json", include_str!("../../../deploy/grafana/edge.json")),
+];
+
 /// The names of metrics that a text mentions between backticks, without the suffixes of a histogram's series.
 fn mentioned(manual: &str) -> BTreeSet<&str> {
     manual.split('`').skip(1).step_by(2).filter(|code| code.starts_with("weir_") && is_name(code)).collect()
+}
+
+/// The names of metrics in a text of any kind, without the suffixes of a histogram's series.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let names = words.filter(|word| word.starts_with("weir_edge_") || word.starts_with("weir_http_"));
+    names.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
+}
+
+/// The names that a role's sources give to their metrics.
+fn registered(sources: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(sources)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            registered(&path, names)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path)?;
+            let literals = text.split('"').filter(|part| part.starts_with("weir_") && is_name(part));
+            names.extend(literals.map(str::to_owned));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut exist = BTreeSet::new();
+    registered(&root.join("edge/src"), &mut exist)?;
+    registered(&root.join("shared/src"), &mut exist)?;
+    for (file, text) in ABOUT_EDGES {
+        let named = named(text);
+        assert!(named.len() > 10, "{file} names metrics");
+        for name in named {
+            assert!(exist.contains(name), "{file} names `{name}`, and no edge has it");
+        }
+    }
+    for name in mentioned(MANUAL).into_iter().filter(|name| name.starts_with("weir_edge_")) {
+        assert!(exist.contains(name), "docs/operating.md names `{name}`, and no edge has it");
+    }
+    Ok(())
+}
+
+/// Rules are checked, and their own tests run, where Prometheus' `promtool` is installed.
+#[test]
+fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
+    let ran = Command::new("promtool").current_dir(rules).args(["test", "rules", "edge.rules.test.yml"]).output();
+    match ran {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("promtool is not installed: the rules' own tests were not run");
+        }
+        ran => {
+            let output = ran?;
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+        }
+    }
+    Ok(())
 }
 
 fn is_name(text: &str) -> bool {

@@ -5,6 +5,7 @@ mod documentation;
 mod fills;
 mod fleet;
 mod following;
+mod gzip;
 mod kills;
 mod outages;
 mod polls;

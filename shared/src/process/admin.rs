@@ -11,8 +11,25 @@ use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTl
 use super::shutdown::Drain;
 use crate::problem::Problem;
 
-/// Whether a role can do its work now; the reason when it cannot.
-pub type Readiness = Result<(), String>;
+/// Whether a role can do its work now. Each reason is a sentence for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// It can.
+    Ready,
+    /// It can, though something is wrong that somebody should look at.
+    Degraded(Vec<String>),
+    /// It cannot.
+    NotReady(Vec<String>),
+}
+
+impl From<Result<(), String>> for Readiness {
+    fn from(ready: Result<(), String>) -> Self {
+        ready.map_or_else(|reason| Readiness::NotReady(vec![reason]), |()| Readiness::Ready)
+    }
+}
+
+/// What `/status` shows, or what is wrong with its query.
+pub type StatusDocument = Result<serde_json::Value, String>;
 
 /// What the admin listener shows of a role.
 #[derive(Clone)]
@@ -21,8 +38,8 @@ pub struct Admin {
     pub registry: Registry,
     /// Asked on each `/readyz`.
     pub ready: Arc<dyn Fn() -> Readiness + Send + Sync>,
-    /// Asked on each `/status`: what a person wants to see, as JSON.
-    pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// Asked on each `/status`, with its query: what a person wants to see, as JSON.
+    pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
     /// A role that drains is not ready.
     pub drain: Drain,
 }
@@ -42,7 +59,9 @@ impl Admin {
         Ok(address)
     }
 
-    fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
+    /// Answers one request. A role that has more to offer here does so in a handler of its own, and leaves the rest to
+    /// this.
+    pub fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = Problem::method_not_allowed().into_response();
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -52,8 +71,9 @@ impl Admin {
             "/livez" => text(StatusCode::OK, "alive\n".to_owned()),
             "/readyz" if self.drain.has_begun() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
             "/readyz" => match (self.ready)() {
-                Ok(()) => text(StatusCode::OK, "ready\n".to_owned()),
-                Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
+                Readiness::Ready => text(StatusCode::OK, "ready\n".to_owned()),
+                Readiness::Degraded(reasons) => text(StatusCode::OK, format!("ready\n{}", lines("degraded", &reasons))),
+                Readiness::NotReady(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, lines("not ready", &reasons)),
             },
             "/metrics" => match TextEncoder::new().encode_to_string(&self.registry.gather()) {
                 Ok(metrics) => typed(StatusCode::OK, prometheus::TEXT_FORMAT, metrics),
@@ -61,10 +81,10 @@ impl Admin {
                     text(StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be written: {error}\n"))
                 }
             },
-            "/status" => {
-                let status = serde_json::to_string_pretty(&(self.status)()).unwrap_or_default();
-                typed(StatusCode::OK, "application/json", status + "\n")
-            }
+            "/status" => match (self.status)(request.uri().query().unwrap_or_default()) {
+                Ok(status) => json(&status),
+                Err(reason) => Problem::malformed(reason).into_response(),
+            },
             "/" => text(StatusCode::OK, "/livez\n/readyz\n/metrics\n/status\n".to_owned()),
             _ => Problem::no_such_path().into_response(),
         }
@@ -75,6 +95,16 @@ impl Handler for Admin {
     async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
         self.answer(&request)
     }
+}
+
+/// A document for people, over several lines.
+pub fn json(document: &serde_json::Value) -> Response<Body> {
+    let text = serde_json::to_string_pretty(document).unwrap_or_default();
+    typed(StatusCode::OK, "application/json", text + "\n")
+}
+
+fn lines(word: &str, reasons: &[String]) -> String {
+    reasons.iter().map(|reason| format!("{word}: {reason}\n")).collect()
 }
 
 fn text(status: StatusCode, body: String) -> Response<Body> {

@@ -113,6 +113,11 @@ impl Running {
         Ok(self.seat(watcher, false, [place, mine]))
     }
 
+    /// Whether a blob is on its way.
+    pub(in crate::blob_cache) fn is_under_way(&self, digest: &BlobDigest) -> bool {
+        lock(&self.fills).contains_key(digest)
+    }
+
     /// Fills that are under way.
     pub(in crate::blob_cache) fn len(&self) -> usize {
         lock(&self.fills).len()

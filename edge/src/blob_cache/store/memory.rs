@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use weir_shared::digest::BlobDigest;
 
-use super::eviction::{Evicted, Limits, Policy};
+use super::eviction::{Evicted, Limits, Policy, Slot};
 use crate::clock::Moment;
 
 /// The largest blob that is held in memory, in bytes.
@@ -60,13 +60,18 @@ impl Memory {
     }
 
     /// Forgets a blob.
-    pub(super) fn remove(&self, digest: &BlobDigest) {
+    pub(super) fn remove(&self, digest: &BlobDigest) -> Option<u64> {
         let gone = {
             let mut held = self.held();
             held.policy.remove(digest);
             held.blobs.remove(digest)
         };
-        drop(gone);
+        gone.map(|bytes| bytes.len() as u64)
+    }
+
+    /// What is known of a blob, which is not thereby used.
+    pub(super) fn look_at(&self, digest: &BlobDigest) -> Option<Slot> {
+        self.held().policy.slot(digest).copied()
     }
 
     /// Bytes and blobs that are held, and the bytes that may be.

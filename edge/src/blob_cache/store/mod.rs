@@ -67,6 +67,8 @@ pub(super) struct Store {
     index_was: Found,
     rooms: Rooms,
     pause: WritePause,
+    /// Why the disk did not take the last blob, while it does not.
+    disk_failure: Mutex<Option<String>>,
     clock: Clock,
     metrics: CacheMetrics,
 }
@@ -91,6 +93,35 @@ pub(crate) struct Holding {
     pub(crate) memory_limit_bytes: u64,
     pub(crate) memory_blobs: usize,
     pub(crate) small_limit_bytes: u64,
+}
+
+/// What a purge met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Purged {
+    /// The blobs that were held.
+    pub(crate) blobs: usize,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+}
+
+/// How a blob is held.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub(crate) struct HeldBlob {
+    /// Where: `memory`, `small` or `file`.
+    pub(crate) tier: &'static str,
+    /// Its bytes were compared with its name since the process began, or since it was purged softly.
+    pub(crate) verified: bool,
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// For how long it has not been used, where that is known.
+    pub(crate) idle_seconds: Option<u64>,
+}
+
+impl Purged {
+    fn add(&mut self, size: Option<u64>) {
+        self.blobs += usize::from(size.is_some());
+        self.bytes += size.unwrap_or(0);
+    }
 }
 
 impl Store {
@@ -139,6 +170,7 @@ impl Store {
             index_was: found,
             rooms: Rooms::of(limits.bytes),
             pause: WritePause::none(now),
+            disk_failure: Mutex::default(),
             clock,
             metrics,
         };
@@ -241,7 +273,7 @@ impl Store {
     /// What became of a blob that was to be kept; `None`: there was no room for it.
     fn kept(&self, digest: &BlobDigest, outcome: Option<io::Result<()>>) {
         match outcome {
-            Some(Ok(())) => {}
+            Some(Ok(())) => self.disk_says(None),
             Some(Err(error)) => {
                 self.write_failed(digest, &error);
             }
@@ -261,15 +293,55 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets blobs, wherever they are held. Those who read them now are not disturbed. Blocks.
-    pub(super) fn forget(&self, digests: &[BlobDigest], why: Dropped) {
+    /// Forgets blobs, wherever they are held. How many there were, and their bytes. Those who read them now are not
+    /// disturbed. Blocks.
+    pub(super) fn forget(&self, digests: &[BlobDigest], why: Dropped) -> Purged {
+        let mut met = Purged::default();
         let _naming = self.naming();
         for digest in digests {
-            self.memory.remove(digest);
-            self.small.iter().for_each(|small| small.remove(digest));
+            let in_memory = self.memory.remove(digest);
+            let small = self.small.as_ref().and_then(|small| small.take(digest));
             let dropped = self.books().remove(digest);
             self.unlink(dropped.as_slice(), why);
+            met.add(dropped.map(|dropped| dropped.size).or(in_memory).or(small));
         }
+        met
+    }
+
+    /// Has blobs compared with their names before their next use. How many there are, and their bytes. Small ones are
+    /// whenever they come from the disk.
+    pub(super) fn distrust(&self, digests: &[BlobDigest]) -> Purged {
+        let mut met = Purged::default();
+        for digest in digests {
+            let in_memory = self.memory.remove(digest);
+            let mut books = self.books();
+            books.policy.doubt(digest);
+            met.add(books.policy.slot(digest).map(|slot| slot.size).or(in_memory));
+        }
+        met
+    }
+
+    /// What is held of a blob of `size` bytes, which is not thereby used.
+    pub(super) fn look_at(&self, digest: &BlobDigest, size: u64) -> Option<HeldBlob> {
+        let now = self.clock.now();
+        let of_slot = |tier, slot: Slot| HeldBlob {
+            tier,
+            verified: slot.verified,
+            bytes: slot.size,
+            idle_seconds: Some(now.since(slot.usage.last).as_secs()),
+        };
+        if let Some(slot) = self.memory.look_at(digest) {
+            return Some(of_slot("memory", slot));
+        }
+        if self.small.as_ref().is_some_and(|small| small.holds(digest)) {
+            return Some(HeldBlob { tier: "small", verified: true, bytes: size, idle_seconds: None });
+        }
+        self.books().policy.slot(digest).map(|slot| of_slot("file", *slot))
+    }
+
+    /// Why the disk did not take the last blob; `None` when it did.
+    pub(super) fn disk_failure(&self) -> Option<String> {
+        self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What is held.
@@ -366,10 +438,15 @@ impl Store {
         }
     }
 
+    fn disk_says(&self, failure: Option<String>) {
+        *self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
     /// A blob could not be kept: what is the matter with the disk.
     pub(super) fn write_failed(&self, digest: &BlobDigest, error: &io::Error) -> DiskTrouble {
         let trouble = DiskTrouble::from(error);
         self.pause.after(trouble, self.clock.now());
+        self.disk_says(Some(error.to_string()));
         self.metrics.write_dropped(WriteDropped::Disk(trouble));
         tracing::warn!(blob = %digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
         trouble

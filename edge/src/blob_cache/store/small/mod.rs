@@ -19,6 +19,7 @@ use foyer::{
     HybridCacheBuilder, HybridCachePolicy, PsyncIoEngineConfig, RecoverMode, S3FifoConfig, StorageFilter,
 };
 use rustix::fs::FallocateFlags;
+use tokio::runtime::Handle;
 use weir_shared::digest::BlobDigest;
 
 use self::counters::DropCounters;
@@ -151,6 +152,18 @@ impl Small {
     }
 
     /// Forgets a blob.
+    /// Whether a blob is held. Of one on disk another may have the same short name.
+    pub(super) fn holds(&self, digest: &BlobDigest) -> bool {
+        self.cache.contains(&Name(*digest))
+    }
+
+    /// Forgets a blob, and gives its size. Blocks.
+    pub(super) fn take(&self, digest: &BlobDigest) -> Option<u64> {
+        let held = self.holds(digest).then(|| Handle::current().block_on(self.get(*digest))).flatten();
+        self.remove(digest);
+        held.map(|(bytes, _)| bytes.len() as u64)
+    }
+
     pub(super) fn remove(&self, digest: &BlobDigest) {
         self.cache.remove(&Name(*digest));
     }

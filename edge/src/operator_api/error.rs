@@ -1,0 +1,81 @@
+//! What an operator is told when something is refused. All problems of this listener's own paths are made here.
+
+use http::{HeaderValue, Response, StatusCode, header};
+use weir_shared::problem::Problem;
+use weir_shared::process::serve::Body;
+
+use super::MAX_ORDER_BYTES;
+use crate::query::QueryError;
+
+/// Why an operator's request is refused.
+#[derive(Debug)]
+pub(super) enum OperatorError {
+    /// Nobody may, because no token is configured.
+    NoTokenConfigured,
+    /// The token is missing, or another one.
+    Unauthorized,
+    /// The token's file cannot be used any more.
+    TokenUnusable,
+    MethodNotAllowed(&'static str),
+    Malformed(String),
+    TooLong,
+    /// The edge itself failed.
+    Failed,
+}
+
+impl From<QueryError> for OperatorError {
+    fn from(error: QueryError) -> Self {
+        OperatorError::Malformed(error.to_string())
+    }
+}
+
+impl OperatorError {
+    pub(super) fn into_response(self) -> Response<Body> {
+        let extra = match &self {
+            OperatorError::MethodNotAllowed(methods) => Some((header::ALLOW, HeaderValue::from_static(methods))),
+            OperatorError::Unauthorized => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            _ => None,
+        };
+        let mut response = self.problem().into_response();
+        response.headers_mut().extend(extra);
+        response
+    }
+
+    fn problem(self) -> Problem {
+        match self {
+            OperatorError::NoTokenConfigured => Problem::new(
+                StatusCode::FORBIDDEN,
+                "no-operator-token",
+                "No operator token is configured",
+                "Set `operator_token_file` in `[admin]` of the edge's configuration to a file with a token of at least \
+                 16 bytes, and send it as `Authorization: Bearer <token>`.",
+            ),
+            OperatorError::Unauthorized => Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "The operator token is missing or wrong",
+                "Send the token of `operator_token_file` as `Authorization: Bearer <token>`.",
+            ),
+            OperatorError::TokenUnusable => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "operator-token-unusable",
+                "The operator token cannot be read",
+                "The file of the operator token cannot be used any more; the edge's log says why.",
+            ),
+            OperatorError::MethodNotAllowed(_) => Problem::method_not_allowed(),
+            OperatorError::Malformed(detail) => Problem::malformed(detail),
+            OperatorError::TooLong => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too-large",
+                "The request is too large",
+                format!("An order has at most {MAX_ORDER_BYTES} bytes."),
+            ),
+            OperatorError::Failed => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "edge-failed",
+                "The edge failed",
+                "The edge itself cannot do this just now; its log says why.",
+            ),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Answers operators, probes and Prometheus on the admin listener.
+//!
+//! What only reads is open on loopback; beyond it, and for whatever changes something, the operator's token is needed.
+
+mod error;
+mod purge;
+mod token;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::BodyExt;
+use tokio::net::TcpListener;
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::process::admin::{self, Admin};
+use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
+use weir_shared::process::shutdown::Drain;
+
+use self::error::OperatorError;
+use self::purge::Order;
+use crate::config::AdminConfig;
+use crate::metrics::OperatorMetrics;
+use crate::query;
+use crate::status::Status;
+
+use self::token::OperatorToken;
+
+/// The longest order that is read, in bytes.
+const MAX_ORDER_BYTES: usize = 4096;
+
+/// The handler.
+#[derive(Clone)]
+pub(crate) struct OperatorApi {
+    admin: Admin,
+    status: Arc<Status>,
+    metrics: OperatorMetrics,
+    token: Option<Arc<OperatorToken>>,
+    /// Whether whoever reaches the listener is on this machine.
+    is_loopback: bool,
+}
+
+impl OperatorApi {
+    /// # Errors
+    /// The token's file cannot be used.
+    pub(crate) fn new(
+        listen: SocketAddr,
+        config: &AdminConfig,
+        admin: Admin,
+        status: Arc<Status>,
+        metrics: OperatorMetrics,
+    ) -> anyhow::Result<Self> {
+        let token = config.operator_token_file.as_deref().map(OperatorToken::open).transpose()?.map(Arc::new);
+        Ok(Self { admin, status, metrics, token, is_loopback: listen.ip().is_loopback() })
+    }
+
+    /// Serves on `listen` until the drain ends. Without `tls` in plain HTTP.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub(crate) async fn start(
+        self,
+        listen: SocketAddr,
+        tls: Option<ServerTls>,
+        metrics: &HttpMetrics,
+        drain: &Drain,
+    ) -> anyhow::Result<SocketAddr> {
+        let cannot = || format!("cannot listen on admin_listen = \"{listen}\"");
+        let listener = TcpListener::bind(listen).await.with_context(cannot)?;
+        let address = listener.local_addr()?;
+        serve::tcp(listener, tls, self, metrics.listener("admin"), drain);
+        Ok(address)
+    }
+
+    async fn answer(&self, request: Request<RequestBody>) -> Result<Response<Body>, OperatorError> {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        match request.uri().path() {
+            "/v1/purge" => {
+                if *request.method() != Method::POST {
+                    return Err(OperatorError::MethodNotAllowed("POST"));
+                }
+                self.check(request.headers()).await?;
+                let order = Order::parse(&read(request.into_body()).await?)?;
+                let (status, metrics) = (self.status.clone(), self.metrics.clone());
+                let done = tokio::task::spawn_blocking(move || order.carry_out(&status, &metrics)).await;
+                Ok(admin::json(&done.map_err(|_| OperatorError::Failed)??))
+            }
+            "/v1/explain" => {
+                if !reads {
+                    return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
+                }
+                self.check_reader(request.headers()).await?;
+                let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
+                let status = self.status.clone();
+                let explained = tokio::task::spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
+                let explained = explained.map_err(|_| OperatorError::Failed)?.map_err(|_| OperatorError::Failed)?;
+                Ok(admin::json(&serde_json::to_value(&explained).map_err(|_| OperatorError::Failed)?))
+            }
+            "/status" if reads => {
+                self.check_reader(request.headers()).await?;
+                Ok(self.admin.answer(&request))
+            }
+            _ => Ok(self.admin.answer(&request)),
+        }
+    }
+
+    /// What names services is for operators, unless only this machine can ask.
+    async fn check_reader(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
+        if self.is_loopback { Ok(()) } else { self.check(headers).await }
+    }
+
+    async fn check(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
+        let token = self.token.clone().ok_or(OperatorError::NoTokenConfigured)?;
+        token.admits(headers).await
+    }
+}
+
+impl Handler for OperatorApi {
+    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+        self.answer(request).await.unwrap_or_else(OperatorError::into_response)
+    }
+}
+
+fn what_to_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), OperatorError> {
+    let mut service = None;
+    let mut digest = None;
+    for (key, value) in query::pairs(query) {
+        match key {
+            "service" => service = Some(query::parsed(key, value)?),
+            "digest" => digest = Some(query::parsed(key, value)?),
+            other => return Err(query::QueryError::unknown(other, "`service` and `digest`").into()),
+        }
+    }
+    let missing = || OperatorError::Malformed("name the service: `/v1/explain?service=…`.".to_owned());
+    Ok((service.ok_or_else(missing)?, digest))
+}
+
+async fn read(mut body: RequestBody) -> Result<Bytes, OperatorError> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| OperatorError::Malformed("the request's body broke off.".to_owned()))?;
+        if let Ok(data) = frame.into_data() {
+            if bytes.len() + data.len() > MAX_ORDER_BYTES {
+                return Err(OperatorError::TooLong);
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}

@@ -1,0 +1,193 @@
+//! `POST /v1/purge`: what is held of a digest, a service or a repository is dropped, or declared stale.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::error::OperatorError;
+use crate::metrics::OperatorMetrics;
+use crate::service_table::{PurgeMode, StoreError};
+use crate::status::Status;
+use crate::version::Version;
+
+/// What is purged, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    what: What,
+    mode: PurgeMode,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum What {
+    /// A tarball in all its representations, or a blob: they are written alike.
+    Digest(TarballDigest, BlobDigest),
+    Service(ServiceName),
+    Repository(RepositoryName),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    digest: Option<String>,
+    service: Option<String>,
+    repository: Option<String>,
+    #[serde(default)]
+    soft: bool,
+}
+
+impl Order {
+    /// Reads the body of a request.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
+        let malformed = |why: String| OperatorError::Malformed(why);
+        let document: Document =
+            serde_json::from_slice(body).map_err(|error| malformed(format!("the body is no purge order: {error}.")))?;
+        let what = match (document.digest, document.service, document.repository) {
+            (Some(digest), None, None) => {
+                let wrong = |error| malformed(format!("`digest`: {error}."));
+                What::Digest(digest.parse().map_err(wrong)?, digest.parse().map_err(wrong)?)
+            }
+            (None, Some(name), None) => {
+                What::Service(name.parse().map_err(|error| malformed(format!("`service`: {error}.")))?)
+            }
+            (None, None, Some(name)) => {
+                What::Repository(name.parse().map_err(|error| malformed(format!("`repository`: {error}.")))?)
+            }
+            _ => {
+                let one = "name exactly one of `digest`, `service` and `repository`.";
+                return Err(malformed(one.to_owned()));
+            }
+        };
+        let mode = if document.soft { PurgeMode::Soft } else { PurgeMode::Hard };
+        Ok(Self { what, mode })
+    }
+
+    /// Does it, and says what was purged. Doing it again is no error. Blocks.
+    pub(super) fn carry_out(&self, status: &Status, metrics: &OperatorMetrics) -> Result<Value, OperatorError> {
+        let (kind, name) = match &self.what {
+            What::Digest(digest, _) => ("digest", digest.to_string()),
+            What::Service(service) => ("service", service.to_string()),
+            What::Repository(repository) => ("repository", repository.to_string()),
+        };
+        let mode = match self.mode {
+            PurgeMode::Soft => "soft",
+            PurgeMode::Hard => "hard",
+        };
+        let met = self.find(status).and_then(|met| {
+            met.services.iter().try_for_each(|service| status.lookup.purge(service, self.mode))?;
+            Ok(met)
+        });
+        let met = met.map_err(|error| {
+            tracing::error!(%error, kind, name, "a purge failed");
+            OperatorError::Failed
+        })?;
+        let blobs: Vec<BlobDigest> = met.blobs.into_iter().collect();
+        let purged = status.blobs.purge(&blobs, self.mode);
+        metrics.purged(kind, mode);
+        let services = met.services.len();
+        tracing::info!(
+            kind,
+            name,
+            mode,
+            services,
+            blobs = purged.blobs,
+            bytes = purged.bytes,
+            "an operator has purged what was held"
+        );
+        Ok(json!({
+            "kind": kind, "name": name, "mode": mode,
+            "services": services, "blobs": purged.blobs, "bytes": purged.bytes,
+        }))
+    }
+
+    /// What it is about.
+    fn find(&self, status: &Status) -> Result<Met, StoreError> {
+        let mut met = Met::default();
+        match &self.what {
+            What::Digest(tarball, blob) => {
+                met.blobs.insert(*blob);
+                let is_it = |version: &Version| version.descriptor().publication().digest == *tarball;
+                status.table.look_at_all(|_, entry| met.add(entry.version.iter().filter(|v| is_it(v))))?;
+                met.add(status.lookup.past_versions(|_, digest| digest == tarball).iter());
+            }
+            What::Service(service) => {
+                if let Some(entry) = status.table.look_at(service)? {
+                    met.services.insert(service.clone());
+                    met.add(entry.version.iter());
+                }
+                met.add(status.lookup.past_versions(|name, _| name == service).iter());
+            }
+            What::Repository(repository) => {
+                let is_of_it = |version: &Version| version.descriptor().publication().repository == *repository;
+                status.table.look_at_all(|service, entry| {
+                    if entry.version.as_ref().is_some_and(|version| is_of_it(version)) {
+                        met.services.insert(service.clone());
+                        met.add(entry.version.iter());
+                    }
+                })?;
+                let services = met.services.clone();
+                met.add(status.lookup.past_versions(|name, _| services.contains(name)).iter());
+            }
+        }
+        Ok(met)
+    }
+}
+
+/// What an order is about.
+#[derive(Default)]
+struct Met {
+    services: HashSet<ServiceName>,
+    blobs: HashSet<BlobDigest>,
+}
+
+impl Met {
+    fn add<'a>(&mut self, versions: impl Iterator<Item = &'a std::sync::Arc<Version>>) {
+        for version in versions {
+            self.blobs.extend(version.descriptor().representations().iter().map(|r| r.digest));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_order_names_one_thing() {
+        let digest = TarballDigest::of(b"tar").to_string();
+        let order = |text: &str| Order::parse(text.as_bytes());
+        assert_eq!(
+            order(r#"{"service": "shop-prod"}"#).unwrap(),
+            Order { what: What::Service("shop-prod".parse().unwrap()), mode: PurgeMode::Hard }
+        );
+        assert_eq!(
+            order(r#"{"repository": "shop", "soft": true}"#).unwrap(),
+            Order { what: What::Repository("shop".parse().unwrap()), mode: PurgeMode::Soft }
+        );
+        let of_digest = order(&format!(r#"{{"digest": "{digest}", "soft": false}}"#)).unwrap();
+        assert!(matches!(of_digest.what, What::Digest(tarball, _) if tarball.to_string() == digest));
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            r#"{"soft": true}"#,
+            r#"{"service": "a", "repository": "b"}"#,
+            r#"{"service": "A"}"#,
+            r#"{"digest": "b3-0"}"#,
+            r#"{"service": "a", "sofd": true}"#,
+            r#"{"service": "a"} more"#,
+        ] {
+            assert!(matches!(order(wrong), Err(OperatorError::Malformed(_))), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Order::parse(&body);
+        }
+    }
+}
