@@ -25,5 +25,7 @@ mod single_flight;
 mod status;
 mod version;
 
+#[cfg(fuzzing)]
+pub use blob_cache::fuzz_index;
 pub use config::Config;
 pub use edge::{Running, start};

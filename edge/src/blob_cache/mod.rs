@@ -36,6 +36,8 @@ use crate::service_table::PurgeMode;
 
 pub(crate) use decoders::Decoding;
 pub(crate) use fill::{FillError, Wanted};
+#[cfg(fuzzing)]
+pub use store::fuzz_index;
 pub(crate) use store::{Blob, Directory, DiskTrouble, HeldBlob, Holding, Purged};
 
 /// Blobs that are being fetched, or that wait for their turn, at a time.

@@ -1,10 +1,7 @@
 //! An edge before a test origin: real TLS, real QUIC, real disk. One module per subject.
 
-mod client;
-mod site;
-mod test_origin;
-
 mod access;
+mod client;
 mod collapse;
 mod conditions;
 mod damage;
@@ -19,11 +16,14 @@ mod gzip;
 mod headers;
 mod http_semantics;
 mod identity;
+mod mount;
 mod outage;
 mod past_disk;
 mod purge;
 mod readiness;
 mod reload;
 mod serving;
+mod site;
 mod startup;
 mod store;
+mod test_origin;

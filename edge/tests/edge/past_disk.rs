@@ -1,41 +1,17 @@
 //! A disk that takes nothing: whatever an origin can deliver is served, and nothing that is good is thrown away.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
 use tokio::sync::Semaphore;
 
+use crate::mount::Mount;
 use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::{Fault, Lists, Tarball};
 
 const PIECE: usize = 1 << 20;
-
-/// A file system of its own, until it is dropped.
-struct Mount(PathBuf);
-
-impl Mount {
-    /// `None` where nobody may mount: only root may, and not in every container.
-    fn tmpfs(at: &Path, options: &str) -> Option<Self> {
-        fs::create_dir_all(at).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Self(at.to_owned())),
-            other => {
-                eprintln!("SKIPPED: no file system can be mounted here ({other:?}); run as root to test full disks");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_is_gone_costs_nobody_an_answer() {

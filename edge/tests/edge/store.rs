@@ -1,10 +1,10 @@
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use crate::mount::Mount;
 use crate::site::{Site, ZSTD};
 use crate::test_origin::Tarball;
 
@@ -203,47 +203,24 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
 }
 
 /// A file system of its own with few inodes; gone when this is dropped.
-struct Tmpfs<'a>(&'a Path);
-
-impl<'a> Tmpfs<'a> {
-    fn mount(path: &'a Path) -> Option<Self> {
-        fs::create_dir_all(path).unwrap();
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m,nr_inodes=200", "tmpfs"]).arg(path).output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Self(path)),
-            other => {
-                println!("left out: a tmpfs cannot be mounted here: {other:?}");
-                None
-            }
-        }
+/// Leaves room for exactly one more file.
+fn fill(dir: &Path) {
+    let mut number = 0;
+    while fs::write(dir.join(format!("filler-{number}")), "").is_ok() {
+        number += 1;
     }
-
-    /// Leaves room for exactly one more file.
-    fn fill(&self) {
-        let mut number = 0;
-        while fs::write(self.0.join(format!("filler-{number}")), "").is_ok() {
-            number += 1;
-        }
-        fs::remove_file(self.0.join("filler-0")).unwrap();
-    }
-}
-
-impl Drop for Tmpfs<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
+    fs::remove_file(dir.join("filler-0")).unwrap();
 }
 
 #[tokio::test]
 async fn a_blob_that_finds_the_disk_full_in_the_end_is_served_and_the_disk_is_left_alone_for_a_while() {
     let mut site = Site::prepare().await;
     let dir = site.config.cache.dir.clone();
-    let Some(tmpfs) = Tmpfs::mount(&dir) else { return };
+    let Some(_mount) = Mount::tmpfs(&dir, "size=64m,nr_inodes=200") else { return };
     site.start_edge().await;
     let tarballs = publish(&site, 3, 400_000);
     // The file that takes the bytes finds a place, and the directory that it belongs in finds none.
-    tmpfs.fill();
+    fill(&dir);
     fetch(&site, &tarballs).await;
     let dropped = |reason| site.metric("weir_edge_cache_write_dropped_total", &[("reason", reason)]);
     assert_eq!((dropped("no_space"), dropped("paused")), (1.0, 2.0));

@@ -30,6 +30,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("token", access::token),
     ("access_list", access::access_list),
     ("access_files", access::access_files),
+    ("cache_index", weir_edge::fuzz_index),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

@@ -9,17 +9,10 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::scrape::Metrics;
 use weir_shared::digest::BlobDigest;
 
-use crate::site::{Client, Plan, Site, header};
+use crate::site::{Client, Plan, Site, header, noise};
 
 const CLIENTS: usize = 50;
 const MEGABYTES: usize = 64;
-
-/// Bytes that no compressor makes smaller, the same in every run.
-fn noise(length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    blake3::Hasher::new().update(b"noise").finalize_xof().fill(&mut bytes);
-    bytes
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_first_requests_of_64_mb_are_one_and_killing_the_first_client_disturbs_nobody() -> anyhow::Result<()> {

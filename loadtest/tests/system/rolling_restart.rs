@@ -13,7 +13,7 @@ use weir_loadtest::processes::{Node, free_address, until};
 use weir_loadtest::scrape::Metrics;
 use weir_shared::digest::BlobDigest;
 
-use crate::site::{Client, Plan, Site, header};
+use crate::site::{Client, Plan, Site, header, noise};
 
 const TARBALL: &str = "/v1/services/shop-prod/tarball";
 const CLIENTS: usize = 8;
@@ -25,12 +25,6 @@ struct Done {
     polls: AtomicU64,
     downloads: AtomicU64,
     moved: AtomicU64,
-}
-
-fn noise(length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    blake3::Hasher::new().update(b"rolling").finalize_xof().fill(&mut bytes);
-    bytes
 }
 
 /// A client as the agents are: it stays with one edge, and goes to the other when it is not let in. Anything else that

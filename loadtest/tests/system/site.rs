@@ -311,3 +311,10 @@ impl Client {
 pub(crate) fn header<'a, B>(response: &'a Response<B>, name: &str) -> &'a str {
     response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
 }
+
+/// Bytes that no compressor makes smaller, the same in every run.
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(b"noise").finalize_xof().fill(&mut bytes);
+    bytes
+}

@@ -16,7 +16,7 @@ use weir_loadtest::slow_reader::SlowReader;
 use weir_shared::digest::BlobDigest;
 use weir_shared::process::tls;
 
-use crate::site::{Plan, Site, header};
+use crate::site::{Plan, Site, header, noise};
 
 /// How many of them come over each version of HTTP.
 const READERS: [(Version, usize); 3] = [(Version::Http1, 600), (Version::Http2, 1000), (Version::Http3, 400)];
@@ -30,12 +30,6 @@ const MAX_KIB_BESIDES: u64 = 512 << 10;
 
 const TARBALL: &str = "/v1/services/shop-prod/tarball";
 const MEGABYTES: usize = 32;
-
-fn noise(length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    blake3::Hasher::new().update(b"slow").finalize_xof().fill(&mut bytes);
-    bytes
-}
 
 /// The memory of a process that is its own, in KiB.
 fn resident_kib(pid: u32) -> anyhow::Result<u64> {

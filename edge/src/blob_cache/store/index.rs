@@ -215,6 +215,28 @@ impl Index {
     }
 }
 
+/// Reads bytes as a log, and as rows whose checksum is right whatever else they say.
+///
+/// # Panics
+/// When a log says more than its rows can, or a row that is read is not written back as it was.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    let log = [&header()[..], bytes].concat();
+    let (blobs, found) = parse(&log);
+    assert!(blobs.len() <= bytes.len() / ROW);
+    assert!(found == Found::Damaged || bytes.len() % ROW == 0);
+    parse(bytes);
+    for part in bytes.as_chunks::<{ ROW - 4 }>().0 {
+        let mut row = [0; ROW];
+        row[..ROW - 4].copy_from_slice(part);
+        let sum = checksum(&row);
+        row[ROW - 4..].copy_from_slice(&sum);
+        let Some(read) = Row::decode(&row) else { continue };
+        // One byte of a row says nothing, and neither does what stands behind the name of a blob that is gone.
+        assert_eq!(Row::decode(&read.encode()), Some(read));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::eviction::{Limits, Policy};

@@ -43,6 +43,8 @@ use crate::metrics::{CacheMetrics, Dropped, Tier, VerifiedAt, WriteDropped};
 pub(crate) use blob::Blob;
 pub(crate) use directory::Directory;
 pub(crate) use disk_trouble::DiskTrouble;
+#[cfg(fuzzing)]
+pub use index::fuzz as fuzz_index;
 pub(super) use room::Room;
 pub(super) use upkeep::{finish, start, stop};
 
