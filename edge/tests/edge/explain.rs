@@ -35,6 +35,7 @@ async fn what_is_held_is_explained_and_nothing_is_changed_by_it() {
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[ZSTD]).await;
     client.head(&format!("/v1/services/shop/tarballs/{}", past.digest()), &[ZSTD]).await;
+    site.settled().await;
     let before = site.origin.asked("service").len();
     a_moment().await;
     let held = explained(&site, "service=shop").await;
@@ -83,6 +84,7 @@ async fn the_command_line_explains_and_purges() {
     site.start_edge().await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 5000));
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
     let admin = format!("https://{}", site.edge().admin_address().unwrap());
     let ca = site.pki().join("ca.pem");
     let at = ["--admin", admin.as_str(), "--ca", ca.to_str().unwrap()];

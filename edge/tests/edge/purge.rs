@@ -68,6 +68,7 @@ async fn a_hard_purge_of_a_service_drops_it_and_asks_again_and_never_goes_back()
     client.get(TARBALL, &[ZSTD]).await;
     let past_path = format!("/v1/services/shop/tarballs/{}", past.digest());
     client.get(&past_path, &[ZSTD]).await;
+    site.settled().await;
     let bytes = (past.zstd.len() + current.zstd.len()) as u64;
     let order = r#"{"service": "shop"}"#;
     assert_eq!(counts(&purge(&site, order).await), [1, 2, bytes]);
@@ -101,6 +102,7 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
     site.origin.publish("shop", 7, 1, &tarball);
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
     let file = site.blob_files().remove(0);
     let mut bytes = fs::read(&file).unwrap();
     bytes[20_000] ^= 1;
@@ -130,6 +132,7 @@ async fn a_digest_and_a_repository_can_be_purged() {
         site.origin.publish(&format!("s{number}"), 7, 1, tarball);
         client.get(&path(number), &[ZSTD]).await;
     }
+    site.settled().await;
     let size = |number: usize| tarballs[number].zstd.len() as u64;
     let of = |digest: String| format!(r#"{{"digest": "{digest}"}}"#);
     assert_eq!(counts(&purge(&site, &of(tarballs[0].digest().to_string())).await), [0, 1, size(0)]);

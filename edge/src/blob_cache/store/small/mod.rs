@@ -151,7 +151,6 @@ impl Small {
         is_right
     }
 
-    /// Forgets a blob.
     /// Whether a blob is held. Of one on disk another may have the same short name.
     pub(super) fn holds(&self, digest: &BlobDigest) -> bool {
         self.cache.contains(&Name(*digest))
@@ -164,6 +163,7 @@ impl Small {
         held.map(|(bytes, _)| bytes.len() as u64)
     }
 
+    /// Forgets a blob.
     pub(super) fn remove(&self, digest: &BlobDigest) {
         self.cache.remove(&Name(*digest));
     }
