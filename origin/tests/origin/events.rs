@@ -78,6 +78,8 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let mut reader = Reader::of(&client, &node, &format!("?since={cursor}")).await;
     assert_eq!(reader.descriptor().await.0.revision(), 2, "what was missed, and nothing else");
     assert_eq!(reader.descriptor().await.0.bytes(), node.descriptor().await.bytes());
+    // Who may read is told at the beginning of each stream.
+    assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
     assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
     assert_eq!(node.metric("weir_origin_event_snapshots_total{why=\"no_cursor\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 4.0);
@@ -94,7 +96,7 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
     let tombstone = loop {
         match reader.next().await.unwrap().kind {
-            EventKind::Descriptor(_) => {}
+            EventKind::Descriptor(_) | EventKind::Access(_) => {}
             kind => break kind,
         }
     };
