@@ -95,7 +95,6 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     ] {
         metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
-    // Nobody decides yet who may read.
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events);

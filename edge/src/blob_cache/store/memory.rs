@@ -59,7 +59,7 @@ impl Memory {
         wanted.then(|| Coming { memory: self, digest })
     }
 
-    /// Forgets a blob.
+    /// Forgets a blob, and gives its size; `None` when it was not here.
     pub(super) fn remove(&self, digest: &BlobDigest) -> Option<u64> {
         let gone = {
             let mut held = self.held();
