@@ -30,7 +30,7 @@ async fn what_fails_over_http2_is_reset_alone_too() {
     let asked = |path| ask(sender.clone(), path);
     let (first, panic, failing, last) = tokio::join!(asked("/"), asked("/panic"), asked("/failing"), asked("/"));
     assert_eq!(first.unwrap(), "well");
-    assert!(panic.is_err() && failing.is_err());
+    assert!(panic.is_err() && failing.is_err() && asked("/panic-at-once").await.is_err());
     assert_eq!(last.unwrap(), "well");
     site.gate.open(1);
     assert_eq!(waiting.await.unwrap().unwrap(), "waited");

@@ -75,11 +75,18 @@ struct Answers {
 }
 
 impl Handler for Answers {
+    fn at_once(&self, request: &Request<RequestBody>, _: &Peer) -> Option<Response<Body>> {
+        match request.uri().path() {
+            "/" => Some(Response::new(Body::from(b"well".to_vec()))),
+            "/big" => Some(Response::new(Body::from(self.big.clone()))),
+            "/panic-at-once" => panic!("as the test wants it"),
+            _ => None,
+        }
+    }
+
     async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
         let first = || stream::iter([Ok(Frame::data(Bytes::from_static(b"half")))]);
         let body = match request.uri().path() {
-            "/" => Body::from(b"well".to_vec()),
-            "/big" => Body::from(self.big.clone()),
             "/wait" => {
                 self.gate.all.fetch_add(1, Ordering::Relaxed);
                 self.gate.begun.add_permits(1);

@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_shared::process::serve::{QuicOptions, TcpOptions};
 
 use crate::http2::{
-    CONTINUATION, DATA, END_HEADERS, HEADERS, Http2Peer, INITIAL_WINDOW_SIZE, RST_STREAM, SETTINGS, frame, request,
-    section,
+    CONTINUATION, DATA, END_HEADERS, HEADERS, Http2Peer, INITIAL_WINDOW_SIZE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+    frame, request, section,
 };
 use crate::peer::{Peer, Reply, answer};
 use crate::site::{PATIENCE, Site};
@@ -103,6 +103,30 @@ async fn an_answer_that_is_not_taken_over_http_2() {
         site.gate.open(1);
         assert_eq!(peer.next(DATA).await.unwrap().payload, b"waited");
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_taken_slowly_but_steadily_is_not_cut() {
+    let site = hasty();
+    for path in ["/big", "/parts"] {
+        let mut peer = Http2Peer::connect(&site, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+        peer.send(&request("GET", path, 1)).await;
+        let mut taken = 0;
+        for _ in 0..12 {
+            tokio::time::sleep(SOON / 4).await;
+            peer.send(&frame(WINDOW_UPDATE, 0, 1, &1000u32.to_be_bytes())).await;
+            taken += peer.next(DATA).await.unwrap().payload.len();
+        }
+        assert_eq!(taken, 12_000);
+        // All the rest at once.
+        for stream in [0, 1] {
+            peer.send(&frame(WINDOW_UPDATE, 0, stream, &(1u32 << 30).to_be_bytes())).await;
+        }
+        while taken < crate::site::BIG {
+            taken += peer.next(DATA).await.unwrap().payload.len();
+        }
+    }
+    assert_eq!(site.metric("weir_http_stalled_total", "h2"), 0);
 }
 
 #[tokio::test]

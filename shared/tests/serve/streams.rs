@@ -16,7 +16,7 @@ async fn what_fails_is_reset_alone_and_never_ends_cleanly() {
     let (peer, _control) = Peer::polite(&site).await;
     let (_sender, waiting) = peer.begin(&get("/wait")).await;
     site.gate.reached(1).await;
-    for path in ["/failing", "/panic"] {
+    for path in ["/failing", "/panic", "/panic-at-once"] {
         assert_eq!(peer.ask(&get(path)).await, Err(INTERNAL_ERROR), "{path}");
     }
     site.gate.open(1);

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use h2::RecvStream;
 use http::{header, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -88,8 +89,10 @@ pub(super) fn add_length(head: &mut response::Parts, body: &Body) {
 pub enum RequestBody {
     /// Nothing.
     Empty,
-    /// As it comes over HTTP/1.1 or 2.
-    Incoming(Incoming),
+    /// As it comes over HTTP/1.1.
+    Http1(Incoming),
+    /// As it comes over HTTP/2.
+    Http2(RecvStream),
 }
 
 impl HttpBody for RequestBody {
@@ -99,21 +102,31 @@ impl HttpBody for RequestBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
-            RequestBody::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            RequestBody::Http1(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            RequestBody::Http2(stream) => stream.poll_data(cx).map(|part| {
+                part.map(|data| {
+                    let data = data?;
+                    // The client may send as much again.
+                    stream.flow_control().release_capacity(data.len())?;
+                    Ok(Frame::data(data))
+                })
+            }),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
-            RequestBody::Incoming(incoming) => incoming.is_end_stream(),
+            RequestBody::Http1(incoming) => incoming.is_end_stream(),
+            RequestBody::Http2(stream) => stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
-            RequestBody::Incoming(incoming) => incoming.size_hint(),
+            RequestBody::Http1(incoming) => incoming.size_hint(),
+            RequestBody::Http2(_) => SizeHint::default(),
         }
     }
 }

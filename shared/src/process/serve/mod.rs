@@ -7,14 +7,14 @@
 mod answer_counts;
 mod body;
 mod connection_metrics;
+mod date;
+mod http2;
 mod http3;
-mod impatient;
 mod lingering;
 mod metrics;
+mod outgoing;
 mod quic_metrics;
 mod server_tls;
-mod stalled;
-mod streams;
 mod tcp;
 
 use std::future::Future;
@@ -71,6 +71,12 @@ fn too_long<B>(request: &Request<B>) -> Option<Problem> {
 /// The response's headers hold no hop-by-hop fields. `Date`, and `Content-Length` where the body knows its length, are
 /// added by whoever serves. For HEAD the body is dropped; a handler that sends none for it sets the length itself.
 pub trait Handler: Clone + Send + Sync + 'static {
+    /// Answers a request for which nobody need be asked or waited for: it has no I/O, and no future. What gives `None` goes
+    /// to [`Handler::handle`].
+    fn at_once(&self, _request: &Request<RequestBody>, _peer: &Peer) -> Option<Response<Body>> {
+        None
+    }
+
     /// Answers one request. May be dropped at any await when the client goes away.
     fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> impl Future<Output = Response<Body>> + Send;
 }

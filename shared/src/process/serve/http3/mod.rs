@@ -11,7 +11,6 @@ mod admission;
 mod connection;
 mod control;
 mod control_frames;
-mod date;
 mod error;
 mod frame;
 #[cfg(fuzzing)]

@@ -12,8 +12,7 @@ use quinn::{RecvStream, SendStream};
 
 use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
-use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, too_long};
-use super::date;
+use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, too_long};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head;
@@ -82,7 +81,11 @@ async fn respond<H: Handler>(
             let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
             let response = match too_long(&request) {
-                None => context.handler.handle(request, context.peer.clone()).await,
+                None => match context.handler.at_once(&request, &context.peer) {
+                    Some(response) => response,
+                    // Apart: what waits is large.
+                    None => Box::pin(context.handler.handle(request, context.peer.clone())).await,
+                },
                 Some(problem) => problem.into_response(),
             };
             (method, response)
