@@ -8,19 +8,30 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Re
 use weir_shared::event::EventKind;
 use weir_shared::process::metric_families::MetricFamilies;
 
-use crate::blob_cache::DiskTrouble;
-use crate::blob_cache::Holding;
+use crate::blob_cache::{DiskTrouble, Holding, Source};
 
 /// What the agents' side counts.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiMetrics {
     requests: IntCounterVec,
-    /// Of `requests`, the polls that are answered from memory: looked up once, because nothing is asked for more often.
+    /// Of `requests`, the polls and the fetches that find everything at hand: looked up once, because nothing is asked for
+    /// more often.
     unchanged: IntCounter,
-    served: IntCounterVec,
-    sent_bytes: IntCounterVec,
+    full: IntCounter,
+    /// In the order of [`SOURCES`].
+    served: [Served; SOURCES.len()],
     served_staleness: Histogram,
     publication_age: Histogram,
+}
+
+/// Where the bytes of a body come from: values of a label.
+const SOURCES: [&str; 3] = ["memory", "disk", "origin"];
+
+/// Bodies from one source, and their bytes.
+#[derive(Debug, Clone)]
+struct Served {
+    bodies: IntCounter,
+    bytes: IntCounter,
 }
 
 /// What the service table counts.
@@ -91,8 +102,8 @@ pub(crate) struct CacheMetrics {
     evicted_bytes: IntCounterVec,
     evicted_idle: Histogram,
     pub(crate) memory_evictions: IntCounter,
-    hits: IntCounterVec,
-    hit_bytes: IntCounterVec,
+    /// In the order of [`Tier`].
+    hits: [Hits; TIERS.len()],
     writes_dropped: IntCounterVec,
     scrubbed_blobs: IntCounterVec,
     pub(crate) scrubbed_bytes: IntCounter,
@@ -124,6 +135,16 @@ pub(crate) enum Tier {
     Small,
     /// In a file of its own.
     File,
+}
+
+/// The tiers, as values of a label.
+const TIERS: [&str; 3] = ["memory", "small", "file"];
+
+/// Blobs that were found in one tier, and their bytes.
+#[derive(Debug, Clone)]
+struct Hits {
+    blobs: IntCounter,
+    bytes: IntCounter,
 }
 
 /// Why a blob that was fetched was not kept.
@@ -211,20 +232,25 @@ impl Metrics {
             "Requests of agents, by what was asked for, what the cache did and the status of the answer.",
             &["route", "method", "cache", "status"],
         )?;
+        let served = family.counters(
+            "weir_edge_tarballs_served_total",
+            "Bodies of tarballs that were begun, by where their bytes came from.",
+            &["tier"],
+        )?;
+        let sent_bytes = family.counters(
+            "weir_edge_sent_bytes_total",
+            "Bytes of tarballs handed to agents, by where they came from.",
+            &["tier"],
+        )?;
         Ok(Self {
             api: ApiMetrics {
                 unchanged: requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
+                full: requests.with_label_values(&["tarball", "GET", "hit", "200"]),
                 requests,
-                served: family.counters(
-                    "weir_edge_tarballs_served_total",
-                    "Bodies of tarballs that were begun, by where their bytes came from.",
-                    &["tier"],
-                )?,
-                sent_bytes: family.counters(
-                    "weir_edge_sent_bytes_total",
-                    "Bytes of tarballs handed to agents, by where they came from.",
-                    &["tier"],
-                )?,
+                served: SOURCES.map(|source| Served {
+                    bodies: served.with_label_values(&[source]),
+                    bytes: sent_bytes.with_label_values(&[source]),
+                }),
                 publication_age: family.histogram(
                     "weir_edge_served_publication_age_seconds",
                     "How long before a body was sent its version had been published.",
@@ -369,6 +395,12 @@ impl FollowerMetrics {
 
 impl CacheMetrics {
     fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
+        let hits = family.counters("weir_edge_cache_hits_total", "Blobs found in the cache, by where.", &["tier"])?;
+        let hit_bytes = family.counters(
+            "weir_edge_cache_hit_bytes_total",
+            "Bytes of the blobs that were found in the cache, by where.",
+            &["tier"],
+        )?;
         Ok(Self {
             fills: family.counters(
                 "weir_edge_fills_total",
@@ -442,12 +474,10 @@ impl CacheMetrics {
                 "weir_edge_cache_memory_evictions_total",
                 "Blobs dropped from memory for want of room; they are still on disk.",
             )?,
-            hits: family.counters("weir_edge_cache_hits_total", "Blobs found in the cache, by where.", &["tier"])?,
-            hit_bytes: family.counters(
-                "weir_edge_cache_hit_bytes_total",
-                "Bytes of the blobs that were found in the cache, by where.",
-                &["tier"],
-            )?,
+            hits: TIERS.map(|tier| Hits {
+                blobs: hits.with_label_values(&[tier]),
+                bytes: hit_bytes.with_label_values(&[tier]),
+            }),
             writes_dropped: family.counters(
                 "weir_edge_cache_write_dropped_total",
                 "Blobs that were fetched and served and could not be kept, by the reason.",
@@ -518,13 +548,9 @@ impl CacheMetrics {
     }
 
     pub(crate) fn hit(&self, tier: Tier, bytes: u64) {
-        let tier = match tier {
-            Tier::Memory => "memory",
-            Tier::Small => "small",
-            Tier::File => "file",
-        };
-        self.hits.with_label_values(&[tier]).inc();
-        self.hit_bytes.with_label_values(&[tier]).inc_by(bytes);
+        let hits = &self.hits[tier as usize];
+        hits.blobs.inc();
+        hits.bytes.inc_by(bytes);
     }
 
     pub(crate) fn write_dropped(&self, why: WriteDropped) {
@@ -611,15 +637,21 @@ impl ApiMetrics {
         };
         match (route, method, cache, status) {
             ("tarball", "HEAD", "hit", http::StatusCode::NOT_MODIFIED) => self.unchanged.inc(),
+            ("tarball", "GET", "hit", http::StatusCode::OK) => self.full.inc(),
             _ => self.requests.with_label_values(&[route, method, cache, status.as_str()]).inc(),
         }
     }
 
     /// A body is begun; what counts its bytes.
-    pub(crate) fn served(&self, tier: &'static str, published_ago: Duration) -> IntCounter {
-        self.served.with_label_values(&[tier]).inc();
+    pub(crate) fn served(&self, source: Source, published_ago: Duration) -> &IntCounter {
+        let served = &self.served[match source {
+            Source::Memory => 0,
+            Source::Disk => 1,
+            Source::Origin { .. } => 2,
+        }];
+        served.bodies.inc();
         self.publication_age.observe(published_ago.as_secs_f64());
-        self.sent_bytes.with_label_values(&[tier])
+        &served.bytes
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {

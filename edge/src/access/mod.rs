@@ -116,21 +116,25 @@ impl Access {
         self.inner.rules.needs_credentials
     }
 
-    /// Decides about a request for a service; or, without one, for what is no service's.
+    /// Decides about a request for a service; or, without one, for what is no service's. Counts nothing: [`Access::note`]
+    /// does, once for each answer.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
         let inner = &*self.inner;
-        let decision = if inner.rules.needs_credentials {
+        if inner.rules.needs_credentials {
             let standing = inner.standing();
             let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
             decision::decide(&inner.rules, &standing, &credential, peer.identity.as_ref(), service, now)
         } else {
             Decision::OPEN
-        };
-        inner.metrics.decided(decision);
+        }
+    }
+
+    /// An answer was given as was decided.
+    pub(crate) fn note(&self, decision: Decision, peer: &Peer) {
+        self.inner.metrics.decided(decision);
         if let Decision::Unauthorized(refusal) = decision {
             tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a reader was turned away");
         }
-        decision
     }
 
     /// Takes what each origin says of keys and denials, until the drain. `told`: the last JSON of each, in the order of

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use weir_shared::cache_status::CacheStatus;
-use weir_shared::name::NodeName;
+use weir_shared::name::{NodeName, ServiceName};
 use weir_shared::process::serve::{Body, Handler, Peer, RequestBody};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::route::Route;
@@ -50,13 +50,41 @@ struct Inner {
     drain: Drain,
 }
 
-/// Whether the reader may see the service that it asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sight {
-    /// It may.
-    Seen,
-    /// It may not: for this reader there is no such service.
-    Unseen,
+/// What an agent may ask for.
+enum Target {
+    Descriptor(ServiceName),
+    Tarball(Which),
+}
+
+impl Target {
+    fn of(request: &Request<RequestBody>, route: Route) -> Result<Self, ApiError> {
+        let target = match route {
+            Route::Service(service) => Target::Descriptor(service),
+            Route::Tarball(service) => Target::Tarball(Which::Current(service)),
+            Route::TarballVersion(service, digest) => Target::Tarball(Which::Version(service, digest)),
+            // These are an origin's.
+            Route::Version(..) | Route::Gzip(..) | Route::Blob(_) | Route::Pieces(_) | Route::Events => {
+                return Err(ApiError::NoSuchPath);
+            }
+        };
+        only_reading(request).map(|()| target)
+    }
+
+    /// For a reader who may not see it there is no such thing.
+    fn absent(self) -> ApiError {
+        match self {
+            Target::Descriptor(service) => Which::Current(service).absent(),
+            Target::Tarball(which) => which.absent(),
+        }
+    }
+}
+
+/// What was decided about a request before it was looked at closely.
+#[derive(Clone, Copy)]
+struct Admission {
+    /// Its route: the value of a metric's label.
+    label: &'static str,
+    decision: Decision,
 }
 
 /// A response, and what the cache did for it.
@@ -92,31 +120,26 @@ impl AgentApi {
 }
 
 impl Handler for AgentApi {
+    fn at_once(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
+        let api = &*self.inner;
+        let (admission, target) = api.admit(request, peer);
+        let answered = match target {
+            Ok(Target::Tarball(which)) => Ok(api.tarball_at_once(request, &which)?),
+            Ok(Target::Descriptor(_)) => return None,
+            Err(error) => Err(error),
+        };
+        Some(api.finish(request, peer, admission, answered))
+    }
+
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.inner;
-        let route = Route::parse(request.uri().path());
-        let label = route.as_ref().map_or("unknown", Route::label);
-        // Before anything is looked up, and before anything is said of the path.
-        let service = route.as_ref().ok().and_then(Route::service);
-        let answered = match (api.access.decide(request.headers(), &peer, service), route) {
-            (Decision::Unauthorized(refusal), _) => Err(ApiError::Unauthorized(refusal)),
-            (_, Err(error)) => Err(error.into()),
-            (Decision::Allowed(_), Ok(route)) => api.answer(&request, route, Sight::Seen).await,
-            (Decision::Unseen, Ok(route)) => api.answer(&request, route, Sight::Unseen).await,
+        let (admission, target) = api.admit(&request, &peer);
+        let answered = match target {
+            Ok(Target::Tarball(which)) => api.tarball(&request, &which).await,
+            Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
+            Err(error) => Err(error),
         };
-        let (mut response, cache) = match answered {
-            Ok(Answer { response, status }) => {
-                if let CacheStatus::Hit { stale_for: 1.. } = status {
-                    api.metrics.served_stale(stale_seconds(&status));
-                }
-                (response, status.as_str())
-            }
-            Err(error) => (error.into_response(), "error"),
-        };
-        timing::write(&mut response, cache);
-        api.metrics.answered(label, request.method(), cache, response.status());
-        api.alternative(request.version(), &mut response);
-        response
+        api.finish(&request, &peer, admission, answered)
     }
 }
 
@@ -128,27 +151,46 @@ fn stale_seconds(status: &CacheStatus) -> u64 {
 }
 
 impl Inner {
-    async fn answer(&self, request: &Request<RequestBody>, route: Route, sight: Sight) -> Result<Answer, ApiError> {
-        let which = match route {
-            Route::Service(service) => {
-                only_reading(request)?;
-                if sight == Sight::Unseen {
-                    return Err(Which::Current(service).absent());
-                }
-                return Box::pin(self.descriptor(request, &service)).await;
-            }
-            Route::Tarball(service) => Which::Current(service),
-            Route::TarballVersion(service, digest) => Which::Version(service, digest),
-            // These are an origin's.
-            Route::Version(..) | Route::Gzip(..) | Route::Blob(_) | Route::Pieces(_) | Route::Events => {
-                return Err(ApiError::NoSuchPath);
-            }
+    /// What is asked for, if the reader may ask for it. Before anything is looked up, and before anything is said of the
+    /// path.
+    fn admit(&self, request: &Request<RequestBody>, peer: &Peer) -> (Admission, Result<Target, ApiError>) {
+        let route = Route::parse(request.uri().path());
+        let label = route.as_ref().map_or("unknown", Route::label);
+        let service = route.as_ref().ok().and_then(Route::service);
+        let decision = self.access.decide(request.headers(), peer, service);
+        let target = match decision {
+            Decision::Unauthorized(refusal) => Err(ApiError::Unauthorized(refusal)),
+            Decision::Allowed(_) => route.map_err(ApiError::from).and_then(|route| Target::of(request, route)),
+            Decision::Unseen => route
+                .map_err(ApiError::from)
+                .and_then(|route| Target::of(request, route))
+                .and_then(|target| Err(target.absent())),
         };
-        only_reading(request)?;
-        if sight == Sight::Unseen {
-            return Err(which.absent());
-        }
-        self.tarball(request, &which).await
+        (Admission { label, decision }, target)
+    }
+
+    /// The response of an answer, counted.
+    fn finish(
+        &self,
+        request: &Request<RequestBody>,
+        peer: &Peer,
+        admission: Admission,
+        answered: Result<Answer, ApiError>,
+    ) -> Response<Body> {
+        self.access.note(admission.decision, peer);
+        let (mut response, cache) = match answered {
+            Ok(Answer { response, status }) => {
+                if let CacheStatus::Hit { stale_for: 1.. } = status {
+                    self.metrics.served_stale(stale_seconds(&status));
+                }
+                (response, status.as_str())
+            }
+            Err(error) => (error.into_response(), "error"),
+        };
+        timing::write(&mut response, cache);
+        self.metrics.answered(admission.label, request.method(), cache, response.status());
+        self.alternative(request.version(), &mut response);
+        response
     }
 
     /// Tells who came over TCP where HTTP/3 is; in a drain, that it is there no longer.

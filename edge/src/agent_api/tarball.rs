@@ -53,31 +53,36 @@ impl Which {
 }
 
 impl Inner {
-    pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
-        match self.at_once(request, which) {
-            Some(answer) => Ok(answer),
-            // Apart, because what may have to wait is large, and a poll would carry it about for nothing.
-            None => Box::pin(self.in_time(request, which)).await,
-        }
-    }
-
-    /// The answer to a poll of what is held and fresh: without I/O, without waiting.
-    fn at_once(&self, request: &Request<RequestBody>, which: &Which) -> Option<Answer> {
+    /// The answer to a poll of what is held and fresh, or to a fetch of what lies in memory besides: without I/O, without
+    /// waiting.
+    pub(super) fn tarball_at_once(&self, request: &Request<RequestBody>, which: &Which) -> Option<Answer> {
         let Which::Current(service) = which else { return None };
+        if is_forced(request) {
+            return None;
+        }
         let found = self.lookup.at_once(service)?;
         let Ok((form, decision)) = select(request, &found, which, None) else { return None };
-        match decision {
-            Decision::NotModified(tag) => Some(self.not_modified(&found, which, tag)),
+        let part = match decision {
+            Decision::NotModified(tag) => return Some(self.not_modified(&found, which, tag)),
             // Something better may not be made yet.
-            Decision::Full if form.encoding == Encoding::Identity && awaits_gzip(request, &found) => None,
-            Decision::Full if request.method() == Method::HEAD => {
-                Some(self.whole(&found, which, &form, found.status, Body::Empty))
-            }
-            _ => None,
+            Decision::Full if form.encoding == Encoding::Identity && awaits_gzip(request, &found) => return None,
+            Decision::Full => None,
+            Decision::Part(part) => Some(part),
+            Decision::PreconditionFailed | Decision::Unsatisfiable => return None,
+        };
+        if request.method() == Method::HEAD {
+            return Some(self.whole(&found, which, &form, found.status, Body::Empty));
         }
+        if form.is_decoded() {
+            return None;
+        }
+        let obtained = self.blobs.at_hand(&form.stored.digest, form.stored.size)?;
+        found.was_read(form.stored.encoding);
+        self.sent(&found, which, &form, part, obtained).ok()
     }
 
-    async fn in_time(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
+    /// The answer to what may have to wait.
+    pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
         let begun = Instant::now();
         let mut found = self.find(which, demand(request)).await?;
         let version = begun.elapsed();
@@ -108,7 +113,7 @@ impl Inner {
             let first = part.as_ref().map_or(0, |part| part.start);
             match self.blobs.get(wanted, first, is_forced(request)).await {
                 Ok(obtained) => {
-                    self.lookup.was_read(which.service(), form.stored.encoding);
+                    found.was_read(form.stored.encoding);
                     let waited = Waited { version, blob: Some(begun.elapsed().saturating_sub(version)) };
                     return Ok(self.sent(&found, which, &form, part, obtained)?.after(waited));
                 }
@@ -166,13 +171,13 @@ impl Inner {
         let published_at = found.version.descriptor().publication().published_at;
         // A clock that is behind the origin's makes nothing older than it is.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
-        let sent = self.metrics.served(obtained.source.tier(), published_ago);
+        let sent = self.metrics.served(obtained.source, published_ago);
         if let Some(decoding) = decoding {
-            let body = obtained.decoded(form.stored.size, form.length, decoding, sent);
+            let body = obtained.decoded(form.stored.size, form.length, decoding, sent.clone());
             return Ok(self.whole(found, which, form, status, Body::stream(body)));
         }
         let range = part.clone().unwrap_or(0..form.length);
-        let body = Body::stream(obtained.stored(range, sent));
+        let body = obtained.stored(range, sent);
         let mut answer = self.whole(found, which, form, status, body);
         if let Some(part) = part {
             *answer.response.status_mut() = StatusCode::PARTIAL_CONTENT;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
+use weir_shared::process::serve::Body;
 use weir_shared::process::shutdown::Drain;
 
 use self::decoders::Decoders;
@@ -100,17 +101,6 @@ pub(crate) struct Use {
     being_fetched: usize,
 }
 
-impl Source {
-    /// Where the bytes came from: the value of a metric's label.
-    pub(crate) fn tier(self) -> &'static str {
-        match self {
-            Source::Memory => "memory",
-            Source::Disk => "disk",
-            Source::Origin { .. } => "origin",
-        }
-    }
-}
-
 impl BlobCache {
     /// The cache over a directory, with the bounds of `config`; what lies there is taken up. Blocks.
     ///
@@ -144,6 +134,11 @@ impl BlobCache {
         let wait = config.fill_wait;
         let inner = Inner { store, filler, running, past_disk: past_disk.into(), decoders, wait };
         Ok(Self { inner: inner.into() })
+    }
+
+    /// A blob that lies in memory: without I/O, without waiting.
+    pub(crate) fn at_hand(&self, digest: &BlobDigest, size: u64) -> Option<Obtained> {
+        self.inner.store.at_hand(digest, size).map(|bytes| Obtained::held(Blob::Memory(bytes)))
     }
 
     /// A blob from the byte `first` on: verified since this process began, or, with `verify_again`, since this was
@@ -250,12 +245,15 @@ impl Obtained {
     }
 
     /// Part of the blob, as it is stored; it begins with the byte that was asked for.
-    pub(crate) fn stored(self, part: Range<u64>, sent: IntCounter) -> BlobBody {
-        let length = part.end - part.start;
-        match self.content {
-            Content::Held(blob) => reader::stored(&blob, part, sent),
-            other => reader::stored_chunks(other.chunks(part, CHUNK), length, sent),
+    pub(crate) fn stored(self, part: Range<u64>, sent: &IntCounter) -> Body {
+        if let Content::Held(Blob::Memory(bytes)) = &self.content
+            && let Some(bytes) = reader::slice(bytes, &part)
+        {
+            sent.inc_by(bytes.len() as u64);
+            return Body::Full(bytes);
         }
+        let length = part.end - part.start;
+        Body::stream(reader::stored_chunks(self.content.chunks(part, CHUNK), length, sent.clone()))
     }
 
     /// The whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with

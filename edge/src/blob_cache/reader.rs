@@ -26,7 +26,7 @@ use super::decoders::Decoding;
 use super::store::Blob;
 
 /// Bytes that are read at a time of what is sent as it is stored.
-pub(super) const CHUNK: u64 = 256 << 10;
+pub(super) const CHUNK: u64 = 128 << 10;
 
 /// Bytes that are read at a time to be decoded, and that are decoded at a time: an async worker is not held for longer
 /// than they take.
@@ -36,7 +36,8 @@ pub(super) const DECODED_CHUNK: u64 = 64 << 10;
 pub(super) const MAX_WINDOW_LOG: u32 = 23;
 
 /// Part of a blob, as it is stored.
-pub(crate) fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
+#[cfg(test)]
+fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
     let left = part.end - part.start;
     BlobBody { source: Source::Stored(chunks(blob, part, CHUNK)), left, sent }
 }
@@ -148,12 +149,16 @@ pub(super) fn chunks(blob: &Blob, part: Range<u64>, size: u64) -> Chunks {
     match blob {
         Blob::File { file, .. } => Box::pin(FileChunks { file: file.clone(), part, size, reading: None }),
         Blob::Memory(bytes) => {
-            let place = |at: u64| usize::try_from(at).ok().filter(|at| *at <= bytes.len());
-            let slice = place(part.start).zip(place(part.end)).map(|(start, end)| bytes.slice(start..end));
-            let slice = slice.ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
+            let slice = slice(bytes, &part).ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
             Box::pin(stream::once(std::future::ready(slice)))
         }
     }
+}
+
+/// A part of what is in memory; `None` when there is less.
+pub(super) fn slice(bytes: &Bytes, part: &Range<u64>) -> Option<Bytes> {
+    let place = |at: u64| usize::try_from(at).ok().filter(|at| *at <= bytes.len());
+    place(part.start).zip(place(part.end)).map(|(start, end)| bytes.slice(start..end))
 }
 
 /// The bytes of a part of a file.

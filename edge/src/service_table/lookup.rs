@@ -13,7 +13,7 @@ use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
 use super::changes::{Change, Outcome, Said, Told};
-use super::entry::{Entry, PurgeMode};
+use super::entry::{Entry, PurgeMode, Usage};
 use super::freshness::Verdict;
 use super::negative::Negative;
 use super::rules::{Rule, Rules};
@@ -60,8 +60,19 @@ pub(crate) struct Found {
     pub(crate) age: Duration,
     /// How old it may be.
     pub(crate) rule: Arc<Rule>,
+    /// How the service is asked for; `None` for a past version, which says nothing of what will be asked for.
+    usage: Option<Arc<Usage>>,
     /// What the table did.
     pub(crate) status: CacheStatus,
+}
+
+impl Found {
+    /// A client is given a blob in this coding: a new version's is worth having.
+    pub(crate) fn was_read(&self, encoding: Encoding) {
+        if let Some(usage) = &self.usage {
+            usage.read(encoding);
+        }
+    }
 }
 
 /// Why there is nothing to serve.
@@ -274,13 +285,6 @@ impl Lookup {
         Ok(self.found_past(&past, Duration::ZERO, status))
     }
 
-    /// A client was given a blob of a service in this coding: a new version's is worth having.
-    pub(crate) fn was_read(&self, service: &ServiceName, encoding: Encoding) {
-        if let Some(entry) = self.table.hot(service) {
-            entry.usage.read(encoding);
-        }
-    }
-
     /// There is a word on a service: what was remembered of failures is void.
     pub(crate) fn heard_of(&self, service: &ServiceName) {
         self.negative.forget(service);
@@ -449,7 +453,7 @@ impl Lookup {
 
     fn found_past(&self, past: &PastVersion, age: Duration, status: CacheStatus) -> Found {
         let rule = self.rules.of(&past.version.descriptor().publication().service).clone();
-        Found { version: past.version.clone(), origin: Some(past.origin), age, rule, status }
+        Found { version: past.version.clone(), origin: Some(past.origin), age, rule, usage: None, status }
     }
 
     async fn ask_for_past(
@@ -472,7 +476,8 @@ impl Lookup {
 fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, LookupError> {
     let nothing = || if entry.is_unreadable { LookupError::Internal } else { LookupError::Absent };
     let version = entry.version.clone().ok_or_else(nothing)?;
-    Ok(Found { version, origin: entry.origin, age, rule: entry.rule.clone(), status })
+    let (rule, usage) = (entry.rule.clone(), Some(entry.usage.clone()));
+    Ok(Found { version, origin: entry.origin, age, rule, usage, status })
 }
 
 async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {

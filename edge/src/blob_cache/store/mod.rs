@@ -180,6 +180,24 @@ impl Store {
         Ok(store)
     }
 
+    /// A blob of `size` bytes that lies in memory. Does not wait.
+    pub(super) fn at_hand(&self, digest: &BlobDigest, size: u64) -> Option<Bytes> {
+        let bytes = match self.small.as_ref().filter(|_| Small::takes(size)) {
+            Some(small) => small.at_hand(digest)?,
+            None => {
+                let now = self.clock.now();
+                let bytes = self.memory.get(digest, now)?;
+                self.books().touch(digest, now);
+                bytes
+            }
+        };
+        let is_whole = bytes.len() as u64 == size;
+        is_whole.then(|| {
+            self.metrics.hit(Tier::Memory, size);
+            bytes
+        })
+    }
+
     /// A blob of `size` bytes, when it is there and was verified since the process began. What is wrong with its file is
     /// found out by [`Store::verify`].
     pub(super) async fn verified(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {

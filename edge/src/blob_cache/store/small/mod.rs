@@ -126,6 +126,13 @@ impl Small {
         size <= LARGEST
     }
 
+    /// A blob that lies in memory, and whose bytes are what the name says. Does not wait.
+    pub(super) fn at_hand(&self, digest: &BlobDigest) -> Option<Bytes> {
+        let entry = self.cache.memory().get(&Name(*digest))?;
+        self.wanted.note(entry.hash());
+        (entry.value().digest == *digest).then(|| entry.value().bytes.clone())
+    }
+
     /// A blob, whose bytes are what the name says.
     pub(super) async fn get(&self, digest: BlobDigest) -> Option<(Bytes, FoundIn)> {
         let (entry, found_in) = match self.cache.get(&Name(digest)).try_unwrap() {
