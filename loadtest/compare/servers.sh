@@ -53,10 +53,21 @@ worker_processes 1; worker_cpu_affinity 01; daemon off; pid $inside/pid; error_l
 events { worker_connections 4096; }
 http {
     access_log off; keepalive_requests 100000000; keepalive_timeout 300s; open_file_cache max=100;
+    ssl_certificate $inside/edge.pem; ssl_certificate_key $inside/edge.key; ssl_protocols TLSv1.3;
+    root $inside; http2 on; quic_gso on;
+    # As it is, and with the fields that the protocol asks of an edge besides nginx's own.
+    server { listen 127.0.0.1:18443 ssl; listen 127.0.0.1:18443 quic; }
     server {
-        listen 127.0.0.1:18443 ssl; listen 127.0.0.1:18443 quic; http2 on; quic_gso on;
-        ssl_certificate $inside/edge.pem; ssl_certificate_key $inside/edge.key; ssl_protocols TLSv1.3;
-        root $inside;
+        listen 127.0.0.1:18444 ssl; listen 127.0.0.1:18444 quic;
+        add_header weir-digest b3-3cf6ac63b8a77ccca0ab08cebc155cb2a78d61585694ead5dec136feb386b2bf;
+        add_header weir-generation 1795268547633;
+        add_header weir-commit 1072ea43c5c8a2e594c749b64c75eb82176b9def;
+        add_header content-location /v1/services/bytes-10000/tarballs/b3-3cf6ac63b8a77ccca0ab08cebc155cb2a78d61585694ead5dec136feb386b2bf;
+        add_header vary "Accept-Encoding, Available-Dictionary";
+        add_header cache-control "max-age=3600, stale-while-revalidate=60, stale-if-error=31536000";
+        add_header age 0;
+        add_header cache-status "edge-1; hit";
+        add_header alt-svc 'h3=":17443"; ma=86400';
     }
 }
 CONF
@@ -77,3 +88,4 @@ worker=$(pgrep -P "$(cat "$site/pid")" | head -1)
 load() { taskset -c 1 "$release/weir-loadtest" --ca "$work/ca.pem" "$@"; }
 load_weir() { load --server 127.0.0.1:17443 --pid "$edge" --path "/v1/services/bytes-$1/tarball" "${@:2}"; }
 load_nginx() { load --server 127.0.0.1:18443 --pid "$worker" --path "/$1" "${@:2}"; }
+load_nginx_same() { load --server 127.0.0.1:18444 --pid "$worker" --path "/$1" "${@:2}"; }

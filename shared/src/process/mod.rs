@@ -8,6 +8,7 @@ pub mod config;
 pub mod http_client;
 pub mod identity;
 pub mod metric_families;
+pub mod open_files;
 pub mod serve;
 pub mod shutdown;
 pub mod telemetry;

@@ -1,10 +1,13 @@
-//! A path between two ends that can be made to lose what the server sends.
+//! A path between two ends that can be made to lose what the server sends, or to take its time with it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
@@ -14,12 +17,24 @@ pub(crate) struct Relay {
 impl Relay {
     /// Carries packets between one client and a server.
     pub(crate) async fn to(server: SocketAddr) -> Self {
-        let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        Self::with_delay(server, Duration::ZERO).await
+    }
+
+    /// Carries packets between one client and a server, those of the server after a while.
+    pub(crate) async fn with_delay(server: SocketAddr, delay: Duration) -> Self {
+        let near = Arc::new(socket());
+        let far = Arc::new(socket());
         far.connect(server).await.unwrap();
         let address = near.local_addr().unwrap();
         let loses = Arc::new(AtomicBool::new(false));
-        let losing = loses.clone();
+        let (on_its_way, mut arriving) = mpsc::unbounded_channel::<(Instant, SocketAddr, Vec<u8>)>();
+        let (losing, client_side) = (loses.clone(), near.clone());
+        tokio::spawn(async move {
+            while let Some((at, client, packet)) = arriving.recv().await {
+                tokio::time::sleep_until(at).await;
+                let _ = client_side.send_to(&packet, client).await;
+            }
+        });
         tokio::spawn(async move {
             let (mut there, mut back) = ([0; 2048], [0; 2048]);
             let mut client = None;
@@ -31,7 +46,7 @@ impl Relay {
                     }
                     Ok(length) = far.recv(&mut back) => {
                         if let (Some(client), false) = (client, losing.load(Ordering::Relaxed)) {
-                            let _ = near.send_to(&back[..length], client).await;
+                            let _ = on_its_way.send((Instant::now() + delay, client, back[..length].to_vec()));
                         }
                     }
                 }
@@ -44,4 +59,12 @@ impl Relay {
     pub(crate) fn lose(&self, loses: bool) {
         self.loses.store(loses, Ordering::Relaxed);
     }
+}
+
+/// One that takes much in at a time.
+fn socket() -> UdpSocket {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20);
+    socket.set_nonblocking(true).unwrap();
+    UdpSocket::from_std(socket).unwrap()
 }

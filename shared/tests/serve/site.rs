@@ -45,6 +45,16 @@ pub(crate) struct Gate {
     begun: Arc<Semaphore>,
     open: Arc<Semaphore>,
     passed: Arc<Semaphore>,
+    left: Arc<AtomicUsize>,
+}
+
+/// A request that waits, until it is answered or given up.
+struct Leaves(Arc<AtomicUsize>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Gate {
@@ -56,6 +66,11 @@ impl Gate {
     /// How many requests have come to wait, whatever became of them.
     pub(crate) fn began(&self) -> usize {
         self.all.load(Ordering::Relaxed)
+    }
+
+    /// Requests that wait no longer, answered or not.
+    pub(crate) fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// Waits until so many more requests wait no longer.
@@ -90,6 +105,7 @@ impl Handler for Answers {
             "/wait" => {
                 self.gate.all.fetch_add(1, Ordering::Relaxed);
                 self.gate.begun.add_permits(1);
+                let _leaves = Leaves(self.gate.left.clone());
                 self.gate.open.acquire().await.unwrap().forget();
                 self.gate.passed.add_permits(1);
                 Body::from(b"waited".to_vec())
@@ -133,7 +149,8 @@ impl Site {
         let metrics = HttpMetrics::register(&registry).unwrap().listener("test");
         let drain = Drain::new();
         let closed = || Arc::new(Semaphore::new(0));
-        let gate = Gate { all: Arc::default(), begun: closed(), open: closed(), passed: closed() };
+        let gate =
+            Gate { all: Arc::default(), begun: closed(), open: closed(), passed: closed(), left: Arc::default() };
         let handler = Answers { gate: gate.clone(), big: vec![7; BIG].into() };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let address = serve::quic(any, tls.clone(), quic, handler.clone(), metrics.clone(), &drain).unwrap();

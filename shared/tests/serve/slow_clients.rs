@@ -1,7 +1,10 @@
 //! Clients that take their time: with what they ask, or with what they are answered.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use quinn::TransportConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_shared::process::serve::{QuicOptions, TcpOptions};
@@ -11,10 +14,12 @@ use crate::http2::{
     frame, request, section,
 };
 use crate::peer::{Peer, Reply, answer};
+use crate::relay::Relay;
 use crate::site::{PATIENCE, Site};
 use crate::wire::get;
 
 const CANCEL: u32 = 0x8;
+const H3_NO_ERROR: u64 = 0x100;
 const H3_REQUEST_CANCELLED: u64 = 0x10c;
 
 /// How long these servers wait, for a head or for a reader.
@@ -140,4 +145,65 @@ async fn an_answer_that_is_not_taken_over_http_3() {
     site.until("it is cut", || site.metric("weir_http_stalled_total", "h3") == 1).await;
     assert_eq!(answer(receiver).await, Err(H3_REQUEST_CANCELLED));
     assert_eq!(peer.ask(&get("/")).await, Reply::well());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn answers_side_by_side_over_http_3_all_go_on() {
+    let site = Site::start();
+    // Far away: what is on its way to the client is what holds the server back.
+    let relay = Relay::with_delay(site.address, SOON / 8).await;
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window((16u32 << 20).into()).receive_window((64u32 << 20).into());
+    let peer = Peer::with(&site, relay.address, transport).await;
+    let taken: [AtomicUsize; 5] = Default::default();
+    let mut readers = FuturesUnordered::new();
+    for (reader, taken) in taken.iter().enumerate() {
+        let (mut sender, mut receiver) = peer.begin(&get("/parts")).await;
+        sender.finish().unwrap();
+        readers.push(async move {
+            while taken.load(Ordering::Relaxed) < crate::site::BIG / 2 {
+                let chunk = receiver.read_chunk(usize::MAX, true).await.unwrap().unwrap();
+                taken.fetch_add(chunk.bytes.len(), Ordering::Relaxed);
+            }
+            reader
+        });
+    }
+    let first = tokio::time::timeout(2 * PATIENCE, readers.next()).await.unwrap().unwrap();
+    let taken: Vec<usize> = taken.iter().map(|taken| taken.load(Ordering::Relaxed)).collect();
+    for (reader, bytes) in taken.iter().enumerate() {
+        assert!(*bytes > taken[first] / 4, "reader {reader} was left behind: {taken:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_nothing_is_not_kept_a_place() {
+    let site = hasty();
+    let (quic, _control) = Peer::polite(&site).await;
+    let mut http2 = Http2Peer::connect(&site, &[]).await;
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    http2.closed().await;
+    assert_eq!(tokio::time::timeout(PATIENCE, http1.read(&mut [0])).await.unwrap().unwrap_or(0), 0);
+    assert_eq!(quic.closed().await, H3_NO_ERROR);
+
+    // Who has asked may take its time before it asks again.
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    for _ in 0..2 {
+        http1.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"well") {
+            assert_ne!(http1.read_buf(&mut answer).await.unwrap(), 0);
+        }
+        tokio::time::sleep(2 * SOON).await;
+    }
+}
+
+#[tokio::test]
+async fn who_wants_no_answer_any_more_is_not_answered_over_http_3() {
+    let site = Site::start();
+    let (peer, _control) = Peer::polite(&site).await;
+    let (_sender, mut receiver) = peer.begin(&get("/wait")).await;
+    site.gate.reached(1).await;
+    receiver.stop(0x10c_u32.into()).unwrap();
+    // Its place is free again, with nobody having opened the gate.
+    site.until("it is given up", || site.gate.left() == 1).await;
 }

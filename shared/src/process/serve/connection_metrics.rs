@@ -70,6 +70,8 @@ impl Protocol {
 pub(super) enum Bound {
     /// Of those that are open.
     Connections,
+    /// Of descriptors that the system gives this process.
+    OpenFiles,
     /// Of handshakes under way.
     Handshakes,
     /// Of handshakes under way for clients that have not shown that their address is theirs.
@@ -80,6 +82,7 @@ impl Bound {
     fn as_str(self) -> &'static str {
         match self {
             Bound::Connections => "connections",
+            Bound::OpenFiles => "open_files",
             Bound::Handshakes => "handshakes",
             Bound::UnvalidatedHandshakes => "unvalidated_handshakes",
         }

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,11 +29,15 @@ use super::{
 };
 use crate::problem::Problem;
 use crate::process::identity::Identity;
+use crate::process::open_files;
 use crate::process::shutdown::Drain;
 
 /// Bytes that the system takes for a client beyond what is on its way to it. Without this bound it takes megabytes for
 /// each client that reads slowly, and a thousand of them leave no memory for the connections of all others.
 const MAX_UNSENT: u32 = 256 << 10;
+
+/// How long an HTTP/1.1 connection is kept between two requests: longer than agents take from one poll to the next.
+const MAX_IDLE: Duration = Duration::from_secs(75);
 
 /// How long the listener pauses when the system has no file descriptor left for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -42,19 +47,27 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct TcpOptions {
     /// Connections at a time; clients beyond it wait in the kernel's backlog.
     pub max_connections: usize,
-    /// How long a TLS handshake may take, then the first request of a connection, and any head over HTTP/1.1.
+    /// How long a TLS handshake may take, and then the first request of a connection.
     pub head_timeout: Duration,
+    /// How long an HTTP/1.1 connection may be silent between two requests; and any head but the first, which the end of
+    /// this silence is. Over HTTP/2 an idle client is asked whether it lives.
+    pub max_idle: Duration,
     /// How long a client may take nothing of an answer.
     pub stall_timeout: Duration,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { max_connections: MAX_CONNECTIONS, head_timeout: HEAD_TIMEOUT, stall_timeout: STALL_TIMEOUT }
+        Self {
+            max_connections: MAX_CONNECTIONS,
+            head_timeout: HEAD_TIMEOUT,
+            max_idle: MAX_IDLE,
+            stall_timeout: STALL_TIMEOUT,
+        }
     }
 }
 
-/// [`tcp_with`] the properties that all roles use.
+/// [`tcp_with`] the properties that all roles use, and as many connections as the system gives descriptors for.
 pub fn tcp<H: Handler>(
     listener: TcpListener,
     tls: Option<impl Into<ServerTls>>,
@@ -62,7 +75,9 @@ pub fn tcp<H: Handler>(
     metrics: ListenerMetrics,
     drain: &Drain,
 ) {
-    tcp_with(listener, tls, &TcpOptions::default(), handler, metrics, drain);
+    let max_connections = open_files::for_connections(open_files::raise_limit(), MAX_CONNECTIONS);
+    let options = TcpOptions { max_connections, ..TcpOptions::default() };
+    tcp_with(listener, tls, &options, handler, metrics, drain);
 }
 
 /// Serves a handler over TCP until the drain ends. `None` instead of TLS is plain HTTP, for the admin listener.
@@ -79,21 +94,29 @@ pub fn tcp_with<H: Handler>(
     let server = Server { tls: tls.map(Into::into), options: options.clone(), handler, metrics, drain: drain.clone() };
     let accept_loop = async move {
         loop {
-            if connections.available_permits() == 0 {
-                server.metrics.limited(Transport::Tcp, Bound::Connections);
-            }
-            let Ok(permit) = connections.clone().acquire_owned().await else { return };
             let (stream, address) = tokio::select! {
                 () = server.drain.begun() => return,
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
+                        if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
+                            server.metrics.limited(Transport::Tcp, Bound::OpenFiles);
+                        }
                         tracing::warn!(%error, "a connection could not be accepted");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
                 },
             };
+            if connections.available_permits() == 0 {
+                server.metrics.limited(Transport::Tcp, Bound::Connections);
+            }
+            // It waits here, and those behind it in the kernel's backlog.
+            let permit = tokio::select! {
+                () = server.drain.begun() => return,
+                permit = connections.clone().acquire_owned() => permit,
+            };
+            let Ok(permit) = permit else { return };
             let server = server.clone();
             let drain = server.drain.clone();
             drain.spawn(async move {
@@ -156,19 +179,19 @@ impl<H: Handler> Server<H> {
     ) {
         let _open = self.metrics.open(protocol);
         let (metrics, address) = (self.metrics.clone(), peer.address);
-        let TcpOptions { head_timeout, stall_timeout, .. } = self.options;
         let shared = Arc::new(Shared {
             handler: self.handler,
             metrics: self.metrics,
             peer: Arc::new(peer),
+            options: self.options,
             was_asked: AtomicBool::new(false),
         });
         let ended = match protocol {
             Protocol::Http2 => {
                 let stream = Lingering::new(Gathered::new(stream, outbox.clone()));
-                http2(stream, outbox.clone(), shared, head_timeout, stall_timeout, &self.drain).await
+                http2(stream, outbox.clone(), shared, &self.drain).await
             }
-            _ => http1(Lingering::new(stream), shared, head_timeout, &self.drain).await,
+            _ => http1(Lingering::new(stream), shared, &self.drain).await,
         };
         if outbox.is_stalled() {
             metrics.stalled(protocol);
@@ -182,14 +205,13 @@ impl<H: Handler> Server<H> {
 async fn http1<H: Handler>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     shared: Arc<Shared<H>>,
-    head_timeout: Duration,
     drain: &Drain,
 ) -> Result<(), BoxError> {
     let service = service_fn(|request| shared.clone().answer(request));
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(head_timeout)
+            .header_read_timeout(shared.options.max_idle)
             .max_buf_size(64 << 10)
             .serve_connection(TokioIo::new(stream), service)
     );
@@ -197,8 +219,10 @@ async fn http1<H: Handler>(
         ended = connection.as_mut() => ended?,
         () = drain.begun() => {
             connection.as_mut().graceful_shutdown();
-            connection.await?;
+            // A first request that is on its way is waited for no longer than ever.
+            tokio::select! { ended = connection => ended?, () = shared.silence() => {} }
         }
+        () = shared.silence() => {}
     }
     Ok(())
 }
@@ -207,20 +231,11 @@ async fn http2<H: Handler>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     outbox: Outbox,
     shared: Arc<Shared<H>>,
-    head_timeout: Duration,
-    stall_timeout: Duration,
     drain: &Drain,
 ) -> Result<(), BoxError> {
-    // Ends a while after it was first awaited, unless the client has asked for something by then.
-    let silence = async || {
-        tokio::time::sleep(head_timeout).await;
-        if shared.was_asked.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-    };
     let mut connection = tokio::select! {
-        begun = http2::Connection::begin(stream, outbox, shared.clone(), stall_timeout) => begun?,
-        () = silence() => return Ok(()),
+        begun = http2::Connection::begin(stream, outbox, shared.clone()) => begun?,
+        () = shared.silence() => return Ok(()),
     };
     tokio::select! {
         ended = connection.drive() => ended?,
@@ -228,10 +243,10 @@ async fn http2<H: Handler>(
             connection.go_away();
             connection.drive().await?;
         }
-        () = silence() => {
+        () = shared.silence() => {
             connection.go_away();
             // What it begins to ask now is still answered; a head that never ends is not waited for.
-            tokio::select! { ended = connection.drive() => ended?, () = silence() => {} }
+            tokio::select! { ended = connection.drive() => ended?, () = shared.silence() => {} }
         }
     }
     Ok(())
@@ -242,11 +257,21 @@ pub(super) struct Shared<H> {
     pub(super) handler: H,
     pub(super) metrics: ListenerMetrics,
     pub(super) peer: Arc<Peer>,
+    pub(super) options: TcpOptions,
     pub(super) was_asked: AtomicBool,
 }
 
 impl<H: Handler> Shared<H> {
+    /// Ends a while after it was first awaited, unless the client has asked for something by then.
+    async fn silence(&self) {
+        tokio::time::sleep(self.options.head_timeout).await;
+        if self.was_asked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        self.was_asked.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let method = request.method().clone();
         let request = request.map(RequestBody::Http1);

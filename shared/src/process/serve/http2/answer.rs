@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -26,17 +26,11 @@ pub(super) struct Answer<H> {
     shared: Arc<Shared<H>>,
     method: Method,
     respond: SendResponse<Bytes>,
-    stall_timeout: Duration,
 }
 
 impl<H: Handler> Answer<H> {
-    pub(super) fn new(
-        shared: Arc<Shared<H>>,
-        method: Method,
-        respond: SendResponse<Bytes>,
-        stall_timeout: Duration,
-    ) -> Self {
-        Self { shared, method, respond, stall_timeout }
+    pub(super) fn new(shared: Arc<Shared<H>>, method: Method, respond: SendResponse<Bytes>) -> Self {
+        Self { shared, method, respond }
     }
 
     /// Answers what needs no waiting. What does goes on in a task.
@@ -94,8 +88,7 @@ impl<H: Handler> Answer<H> {
         if is_all {
             return None;
         }
-        let mut sending =
-            Sending { shared: self.shared, stream, body, unsent: Bytes::new(), stall_timeout: self.stall_timeout };
+        let mut sending = Sending { shared: self.shared, stream, body, unsent: Bytes::new() };
         if let Body::Full(bytes) = &mut sending.body {
             sending.unsent = std::mem::take(bytes);
             if sending.send_allowed() {
@@ -113,7 +106,6 @@ struct Sending<H> {
     body: Body,
     /// What the body gave and the client has not allowed yet.
     unsent: Bytes,
-    stall_timeout: Duration,
 }
 
 impl<H: Handler> Sending<H> {
@@ -151,7 +143,7 @@ impl<H: Handler> Sending<H> {
             return true;
         }
         let allowed = poll_fn(|cx| self.stream.poll_capacity(cx));
-        match tokio::time::timeout(self.stall_timeout, allowed).await {
+        match tokio::time::timeout(self.shared.options.stall_timeout, allowed).await {
             Ok(allowed) => matches!(allowed, Some(Ok(_))),
             Err(_) => {
                 self.shared.metrics.stalled(Protocol::Http2);

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -47,7 +47,6 @@ pub(super) struct Connection<S, H> {
     outbox: Outbox,
     keep_alive: Option<KeepAlive>,
     shared: Arc<Shared<H>>,
-    stall_timeout: Duration,
     /// What was asked and is not looked at yet. The client bounds it: it may have only so many streams open.
     asked: Vec<Asked>,
 }
@@ -59,12 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
     ///
     /// # Errors
     /// It speaks something else, or has gone.
-    pub(super) async fn begin(
-        stream: S,
-        outbox: Outbox,
-        shared: Arc<Shared<H>>,
-        stall_timeout: Duration,
-    ) -> Result<Self, h2::Error> {
+    pub(super) async fn begin(stream: S, outbox: Outbox, shared: Arc<Shared<H>>) -> Result<Self, h2::Error> {
         let mut connection = server::Builder::new()
             .max_header_list_size(MAX_HEADER_BYTES as u32)
             .max_concurrent_streams(MAX_STREAMS)
@@ -77,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
             .handshake(stream)
             .await?;
         let keep_alive = connection.ping_pong().map(KeepAlive::new);
-        Ok(Self { connection, outbox, keep_alive, shared, stall_timeout, asked: Vec::new() })
+        Ok(Self { connection, outbox, keep_alive, shared, asked: Vec::new() })
     }
 
     /// Tells the client to go elsewhere; what it has asked is answered.
@@ -121,7 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
     fn answer_all(&mut self) {
         self.shared.was_asked.store(true, Ordering::Relaxed);
         for (request, respond) in self.asked.drain(..) {
-            let answer = Answer::new(self.shared.clone(), request.method().clone(), respond, self.stall_timeout);
+            let answer = Answer::new(self.shared.clone(), request.method().clone(), respond);
             // A panic has been told already; it is this stream's alone, which is reset when the answer is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| answer.begin(request.map(RequestBody::Http2), Instant::now())));
         }

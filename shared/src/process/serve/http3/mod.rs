@@ -21,6 +21,7 @@ mod request;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quinn::{Endpoint, Incoming};
@@ -30,7 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use self::admission::Admission;
 use self::control::Outgoing;
 use self::error::Code;
-use self::request::Context;
+use self::request::{Context, Turns};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::Observed;
@@ -239,9 +240,28 @@ impl<H: Handler> Server<H> {
         let Self { handler, metrics, options, drain, .. } = self;
         let QuicOptions { head_timeout, stall_timeout, .. } = options;
         let peer = Arc::new(peer);
-        let context = Arc::new(Context { handler, metrics, peer, head_timeout, stall_timeout, drain });
+        let context = Arc::new(Context {
+            handler,
+            metrics,
+            peer,
+            connection: closing.connection.clone(),
+            head_timeout,
+            stall_timeout,
+            drain,
+            was_asked: AtomicBool::new(false),
+            turns: Turns::default(),
+        });
+        let silence = async {
+            // As long as the head of a first request may take, and once more for the client to begin it.
+            tokio::time::sleep(2 * head_timeout).await;
+            if context.was_asked.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
         closing.code = tokio::select! {
-            code = connection::serve(&closing.connection, Outgoing::new(control), context) => code,
+            code = connection::serve(&closing.connection, Outgoing::new(control), context.clone()) => code,
+            // Whoever has never asked for anything is not kept a place.
+            () = silence => Code::NO_ERROR,
             () = observed.now_and_then() => unreachable!("it has no end"),
         };
         if closing.code != Code::NO_ERROR {

@@ -1,6 +1,8 @@
 //! One request: its stream is read, it is answered, the answer is written.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -8,7 +10,8 @@ use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use quinn::{RecvStream, SendStream};
+use quinn::{Connection, RecvStream, SendStream};
+use tokio::sync::Semaphore;
 
 use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
@@ -24,6 +27,10 @@ use crate::process::shutdown::Drain;
 /// than decoded by more than its framing; unknown frames before it may take the rest.
 const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
 
+/// How long a turn to write is kept beyond two round trips: in that time some of what is on its way arrives, if the line
+/// is what holds an answer back. One that its client holds back holds up the others by no more than that, once.
+const TURN: Duration = Duration::from_millis(25);
+
 /// A body up to this many bytes is sent together with the head: one buffer, one packet or few.
 const SMALL_BODY: u64 = 16 << 10;
 
@@ -32,9 +39,24 @@ pub(super) struct Context<H> {
     pub(super) handler: H,
     pub(super) metrics: ListenerMetrics,
     pub(super) peer: Arc<Peer>,
+    pub(super) connection: Connection,
     pub(super) head_timeout: Duration,
     pub(super) stall_timeout: Duration,
     pub(super) drain: Drain,
+    /// Whether the client has ever asked for anything.
+    pub(super) was_asked: AtomicBool,
+    pub(super) turns: Turns,
+}
+
+/// Whose turn it is to write of a body. quinn wakes all writers when the client has taken some, and the first of them
+/// takes all the room there is; those who came between the first and the last get none, for as long as it goes on.
+#[derive(Debug)]
+pub(super) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(1))
+    }
 }
 
 /// Reads and answers a request. A small answer may still be on its way to the client: then it is given back, to be
@@ -47,7 +69,7 @@ pub(super) async fn serve<H: Handler>(
     sender: SendStream,
     mut receiver: RecvStream,
 ) -> Result<Option<Answer>, RequestError> {
-    let mut answer = Answer { sender, code: Code::INTERNAL_ERROR, is_whole: false, has_arrived: false };
+    let mut answer = Answer::begin(sender);
     let done = respond(&context, &mut answer, &mut receiver).await;
     match &done {
         Err(RequestError::Stream(code) | RequestError::Connection(code)) => answer.code = *code,
@@ -77,6 +99,7 @@ async fn respond<H: Handler>(
     let begun = Instant::now();
     let (method, response) = match request {
         Ok(request) => {
+            context.was_asked.store(true, Ordering::Relaxed);
             // The end of the stream is here already, as a rule: then the client is not told to stop.
             let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
@@ -84,7 +107,10 @@ async fn respond<H: Handler>(
                 None => match context.handler.at_once(&request, &context.peer) {
                     Some(response) => response,
                     // Apart: what waits is large.
-                    None => Box::pin(context.handler.handle(request, context.peer.clone())).await,
+                    None => {
+                        let answering = Box::pin(context.handler.handle(request, context.peer.clone()));
+                        answer.unless_stopped(answering).await?
+                    }
                 },
                 Some(problem) => problem.into_response(),
             };
@@ -94,7 +120,7 @@ async fn respond<H: Handler>(
         Err(error) => return Err(error),
     };
     context.metrics.answered(Version::HTTP_3, &method, response.status(), begun.elapsed());
-    let written = write(answer, &method, response, context.stall_timeout).await;
+    let written = write(answer, &method, response, context).await;
     if matches!(written, Err(RequestError::Stalled)) {
         context.metrics.stalled(Protocol::Http3);
     }
@@ -110,6 +136,8 @@ fn too_large() -> Response<Body> {
 /// Reads up to the end of the first HEADERS frame.
 async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, RequestError> {
     let mut bytes = Bytes::new();
+    // Of frames that mean nothing.
+    let mut passed_over = 0;
     loop {
         // Frames of unknown types may stand before it, and mean nothing (section 9).
         while let Some((found, length, head)) = frame::read_head(&bytes) {
@@ -138,8 +166,9 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, Re
                 return head::read(payload, MAX_HEADER_BYTES);
             }
             bytes = bytes.slice(end..);
+            passed_over += end;
         }
-        if bytes.len() > MAX_BYTES_BEFORE_HEAD {
+        if passed_over + bytes.len() > MAX_BYTES_BEFORE_HEAD {
             return Err(RequestError::Stream(Code::EXCESSIVE_LOAD));
         }
         match receiver.read_chunk(usize::MAX, true).await? {
@@ -154,11 +183,11 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, Re
     }
 }
 
-async fn write(
+async fn write<H>(
     answer: &mut Answer,
     method: &Method,
     response: Response<Body>,
-    stall_timeout: Duration,
+    context: &Context<H>,
 ) -> Result<(), RequestError> {
     let (mut head, mut body) = response.into_parts();
     // What hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
@@ -178,12 +207,12 @@ async fn write(
         body = Body::Empty;
     }
     let is_all = body.is_end_stream();
-    answer.write(&mut [out.into()], stall_timeout).await?;
-    while let Some(part) = body.frame().await {
+    answer.write(&mut [out.into()], context.stall_timeout).await?;
+    while let Some(part) = answer.unless_stopped(body.frame()).await? {
         let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
         let mut head = Vec::with_capacity(16);
         frame::write_head(kind::DATA, data.len() as u64, &mut head);
-        answer.write(&mut [head.into(), data], stall_timeout).await?;
+        answer.write_in_turn(&mut [head.into(), data], context).await?;
     }
     let _ = answer.sender.finish();
     answer.is_whole = true;
@@ -201,9 +230,15 @@ pub(super) struct Answer {
     code: Code,
     is_whole: bool,
     has_arrived: bool,
+    /// The client takes less of it than the line would bear: it has no turns any more.
+    is_held_back: bool,
 }
 
 impl Answer {
+    fn begin(sender: SendStream) -> Self {
+        Self { sender, code: Code::INTERNAL_ERROR, is_whole: false, has_arrived: false, is_held_back: false }
+    }
+
     /// Writes all of it, for as long as the client takes some of it now and then.
     async fn write(&mut self, mut parts: &mut [Bytes], stall_timeout: Duration) -> Result<(), RequestError> {
         while !parts.is_empty() {
@@ -212,6 +247,33 @@ impl Answer {
             parts = &mut parts[written.chunks..];
         }
         Ok(())
+    }
+
+    /// Writes all of it, sharing what room there is with the other answers of the connection.
+    async fn write_in_turn<H>(&mut self, mut parts: &mut [Bytes], context: &Context<H>) -> Result<(), RequestError> {
+        while !parts.is_empty() && !self.is_held_back {
+            let turn = context.turns.0.acquire().await;
+            let patience = 2 * context.connection.rtt() + TURN;
+            let written = tokio::time::timeout(patience, self.sender.write_chunks(parts)).await;
+            drop(turn);
+            match written {
+                Ok(written) => parts = &mut parts[written?.chunks..],
+                Err(_) => self.is_held_back = true,
+            }
+        }
+        self.write(parts, context.stall_timeout).await
+    }
+
+    /// Waits for something, unless the client wants no answer any more.
+    async fn unless_stopped<T>(&self, wanted: impl Future<Output = T>) -> Result<T, RequestError> {
+        tokio::select! {
+            biased;
+            found = wanted => Ok(found),
+            stopped = self.sender.stopped() => Err(RequestError::Ended(match stopped {
+                Ok(_) => "it wants no answer any more".to_owned(),
+                Err(error) => error.to_string(),
+            })),
+        }
     }
 
     /// Waits until the client has all of it, or wants no more of it.
