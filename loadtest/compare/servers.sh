@@ -6,8 +6,8 @@
 #   NGINX_COMMAND='chroot /srv/trixie nginx' NGINX_ROOT=/srv/trixie loadtest/compare/polls.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-cargo build --release --quiet -p weir -p weir-origin -p weir-edge -p weir-loadtest
-release=${CARGO_TARGET_DIR:-target}/release
+cargo build --profile dist --quiet -p weir -p weir-origin -p weir-edge -p weir-loadtest
+release=${CARGO_TARGET_DIR:-target}/dist
 nginx=${NGINX_COMMAND:-nginx}
 root=${NGINX_ROOT:-}
 work=$(mktemp -d)
@@ -88,4 +88,4 @@ worker=$(pgrep -P "$(cat "$site/pid")" | head -1)
 load() { taskset -c 1 "$release/weir-loadtest" --ca "$work/ca.pem" "$@"; }
 load_weir() { load --server 127.0.0.1:17443 --pid "$edge" --path "/v1/services/bytes-$1/tarball" "${@:2}"; }
 load_nginx() { load --server 127.0.0.1:18443 --pid "$worker" --path "/$1" "${@:2}"; }
-load_nginx_same() { load --server 127.0.0.1:18444 --pid "$worker" --path "/$1" "${@:2}"; }
+load_nginx_equal() { load --server 127.0.0.1:18444 --pid "$worker" --path "/$1" "${@:2}"; }

@@ -9,6 +9,7 @@ pub mod http_client;
 pub mod identity;
 pub mod metric_families;
 pub mod open_files;
+mod rarely;
 pub mod serve;
 pub mod shutdown;
 pub mod telemetry;

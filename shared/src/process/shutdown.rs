@@ -1,11 +1,15 @@
 //! Shutdown as a design: a readiness that turns, a drain in which nothing in flight is cut, a deadline.
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use super::rarely::Rarely;
 
 /// How long a drain may take before what is left is cut, by default.
 pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(30);
@@ -15,6 +19,8 @@ pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 /// Cheap to clone; all clones are of one shutdown.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
+    /// As `finish` says, for those who look at every answer.
+    has_begun: Arc<AtomicBool>,
     finish: CancellationToken,
     cut: CancellationToken,
     tasks: TaskTracker,
@@ -31,25 +37,26 @@ impl Drain {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let cut = self.cut.clone();
+        let cut = Rarely::new(self.cut.clone().cancelled_owned());
         self.tasks.spawn(async move {
-            let _ = cut.run_until_cancelled(task).await;
+            tokio::select! { () = cut => {}, () = task => {} }
         });
     }
 
     /// Resolves when the drain begins: take no new work, finish what is under way.
-    pub async fn begun(&self) {
-        self.finish.cancelled().await;
+    pub fn begun(&self) -> impl Future<Output = ()> + Send + Unpin + use<> {
+        Rarely::new(self.finish.clone().cancelled_owned())
     }
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.finish.is_cancelled()
+        self.has_begun.load(Ordering::Relaxed)
     }
 
     /// Begins the drain and waits until all tasks have ended; after `deadline` what is left is cut. True when nothing
     /// had to be cut.
     pub async fn finish(&self, deadline: Duration) -> bool {
+        self.has_begun.store(true, Ordering::Relaxed);
         self.finish.cancel();
         self.tasks.close();
         let clean = tokio::time::timeout(deadline, self.tasks.wait()).await.is_ok();

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -33,20 +33,22 @@ impl<H: Handler> Answer<H> {
         Self { shared, method, respond }
     }
 
-    /// Answers what needs no waiting. What does goes on in a task.
-    pub(super) fn begin(self, request: Request<RequestBody>, begun: Instant) {
+    /// Answers what needs no waiting. What does goes on in a task. `now`: when it begins, and afterwards when it was
+    /// answered.
+    pub(super) fn begin(self, request: Request<RequestBody>, now: &mut Instant) {
         let at_once = match too_long(&request) {
             Some(problem) => Some(problem.into_response()),
             None => self.shared.handler.at_once(&request, &self.shared.peer),
         };
         match at_once {
             Some(response) => {
-                if let Some(sending) = self.send(response, begun) {
+                let begun = std::mem::replace(now, Instant::now());
+                if let Some(sending) = self.send(response, now.duration_since(begun)) {
                     tokio::spawn(sending.finish());
                 }
             }
             None => {
-                tokio::spawn(self.wait(request, begun));
+                tokio::spawn(self.wait(request, *now));
             }
         }
     }
@@ -62,14 +64,14 @@ impl<H: Handler> Answer<H> {
                 _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
             }
         };
-        if let Some(sending) = self.send(response, begun) {
+        if let Some(sending) = self.send(response, begun.elapsed()) {
             sending.finish().await;
         }
     }
 
     /// Sends the head, and of the body what is at hand and wanted. Gives what is left to do.
-    fn send(mut self, response: Response<Body>, begun: Instant) -> Option<Sending<H>> {
-        self.shared.metrics.answered(Version::HTTP_2, &self.method, response.status(), begun.elapsed());
+    fn send(mut self, response: Response<Body>, took: Duration) -> Option<Sending<H>> {
+        self.shared.metrics.answered(Version::HTTP_2, &self.method, response.status(), took);
         let (mut head, mut body) = response.into_parts();
         head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
         add_length(&mut head, &body);

@@ -114,10 +114,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
 
     fn answer_all(&mut self) {
         self.shared.was_asked.store(true, Ordering::Relaxed);
+        let mut now = Instant::now();
         for (request, respond) in self.asked.drain(..) {
             let answer = Answer::new(self.shared.clone(), request.method().clone(), respond);
             // A panic has been told already; it is this stream's alone, which is reset when the answer is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| answer.begin(request.map(RequestBody::Http2), Instant::now())));
+            let _ = catch_unwind(AssertUnwindSafe(|| answer.begin(request.map(RequestBody::Http2), &mut now)));
         }
     }
 }
