@@ -2,9 +2,10 @@
 //!
 //! Each change is on disk before it is served, and each write to disk takes as long as the disk takes. What arrives
 //! during one write is therefore written by the next one, all together: when a thousand services are asked for for the
-//! first time, that is a handful of writes, on one thread.
+//! first time, that is a handful of writes, on one thread. A disk that takes nothing keeps back what is newer than what
+//! stands on it, and nothing else (see `undurable`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -84,6 +85,8 @@ type Done = oneshot::Sender<Result<Outcome, Arc<StoreError>>>;
 struct Batch {
     records: Vec<(ServiceName, Record)>,
     entries: HashMap<ServiceName, Arc<Entry>>,
+    /// Those of which nothing was known.
+    never_held: HashSet<ServiceName>,
 }
 
 impl Table {
@@ -133,23 +136,36 @@ impl Table {
     }
 
     fn write(&self, changes: Vec<(Change, Done)>) {
+        let turn = self.turn();
         let mut batch = Batch::default();
         let decided: Vec<_> = changes
             .into_iter()
-            .map(|(change, done)| (self.decide(change, &mut batch).map_err(Arc::new), done))
+            .map(|(change, done)| (change.word.service().clone(), self.decide(change, &mut batch), done))
             .collect();
-        let written =
-            if batch.records.is_empty() { Ok(()) } else { self.written(self.store().put_all(&batch.records)) };
-        let written = written.map_err(Arc::new);
-        if written.is_ok() {
-            for (service, entry) in batch.entries {
+        let records = std::mem::take(&mut batch.records);
+        let written = if records.is_empty() { Ok(()) } else { self.put(&turn, records).map_err(Arc::new) };
+        let mut lost = HashSet::new();
+        for (service, entry) in batch.entries {
+            if written.is_ok() || self.can_be_undurable(&service, &entry, &batch.never_held) {
                 self.show(service, entry);
+            } else {
+                lost.insert(service);
             }
         }
-        for (outcome, done) in decided {
+        for (service, outcome, done) in decided {
+            let outcome = match &written {
+                Err(error) if lost.contains(&service) => Err(error.clone()),
+                _ => outcome.map_err(Arc::new),
+            };
             // Whoever asked may be gone.
-            let _ = done.send(written.clone().and(outcome));
+            let _ = done.send(outcome);
         }
+    }
+
+    /// Whether what could not be written is served all the same: nothing older of it stands on disk.
+    fn can_be_undurable(&self, service: &ServiceName, entry: &Arc<Entry>, never_held: &HashSet<ServiceName>) -> bool {
+        let undurable = self.undurable();
+        (never_held.contains(service) || undurable.get(service).is_some()) && undurable.keep(service, entry)
     }
 
     fn decide(&self, change: Change, batch: &mut Batch) -> Result<Outcome, StoreError> {
@@ -213,6 +229,8 @@ impl Table {
                 // What no origin of the configuration stood for has one again.
                 Offer::Same | Offer::Newer => {}
             }
+        } else {
+            batch.never_held.insert(service.clone());
         }
         let publication = descriptor.publication();
         tracing::info!(
@@ -249,6 +267,15 @@ impl Table {
         match batch.entries.get(service) {
             Some(entry) => Ok(Some(entry.clone())),
             None => self.read(service),
+        }
+    }
+}
+
+impl Said {
+    fn service(&self) -> &ServiceName {
+        match self {
+            Said::Current(descriptor) => &descriptor.publication().service,
+            Said::Gone(service, _) => service,
         }
     }
 }

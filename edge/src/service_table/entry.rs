@@ -293,7 +293,7 @@ pub(super) mod tests {
         })
     }
 
-    fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
+    pub(in crate::service_table) fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
         let parameters = Parameters {
             fresh: Duration::from_secs(15),
             stale_while_revalidate: Duration::from_secs(60),

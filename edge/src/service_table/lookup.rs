@@ -186,10 +186,12 @@ impl Lookup {
     }
 
     /// What is used of each bound, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 4] {
+    pub(crate) fn bounds(&self) -> [Bound; 5] {
         let number = |count: usize| count as u64;
         let (remembered, most) = self.negative.fill_level();
+        let (undurable, most_undurable) = self.table.undurable_level();
         [
+            ("undurable_services", undurable, most_undurable),
             ("questions", number(self.asks.len()), number(MAX_ASKS)),
             ("version_questions", number(self.past_asks.len()), number(MAX_ASKS)),
             ("remembered_failures", remembered, most),
