@@ -214,6 +214,7 @@ impl Follower {
                         "an origin tells of a service that is another origin's; it is not taken from there"
                     );
                 }
+                Outcome::GoneThere => self.doubtful(&service),
                 Outcome::NeverHeld => {}
             }
         }

@@ -62,6 +62,8 @@ pub(crate) enum Outcome {
     Regressed,
     /// It was refused: the service is another origin's.
     AnotherOrigins,
+    /// It has gone from its origin, and may be at another: that has to be asked.
+    GoneThere,
     /// The service was never held: there is nothing to remember.
     NeverHeld,
 }
@@ -183,7 +185,12 @@ impl Table {
                 if told.is_overtaken_by(&held) || generation.is_some_and(|generation| generation < held.highest.0) {
                     return Ok(Outcome::Held(held));
                 }
-                if held.version.is_none() && !held.is_unreadable {
+                let is_tombstone = held.version.is_none() && !held.is_unreadable;
+                // One origin's tombstone is not all origins' word: the service may have moved to another.
+                if told == Told::Pushed && self.has_several_origins() {
+                    return Ok(if is_tombstone { Outcome::Held(held) } else { Outcome::GoneThere });
+                }
+                if is_tombstone {
                     held.confirmed(at);
                     return Ok(Outcome::Held(held));
                 }
@@ -222,11 +229,11 @@ impl Table {
                     }
                     return Ok(Outcome::Regressed);
                 }
-                Offer::Same if held.origin.is_some() => {
+                Offer::Same if held.origin == origin => {
                     held.confirmed(at);
                     return Ok(Outcome::Held(held.clone()));
                 }
-                // What no origin of the configuration stood for has one again.
+                // The same from another is another's from now on.
                 Offer::Same | Offer::Newer => {}
             }
         } else {
@@ -448,6 +455,19 @@ mod tests {
         // What is gone at one origin may appear at another.
         let moved = Change { origin: Some(1), ..pushed("a", 6) };
         assert!(matches!(table.apply(moved).await.unwrap(), Outcome::Taken(entry) if entry.origin == Some(1)));
+    }
+
+    #[tokio::test]
+    async fn what_another_origin_answers_with_is_that_one_s_also_when_it_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 5)).await.unwrap();
+        let moved = |change| Change { origin: Some(1), ..change };
+        assert!(matches!(table.apply(moved(pushed("a", 5))).await.unwrap(), Outcome::AnotherOrigins));
+        let outcome = table.apply(moved(take("a", 5))).await.unwrap();
+        assert!(matches!(outcome, Outcome::Taken(entry) if entry.origin == Some(1)));
+        assert!(matches!(table.apply(moved(pushed("a", 6))).await.unwrap(), Outcome::Taken(_)));
+        assert!(matches!(table.apply(pushed("a", 7)).await.unwrap(), Outcome::AnotherOrigins));
     }
 
     #[tokio::test]

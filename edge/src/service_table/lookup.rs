@@ -449,7 +449,7 @@ impl Lookup {
         match outcome? {
             Outcome::Taken(entry) | Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
             Outcome::Regressed => Err(LookupError::Regressed),
-            Outcome::AnotherOrigins | Outcome::NeverHeld => Err(LookupError::Absent),
+            Outcome::AnotherOrigins | Outcome::GoneThere | Outcome::NeverHeld => Err(LookupError::Absent),
         }
     }
 

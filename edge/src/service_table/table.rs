@@ -19,7 +19,7 @@ use super::entry::{Entry, Usage};
 use super::rules::Rules;
 use super::store::{Record, Store, StoreError};
 use super::undurable::{MAX_UNDURABLE, Undurable};
-use super::vouch::Vouch;
+use super::vouch::{self, Vouch};
 use crate::clock::{Clock, Moment};
 use crate::metrics::TableMetrics;
 use crate::origin_client::{OriginId, Origins};
@@ -109,8 +109,10 @@ impl Table {
     /// The moment up to which an entry is known to be current.
     fn word(&self, entry: &Entry) -> Moment {
         match entry.origin.and_then(|origin| self.vouches.get(origin)) {
-            Some(vouch) if entry.can_be_vouched_for() => vouch.word(entry.last_word()),
-            _ => entry.last_word(),
+            Some(_) if !entry.can_be_vouched_for() => entry.last_word(),
+            Some(_) if entry.version.is_none() => vouch::word_of_all(&self.vouches, entry.last_word()),
+            Some(vouch) => vouch.word(entry.last_word()),
+            None => entry.last_word(),
         }
     }
 
@@ -122,6 +124,11 @@ impl Table {
     /// What the event stream of an origin vouches for.
     pub(crate) fn vouch(&self, origin: OriginId) -> &Vouch {
         &self.vouches[origin]
+    }
+
+    /// Whether what is gone at one origin may be at another.
+    pub(super) fn has_several_origins(&self) -> bool {
+        self.origins.all().len() > 1
     }
 
     /// Whether every origin's event stream would tell at once of a service that appears.

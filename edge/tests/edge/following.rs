@@ -9,7 +9,7 @@ use weir_shared::problem::Problem;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::Tarball;
+use crate::test_origin::{Tarball, TestOrigin};
 
 /// An edge that would not ask for an hour, in step with its origin.
 async fn following(prepare: impl FnOnce(&Site)) -> Site {
@@ -154,6 +154,54 @@ async fn a_tombstone_ends_a_service_and_a_push_brings_it_back() {
     site.origin.push("shop", 8, 1, &tarball);
     site.until("it is back", async || client.get(TARBALL, &[]).await.status == 200).await;
     assert_eq!(site.origin.asked("service").len(), 0);
+}
+
+#[tokio::test]
+async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
+    let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    let mut site = Site::prepare().await;
+    let second = TestOrigin::start(site.pki()).await;
+    let mut upstream = site.config.origins[0].clone();
+    upstream.url = second.url();
+    site.config.origins.push(upstream);
+    site.config.freshness.fresh = Duration::from_secs(3600);
+    for origin in [&site.origin, &second] {
+        origin.serve_events();
+    }
+    for service in ["shop", "other"] {
+        site.origin.publish(service, 7, 1, &old);
+    }
+    site.start_edge().await;
+    site.until("both are followed", async || site.metric("weir_edge_stream_up", &[]) == 2.0).await;
+    let mut client = site.client("h2").await;
+    assert_eq!(generation(&mut client).await, "7");
+    // The new origin has cloned nothing yet when the old one lets go.
+    let gone = |service: &str| EventKind::Tombstone { service: service.parse().unwrap(), generation: 7 };
+    let clone_is_running = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "any", "Any", "The clone is running.");
+    second.answer_descriptors_with(Some(clone_is_running));
+    for service in ["shop", "other"] {
+        site.origin.withdraw(service);
+        site.origin.tell(gone(service));
+    }
+    site.until("both origins are asked", async || second.asked("service").len() >= 2).await;
+    assert_eq!(generation(&mut client).await, "7", "the other one may have it");
+    second.answer_descriptors_with(None);
+    second.publish("shop", 8, 1, &new);
+    site.origin.tell(gone("shop"));
+    site.until("it is found at its new origin", async || {
+        let reply = client.head(TARBALL, &[]).await;
+        assert_eq!(reply.status, 200);
+        reply.header("weir-generation") == "8"
+    })
+    .await;
+    second.push("shop", 9, 1, &old);
+    site.until("the new origin's word counts", async || generation(&mut client).await == "9").await;
+    // What is at none of them is gone.
+    site.origin.tell(gone("other"));
+    let other = "/v1/services/other/tarball";
+    site.until("it is gone", async || client.head(other, &[]).await.status == 404).await;
+    second.push("other", 8, 1, &new);
+    site.until("it is back", async || client.head(other, &[]).await.status == 200).await;
 }
 
 #[tokio::test]
