@@ -15,7 +15,7 @@ use super::warmer::Warmer;
 use super::{Following, safety_net};
 use crate::metrics::Refused;
 use crate::origin_client::{OriginError, OriginId};
-use crate::service_table::{Change, Outcome, Said, Told, Vouch};
+use crate::service_table::{Change, Entry, Outcome, Said, Told, Vouch};
 
 /// Follows one origin.
 pub(super) struct Follower {
@@ -196,12 +196,10 @@ impl Follower {
             self.vouch().told(&service, version);
             match outcome.map_err(|error| End::NotApplied(error.to_string()))? {
                 Outcome::Taken(entry) => {
-                    self.following.lookup.heard_of(&service);
-                    if entry.version.is_some() {
-                        self.observe_delay(version.0);
-                        self.warmer.consider(service, &entry);
-                    }
+                    self.observe_delay(version.0);
+                    self.take_up(service, &entry);
                 }
+                Outcome::Revised(entry) => self.take_up(service, &entry),
                 Outcome::Held(_) => self.following.lookup.heard_of(&service),
                 Outcome::Regressed => {
                     self.following.metrics.refused(Refused::Regressed);
@@ -221,10 +219,18 @@ impl Follower {
         Ok(())
     }
 
+    /// Another version of a service is in the table.
+    fn take_up(&self, service: ServiceName, entry: &Entry) {
+        self.following.lookup.heard_of(&service);
+        if entry.version.is_some() {
+            self.warmer.consider(service, entry);
+        }
+    }
+
     /// What is held may not be what the origin has: it is asked, and its answer decides.
     fn doubtful(&self, service: &ServiceName) {
         if let Some(entry) = self.following.table.hot(service) {
-            entry.doubt();
+            entry.doubt(self.following.clock.now());
         }
         self.following.lookup.heard_of(service);
         self.following.lookup.ask_behind(service);

@@ -47,6 +47,8 @@ pub(crate) enum Said {
 pub(crate) enum Told {
     /// In answer to a question that was put when this was the highest version known.
     Asked(Order),
+    /// The same, and the question was about this one version: the answer does not say that it is current.
+    AskedForForms(Order),
     /// By its event stream.
     Pushed,
 }
@@ -54,8 +56,10 @@ pub(crate) enum Told {
 /// What became of a change.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// This is held from now on.
+    /// This is held from now on: a generation that was not seen before.
     Taken(Arc<Entry>),
+    /// This is held from now on: a generation that is known, in other forms, from another origin, gone or back again.
+    Revised(Arc<Entry>),
     /// This was held already: it is the same, or the word was overtaken by a newer one.
     Held(Arc<Entry>),
     /// It was refused: a newer version was seen before.
@@ -197,8 +201,7 @@ impl Table {
                 tracing::info!(%service, "a service is gone");
                 let record = self.record(held.highest, held.origin, None, at);
                 let entry = self.new_entry(&service, None, held.highest, held.origin, Some(&held), at);
-                batch.add(service, record, &entry);
-                Ok(Outcome::Taken(entry))
+                Ok(batch.add(service, record, entry, Some(&held)))
             }
         }
     }
@@ -221,7 +224,7 @@ impl Table {
             match held.offer(&descriptor) {
                 Offer::Regressed if told.is_overtaken_by(held) => return Ok(Outcome::Held(held.clone())),
                 Offer::Regressed => {
-                    held.doubt();
+                    held.doubt(at);
                     // The stream may tell late of what a question has overtaken. The origin is asked, and that decides.
                     if told != Told::Pushed {
                         held.refuse(descriptor.version(), at);
@@ -230,7 +233,9 @@ impl Table {
                     return Ok(Outcome::Regressed);
                 }
                 Offer::Same if held.origin == origin => {
-                    held.confirmed(at);
+                    if !matches!(told, Told::AskedForForms(_)) {
+                        held.confirmed(at);
+                    }
                     return Ok(Outcome::Held(held.clone()));
                 }
                 // The same from another is another's from now on.
@@ -248,12 +253,15 @@ impl Table {
         let record = self.record(descriptor.version(), origin, Some(descriptor.bytes()), at);
         let highest = descriptor.version();
         let version = Some(Arc::new(Version::new(descriptor)));
-        let entry = self.new_entry(&service, version, highest, origin, held.map(|held| &**held), at);
-        batch.add(service, record, &entry);
-        Ok(Outcome::Taken(entry))
+        let held = held.map(|held| &**held);
+        let mut entry = self.new_entry(&service, version, highest, origin, held, at);
+        if let (Told::AskedForForms(_), Some(held)) = (told, held) {
+            entry = entry.heard_as(held);
+        }
+        Ok(batch.add(service, record, entry, held))
     }
 
-    /// An entry of what its origin just said, in the place of `held`.
+    /// An entry of what its origin said at this moment, in the place of `held`.
     fn new_entry(
         &self,
         service: &ServiceName,
@@ -262,12 +270,12 @@ impl Table {
         origin: Option<OriginId>,
         held: Option<&Entry>,
         at: Moment,
-    ) -> Arc<Entry> {
+    ) -> Entry {
         let usage = held.map_or_else(|| Usage::new(Moment::EARLIEST), |held| held.usage.clone());
         let rule = self.rules().of(service).clone();
         let entry = Entry::new(version, highest, origin, rule, usage, at).heard();
         held.iter().for_each(|held| entry.stays_purged_as(held));
-        Arc::new(entry)
+        entry
     }
 
     fn known(&self, service: &ServiceName, batch: &Batch) -> Result<Option<Arc<Entry>>, StoreError> {
@@ -290,14 +298,20 @@ impl Said {
 impl Told {
     /// Whether a newer version came while the question was under way: its answer is out of date, and no fault.
     fn is_overtaken_by(self, held: &Entry) -> bool {
-        matches!(self, Told::Asked(holding) if holding < held.highest)
+        matches!(self, Told::Asked(holding) | Told::AskedForForms(holding) if holding < held.highest)
     }
 }
 
 impl Batch {
-    fn add(&mut self, service: ServiceName, record: Record, entry: &Arc<Entry>) {
+    /// `entry` takes the place of `held`.
+    fn add(&mut self, service: ServiceName, record: Record, entry: Entry, held: Option<&Entry>) -> Outcome {
+        let entry = Arc::new(entry);
         self.records.push((service.clone(), record));
         self.entries.insert(service, entry.clone());
+        match held {
+            Some(held) if held.highest.0 == entry.highest.0 => Outcome::Revised(entry),
+            _ => Outcome::Taken(entry),
+        }
     }
 }
 
@@ -436,8 +450,29 @@ mod tests {
         assert_eq!(table.regressions(), 0);
         assert!(matches!(table.apply(asked((6, 1), take("a", 5))).await.unwrap(), Outcome::Regressed));
         assert_eq!(table.regressions(), 1);
-        table.apply(pushed("a", 6)).await.unwrap();
+        let later = Clock::begin().now().after(Duration::from_secs(1));
+        table.apply(Change { at: later, ..pushed("a", 6) }).await.unwrap();
         assert!(entry.can_be_vouched_for(), "its origin has come to its senses");
+    }
+
+    #[tokio::test]
+    async fn a_new_form_of_a_version_does_not_say_that_the_version_is_current() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 5)).await.unwrap();
+        let form = |revision| {
+            let word = Said::Current(descriptor("a", 5, revision, b"content").into());
+            Change { told: Told::AskedForForms((5, 1)), word, ..pushed("a", 5) }
+        };
+        let outcome = table.apply(form(2)).await.unwrap();
+        assert!(matches!(outcome, Outcome::Revised(entry) if entry.can_be_vouched_for()), "as it was before");
+        let entry = table.hot(&"a".parse().unwrap()).unwrap();
+        entry.doubt(entry.last_word().after(Duration::from_secs(1)));
+        for revision in [2, 3] {
+            let later = entry.last_word().after(Duration::from_secs(2));
+            table.apply(Change { at: later, ..form(revision) }).await.unwrap();
+            assert!(!table.hot(&"a".parse().unwrap()).unwrap().can_be_vouched_for(), "{revision}");
+        }
     }
 
     #[tokio::test]
@@ -451,7 +486,7 @@ mod tests {
         }
         // A tombstone of an earlier life of the service.
         assert!(matches!(table.apply(bury("a", Some(4))).await.unwrap(), Outcome::Held(_)));
-        assert!(matches!(table.apply(bury("a", Some(5))).await.unwrap(), Outcome::Taken(_)));
+        assert!(matches!(table.apply(bury("a", Some(5))).await.unwrap(), Outcome::Revised(_)));
         // What is gone at one origin may appear at another.
         let moved = Change { origin: Some(1), ..pushed("a", 6) };
         assert!(matches!(table.apply(moved).await.unwrap(), Outcome::Taken(entry) if entry.origin == Some(1)));
@@ -465,7 +500,7 @@ mod tests {
         let moved = |change| Change { origin: Some(1), ..change };
         assert!(matches!(table.apply(moved(pushed("a", 5))).await.unwrap(), Outcome::AnotherOrigins));
         let outcome = table.apply(moved(take("a", 5))).await.unwrap();
-        assert!(matches!(outcome, Outcome::Taken(entry) if entry.origin == Some(1)));
+        assert!(matches!(outcome, Outcome::Revised(entry) if entry.origin == Some(1)));
         assert!(matches!(table.apply(moved(pushed("a", 6))).await.unwrap(), Outcome::Taken(_)));
         assert!(matches!(table.apply(pushed("a", 7)).await.unwrap(), Outcome::AnotherOrigins));
     }
@@ -484,6 +519,6 @@ mod tests {
         let entry = table.hot(&"a".parse().unwrap()).unwrap();
         assert!(entry.is_unreadable && entry.version.is_none());
         assert!(matches!(table.apply(asked((7, 1), take("a", 6))).await.unwrap(), Outcome::Regressed));
-        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Taken(entry) if !entry.is_unreadable));
+        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Revised(entry) if !entry.is_unreadable));
     }
 }

@@ -311,7 +311,7 @@ impl Lookup {
         if let (Some(held), Some(current)) = (&held, current)
             && current.descriptor().publication() == publication
         {
-            let (told, at) = (Told::Asked(held.highest), held.last_word());
+            let (told, at) = (Told::AskedForForms(held.highest), held.last_word());
             let word = Said::Current(Box::new(descriptor));
             self.table.apply(Change { origin: Some(origin), told, at, word }).await?;
             return Ok(());
@@ -443,11 +443,11 @@ impl Lookup {
         vouch.found_by_asking(service, version);
         let change = Change { origin: Some(origin), told, at, word: Said::Current(descriptor) };
         let outcome = self.table.apply(change).await;
-        if !matches!(outcome, Ok(Outcome::Taken(_))) {
+        if !matches!(outcome, Ok(Outcome::Taken(_) | Outcome::Revised(_))) {
             vouch.told(service, version);
         }
         match outcome? {
-            Outcome::Taken(entry) | Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
+            Outcome::Taken(entry) | Outcome::Revised(entry) | Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
             Outcome::Regressed => Err(LookupError::Regressed),
             Outcome::AnotherOrigins | Outcome::GoneThere | Outcome::NeverHeld => Err(LookupError::Absent),
         }
