@@ -1,15 +1,17 @@
 //! The event stream of an origin, followed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::sync::Semaphore;
 use weir_edge::config::{Config, FreshnessForConfig};
 use weir_shared::event::EventKind;
 use weir_shared::problem::Problem;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::{Tarball, TestOrigin};
+use crate::test_origin::{Fault, Tarball, TestOrigin};
 
 /// An edge that would not ask for an hour, in step with its origin.
 async fn following(prepare: impl FnOnce(&Site)) -> Site {
@@ -56,6 +58,50 @@ async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit"));
     assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (0, 2));
     assert_eq!(site.metric("weir_edge_warmed_total", &[("result", "begun")]), 1.0, "the one that is in use");
+    // Another form of a version that is known says nothing of how long pushes take.
+    let delays = || site.metric("weir_edge_push_delay_seconds", &[]);
+    assert_eq!(delays(), 2.0);
+    site.origin.push("shop", 8, 2, &new);
+    let revision = async || status(&site).await["services"][0]["revision"] == 2;
+    site.until("the form is in the table", revision).await;
+    assert_eq!(delays(), 2.0);
+}
+
+#[tokio::test]
+async fn what_is_fetched_before_anybody_asks_leaves_room_for_those_who_do() {
+    const SERVICES: u64 = 4;
+    let name = |number: u64| format!("s{number}");
+    let tarball = |seed| Tarball::random(seed, 4 << 20);
+    let site = following_with(
+        |site| {
+            for number in 0..SERVICES {
+                site.origin.publish(&name(number), 7, 1, &Tarball::random(number, 1000));
+            }
+        },
+        |config| config.cache.fills = 4,
+    )
+    .await;
+    let mut client = site.client("h2").await;
+    for number in 0..SERVICES {
+        assert_eq!(client.head(&format!("/v1/services/{}/tarball", name(number)), &[]).await.status, 200);
+    }
+    // Half of each comes, which is more than a piece, and the rest once the gate opens.
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults((0..SERVICES).map(|_| Fault::Gate(gate.clone())));
+    for number in 0..SERVICES {
+        site.origin.push(&name(number), 8, 1, &tarball(100 + number));
+    }
+    let begun = async || site.metric("weir_edge_warmed_total", &[("result", "begun")]) == SERVICES as f64;
+    site.until("all are to be fetched", begun).await;
+    let verified = async || site.metric("weir_edge_pieces_verified_total", &[]) >= 2.0;
+    site.until("half of the first is here", verified).await;
+    for number in 0..10 * SERVICES {
+        client.head(&format!("/v1/services/{}/tarball", name(number % SERVICES)), &[]).await;
+    }
+    assert_eq!(site.origin.asked("blob").len(), 1, "a quarter of what may be fetched at a time");
+    gate.add_permits(SERVICES as usize);
+    let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == SERVICES as f64;
+    site.until("all are fetched", fetched).await;
 }
 
 #[tokio::test]
