@@ -266,6 +266,23 @@ async fn a_service_that_was_not_there_is_there_at_once_when_it_is_pushed() {
 }
 
 #[tokio::test]
+async fn a_version_that_was_not_there_is_asked_for_once_until_the_service_has_a_newer_word() {
+    let (one, other) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &one))).await;
+    let mut client = site.client("h2").await;
+    let path = format!("{TARBALL}s/{}", other.digest());
+    for _ in 0..3 {
+        assert_eq!(client.get(&path, &[]).await.status, 404);
+    }
+    assert_eq!(site.origin.asked("version").len(), 1);
+    site.origin.push("shop", 8, 1, &other);
+    site.origin.push("shop", 9, 1, &one);
+    site.until("the service has moved on", async || generation(&mut client).await == "9").await;
+    assert_eq!(client.get(&path, &[]).await.status, 200);
+    assert_eq!(site.origin.asked("version").len(), 2);
+}
+
+#[tokio::test]
 async fn something_older_is_refused_however_it_comes() {
     let (new, old) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     let mut site = following(|site| drop(site.origin.publish("shop", 9, 1, &new))).await;

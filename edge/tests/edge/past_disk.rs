@@ -153,6 +153,7 @@ async fn a_disk_that_was_full_for_a_while_is_written_again_and_what_was_never_he
     // Of this one an older version stands on disk, which would be served again after a crash.
     site.origin.publish("shop", 8, 1, &other);
     assert_eq!(client.head(TARBALL, &[]).await.header("weir-generation"), "7");
+    assert!(site.metric("weir_edge_stale_served_total", &[("why", "edge_failed")]) >= 1.0);
 
     drop(file);
     fs::remove_file(&ballast).unwrap();
