@@ -210,6 +210,10 @@ pub(crate) enum StaleWhy {
     OriginFailed,
     /// The origin offered an older version than was seen before.
     Regressed,
+    /// As many questions to origins as may be were under way.
+    EdgeBusy,
+    /// The edge itself could not take the answer: its disk, or a bug.
+    EdgeFailed,
 }
 
 impl StaleWhy {
@@ -220,6 +224,8 @@ impl StaleWhy {
             StaleWhy::OriginSlow => "origin_slow",
             StaleWhy::OriginFailed => "origin_failed",
             StaleWhy::Regressed => "regressed",
+            StaleWhy::EdgeBusy => "edge_busy",
+            StaleWhy::EdgeFailed => "edge_failed",
         }
     }
 }

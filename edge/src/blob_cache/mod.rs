@@ -179,6 +179,20 @@ impl BlobCache {
         Ok(Obtained { content, source })
     }
 
+    /// Has a blob fetched that is not there, for nobody yet, and waits until that has ended.
+    pub(crate) async fn warm(&self, wanted: Wanted) {
+        let inner = &self.inner;
+        if inner.store.verified(wanted.digest, wanted.size).await.is_some() {
+            return;
+        }
+        let filler = inner.filler.clone();
+        let fill = |announcer| async move { filler.fill(wanted, announcer).await };
+        // When it cannot be had now, whoever asks for it tries again, and is told why.
+        if let Ok(mut seat) = inner.running.join(&wanted.digest, fill) {
+            seat.watcher.ended().await;
+        }
+    }
+
     /// A place for a decoder; `None` when all are taken.
     pub(crate) fn decoding(&self) -> Option<Decoding> {
         self.inner.decoders.begin()

@@ -27,6 +27,10 @@ use crate::metrics::OriginMetrics;
 /// How long an origin may take to the head of its answer, the connection included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same for a blob or a piece list: before the first byte it is verified, which waits 10 s for its turn, and healed
+/// when it is damaged, which is waited for 10 s and followed by another turn.
+const BLOB_HEAD_TIMEOUT: Duration = Duration::from_secs(40);
+
 /// How long an origin may be silent in the middle of a body.
 pub(super) const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -48,6 +52,31 @@ pub(crate) struct Origin {
     breaker: Mutex<Breaker>,
     reached: AtomicBool,
     last_error: Mutex<Option<String>>,
+}
+
+/// How long an answer may take, and what it says when it takes longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// It is at hand: the origin is taken for dead.
+    AtHand,
+    /// It has to be read or made, within this time: the origin is slow at this, and perhaps at nothing else.
+    ToBeMade(Duration),
+}
+
+impl Patience {
+    fn with(kind: &str) -> Self {
+        match kind {
+            "blob" | "pieces" => Patience::ToBeMade(BLOB_HEAD_TIMEOUT),
+            _ => Patience::AtHand,
+        }
+    }
+
+    fn wait(self) -> Duration {
+        match self {
+            Patience::AtHand => HEAD_TIMEOUT,
+            Patience::ToBeMade(wait) => wait,
+        }
+    }
 }
 
 /// How a blob is asked for.
@@ -220,7 +249,7 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        self.call(client, kind, Method::GET, path, headers, HEAD_TIMEOUT).await
+        self.call(client, kind, Method::GET, path, headers, Patience::with(kind)).await
     }
 
     /// Has the origin do something, for which it may take this long.
@@ -230,7 +259,7 @@ impl Origin {
         path: &str,
         wait: Duration,
     ) -> Result<Response<Incoming>, OriginError> {
-        self.call(&self.client, kind, Method::POST, path, HeaderMap::new(), wait).await
+        self.call(&self.client, kind, Method::POST, path, HeaderMap::new(), Patience::ToBeMade(wait)).await
     }
 
     /// One request, whose answer is waited for until its head has come.
@@ -241,7 +270,7 @@ impl Origin {
         method: Method,
         path: &str,
         headers: HeaderMap,
-        wait: Duration,
+        patience: Patience,
     ) -> Result<Response<Incoming>, OriginError> {
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
@@ -254,6 +283,7 @@ impl Origin {
             .body(Empty::new())
             .expect("an authority that was checked and a path of the protocol");
         *request.headers_mut() = headers;
+        let wait = patience.wait();
         let answered = match tokio::time::timeout(wait, client.request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(self.unreachable(innermost(&error))),
@@ -267,7 +297,11 @@ impl Origin {
             }
             Err(error) => {
                 self.metrics.answered(kind, error.label());
-                self.came_of_it(Some(error.to_string()));
+                if patience != Patience::AtHand && matches!(error, OriginError::TimedOut { .. }) {
+                    self.breaker().slow();
+                } else {
+                    self.came_of_it(Some(error.to_string()));
+                }
             }
         }
         answered

@@ -35,7 +35,7 @@ pub(crate) enum Word {
     Descriptor(OriginId, Box<Descriptor>),
     /// What the caller holds is what its origin publishes.
     Unchanged,
-    /// There is no such thing: its own origin says so, or all of them do.
+    /// There is no such thing: its own origin says so and no other speaks for it, or all of them do.
     Absent,
 }
 
@@ -128,7 +128,7 @@ impl Origins {
         held: Option<&str>,
     ) -> Result<Word, OriginError> {
         let mut failure = None;
-        let mut owner_says_absent = false;
+        let (mut owner_says_absent, mut another_has_it) = (false, false);
         for id in self.order(owner) {
             let is_owner = owner == Some(id);
             match self.origins[id].descriptor(route, held.filter(|_| is_owner)).await {
@@ -137,11 +137,15 @@ impl Origins {
                 Err(OriginError::NotFound) => owner_says_absent |= is_owner,
                 Err(error @ OriginError::Misdirected(_)) => failure = failure.or(Some(error)),
                 Err(error) if is_owner => return Err(error),
-                Err(error) => failure = failure.or(Some(error)),
+                Err(error) => {
+                    // It cannot give it just now, which it says only of what it knows: the service has moved there.
+                    another_has_it |= matches!(error, OriginError::Refused { .. });
+                    failure = failure.or(Some(error));
+                }
             }
         }
         match failure {
-            Some(error) if !owner_says_absent => Err(error),
+            Some(error) if !owner_says_absent || another_has_it => Err(error),
             _ => Ok(Word::Absent),
         }
     }

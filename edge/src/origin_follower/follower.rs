@@ -10,12 +10,13 @@ use weir_shared::event::{Cursor, Event, EventKind};
 use weir_shared::name::ServiceName;
 
 use super::pause::Pauses;
-use super::stream::{End, Stream};
+use super::stream::{Batch, End, Stream};
 use super::warmer::Warmer;
 use super::{Following, safety_net};
+use crate::clock::Moment;
 use crate::metrics::Refused;
 use crate::origin_client::{OriginError, OriginId};
-use crate::service_table::{Change, Outcome, Said, Told, Vouch};
+use crate::service_table::{Change, Entry, Outcome, Said, Told, Vouch};
 
 /// Follows one origin.
 pub(super) struct Follower {
@@ -81,10 +82,10 @@ impl Follower {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
-        let mut stream = Stream::of(body);
+        let mut stream = Stream::of(body, self.following.clock);
         loop {
             let applied = match stream.next().await {
-                Ok(events) => self.apply(events).await,
+                Ok(batch) => self.apply(batch).await,
                 Err(end) => Err(end),
             };
             if let Err(end) = applied {
@@ -111,7 +112,7 @@ impl Follower {
     }
 
     /// Applies events in their order. What the stream says of services is written together, as far as it goes.
-    async fn apply(&mut self, events: Vec<Event>) -> Result<(), End> {
+    async fn apply(&mut self, Batch { events, at }: Batch) -> Result<(), End> {
         let Some(last) = events.last().map(|event| event.cursor.clone()) else { return Ok(()) };
         let mut told = Vec::new();
         for Event { kind, .. } in events {
@@ -120,8 +121,8 @@ impl Follower {
                 return Err(End::Malformed(format!("it began with `{}`", kind.as_str())));
             }
             match kind {
-                EventKind::Descriptor(bytes) => told.extend(self.current(&bytes)?),
-                EventKind::Tombstone { service, generation } => told.push(self.gone(service, generation)),
+                EventKind::Descriptor(bytes) => told.extend(self.current(&bytes, at)?),
+                EventKind::Tombstone { service, generation } => told.push(self.gone(service, generation, at)),
                 EventKind::Access(access) => {
                     self.access.send_replace(Some(Bytes::copy_from_slice(&access)));
                 }
@@ -129,9 +130,9 @@ impl Follower {
                 EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
                     self.write(std::mem::take(&mut told)).await?;
                     match kind {
-                        EventKind::Resync => self.begin(),
+                        EventKind::Resync => self.begin(at),
                         EventKind::SnapshotEnd => self.snapshot_ended(),
-                        _ => self.heartbeat(),
+                        _ => self.heartbeat(at),
                     }
                 }
             }
@@ -142,32 +143,32 @@ impl Follower {
     }
 
     /// A descriptor that was told. `None`: this version of the edge cannot read it.
-    fn current(&self, bytes: &[u8]) -> Result<Option<Pushed>, End> {
+    fn current(&self, bytes: &[u8], at: Moment) -> Result<Option<Pushed>, End> {
         // Copied: what is kept for long must not hold on to a part of the stream with many others in it.
         match Descriptor::parse(Bytes::copy_from_slice(bytes)) {
             Ok(descriptor) => {
                 let (service, version) = (descriptor.publication().service.clone(), descriptor.version());
-                let change = self.change(Said::Current(descriptor.into()));
+                let change = self.change(Said::Current(descriptor.into()), at);
                 Ok(Some(Pushed { service, version, change }))
             }
             Err(error) => {
-                self.unreadable(bytes, &error)?;
+                self.unreadable(bytes, &error, at)?;
                 Ok(None)
             }
         }
     }
 
-    fn gone(&self, service: ServiceName, generation: Generation) -> Pushed {
-        let change = self.change(Said::Gone(service.clone(), Some(generation)));
+    fn gone(&self, service: ServiceName, generation: Generation, at: Moment) -> Pushed {
+        let change = self.change(Said::Gone(service.clone(), Some(generation)), at);
         Pushed { service, version: (generation, u64::MAX), change }
     }
 
-    fn change(&self, word: Said) -> Change {
-        Change { origin: Some(self.id), told: Told::Pushed, at: self.following.clock.now(), word }
+    fn change(&self, word: Said, at: Moment) -> Change {
+        Change { origin: Some(self.id), told: Told::Pushed, at, word }
     }
 
     /// A descriptor of a newer origin, perhaps: what is held of its service is not vouched for any more.
-    fn unreadable(&self, bytes: &[u8], error: &DescriptorError) -> Result<(), End> {
+    fn unreadable(&self, bytes: &[u8], error: &DescriptorError, at: Moment) -> Result<(), End> {
         #[derive(Deserialize)]
         struct Named {
             publication: Name,
@@ -180,7 +181,7 @@ impl Follower {
         let service = named.publication.service;
         tracing::warn!(origin = self.name(), %service, %error, "a descriptor that was pushed cannot be read");
         self.following.metrics.refused(Refused::Unreadable);
-        self.doubtful(&service);
+        self.doubtful(&service, at);
         Ok(())
     }
 
@@ -190,22 +191,20 @@ impl Follower {
             return Ok(());
         }
         let (names, changes): (Vec<_>, Vec<_>) =
-            told.into_iter().map(|told| ((told.service, told.version), told.change)).unzip();
+            told.into_iter().map(|told| ((told.service, told.version, told.change.at), told.change)).unzip();
         let outcomes = self.following.table.apply_all(changes).await;
-        for ((service, version), outcome) in names.into_iter().zip(outcomes) {
+        for ((service, version, at), outcome) in names.into_iter().zip(outcomes) {
             self.vouch().told(&service, version);
             match outcome.map_err(|error| End::NotApplied(error.to_string()))? {
                 Outcome::Taken(entry) => {
-                    self.following.lookup.heard_of(&service);
-                    if entry.version.is_some() {
-                        self.observe_delay(version.0);
-                        self.warmer.consider(service, &entry);
-                    }
+                    self.observe_delay(version.0);
+                    self.take_up(service, &entry);
                 }
+                Outcome::Revised(entry) => self.take_up(service, &entry),
                 Outcome::Held(_) => self.following.lookup.heard_of(&service),
                 Outcome::Regressed => {
                     self.following.metrics.refused(Refused::Regressed);
-                    self.doubtful(&service);
+                    self.doubtful(&service, at);
                 }
                 Outcome::AnotherOrigins => {
                     self.following.metrics.refused(Refused::AnotherOrigins);
@@ -214,16 +213,25 @@ impl Follower {
                         "an origin tells of a service that is another origin's; it is not taken from there"
                     );
                 }
+                Outcome::GoneThere => self.doubtful(&service, at),
                 Outcome::NeverHeld => {}
             }
         }
         Ok(())
     }
 
+    /// Another version of a service is in the table.
+    fn take_up(&self, service: ServiceName, entry: &Entry) {
+        self.following.lookup.heard_of(&service);
+        if entry.version.is_some() {
+            self.warmer.consider(service, entry);
+        }
+    }
+
     /// What is held may not be what the origin has: it is asked, and its answer decides.
-    fn doubtful(&self, service: &ServiceName) {
+    fn doubtful(&self, service: &ServiceName, at: Moment) {
         if let Some(entry) = self.following.table.hot(service) {
-            entry.doubt();
+            entry.doubt(at);
         }
         self.following.lookup.heard_of(service);
         self.following.lookup.ask_behind(service);
@@ -240,13 +248,13 @@ impl Follower {
         }
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, at: Moment) {
         let why = if self.cursor.is_some() { "cursor_unknown" } else { self.no_cursor };
         self.following.metrics.resynced(why);
         tracing::info!(origin = self.name(), why, "the events of an origin begin with everything that is current");
         self.following.table.settle();
         self.vouch().out_of_step();
-        self.vouch().begin(self.following.clock.now());
+        self.vouch().begin(at);
         (self.begun, self.in_snapshot) = (true, true);
     }
 
@@ -263,12 +271,12 @@ impl Follower {
         }
     }
 
-    fn heartbeat(&mut self) {
+    fn heartbeat(&mut self, at: Moment) {
         if self.in_snapshot {
             return;
         }
         self.in_step();
-        for (service, (generation, revision)) in self.vouch().heartbeat(self.following.clock.now()) {
+        for (service, (generation, revision)) in self.vouch().heartbeat(at) {
             self.following.metrics.push_missed.inc();
             tracing::warn!(
                 origin = self.name(), %service, generation, revision,

@@ -11,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// The pause when an origin has no event stream: an older version, which may be upgraded some day.
 const NOT_SERVED: Duration = Duration::from_secs(60);
 
-/// The longest pause that an origin may ask for.
+/// The longest pause that an origin may ask for; it may take twice as long.
 const LONGEST_ASKED: Duration = Duration::from_secs(120);
 
 /// The pauses since the stream was last in step.
@@ -24,11 +24,13 @@ impl Pauses {
         self.0 = 0;
     }
 
-    /// The next pause; `asked`: the origin wants it to be at least so long.
+    /// The next pause; `asked`: the origin wants it to be at least so long, and it is up to twice that.
     pub(super) fn next(&mut self, asked: Option<Duration>, chance: f64) -> Duration {
         let longest = FIRST.saturating_mul(1 << self.0.min(16)).min(LONGEST);
         self.0 = self.0.saturating_add(1);
-        longest.max(asked.unwrap_or_default().min(LONGEST_ASKED)).mul_f64(spread(chance))
+        // What was asked for is spread above itself: whoever comes sooner was asked in vain.
+        let asked = asked.unwrap_or_default().min(LONGEST_ASKED).mul_f64(2.0 * spread(chance));
+        longest.mul_f64(spread(chance)).max(asked)
     }
 
     /// The pause when the origin has no event stream.
@@ -54,7 +56,8 @@ mod tests {
         assert_eq!(taken, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         pauses.start_over();
         assert_eq!(pauses.next(None, 0.0), FIRST / 2);
-        assert_eq!(pauses.next(Some(Duration::from_secs(10)), 1.0), Duration::from_secs(10));
+        let asked = Duration::from_secs(10);
+        assert_eq!([0.0, 1.0].map(|chance| pauses.next(Some(asked), chance)), [asked, 2 * asked]);
     }
 
     proptest! {
@@ -62,7 +65,8 @@ mod tests {
         fn they_are_bounded(before: u32, asked in proptest::option::of(any::<u32>()), chance in -1.0f64..2.0) {
             let asked = asked.map(|seconds| Duration::from_secs(seconds.into()));
             let pause = Pauses(before).next(asked, chance);
-            prop_assert!(pause >= FIRST / 2 && pause <= LONGEST_ASKED);
+            prop_assert!(pause >= FIRST / 2 && pause <= 2 * LONGEST_ASKED);
+            prop_assert!(pause >= asked.unwrap_or_default().min(LONGEST_ASKED));
         }
     }
 }

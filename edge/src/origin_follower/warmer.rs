@@ -76,9 +76,7 @@ async fn warm(table: &Table, blobs: &BlobCache, service: &ServiceName) {
     let Some(version) = &entry.version else { return };
     for stored in version.descriptor().representations() {
         if stored.encoding == Encoding::Zstd || entry.usage.was_read(stored.encoding) {
-            let wanted = Wanted { digest: stored.digest, size: stored.size, origin: entry.origin };
-            // When it cannot be had now, whoever asks for it tries again, and is told why.
-            let _ = blobs.get(wanted, 0, false).await;
+            blobs.warm(Wanted { digest: stored.digest, size: stored.size, origin: entry.origin }).await;
         }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Each change is on disk before it is served, and each write to disk takes as long as the disk takes. What arrives
 //! during one write is therefore written by the next one, all together: when a thousand services are asked for for the
-//! first time, that is a handful of writes, on one thread.
+//! first time, that is a handful of writes, on one thread. A disk that takes nothing keeps back what is newer than what
+//! stands on it, and nothing else (see `undurable`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -46,6 +47,8 @@ pub(crate) enum Said {
 pub(crate) enum Told {
     /// In answer to a question that was put when this was the highest version known.
     Asked(Order),
+    /// The same, and the question was about this one version: the answer does not say that it is current.
+    AskedForForms(Order),
     /// By its event stream.
     Pushed,
 }
@@ -53,14 +56,18 @@ pub(crate) enum Told {
 /// What became of a change.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// This is held from now on.
+    /// This is held from now on: a generation that was not seen before.
     Taken(Arc<Entry>),
+    /// This is held from now on: a generation that is known, in other forms, from another origin, gone or back again.
+    Revised(Arc<Entry>),
     /// This was held already: it is the same, or the word was overtaken by a newer one.
     Held(Arc<Entry>),
     /// It was refused: a newer version was seen before.
     Regressed,
     /// It was refused: the service is another origin's.
     AnotherOrigins,
+    /// It has gone from its origin, and may be at another: that has to be asked.
+    GoneThere,
     /// The service was never held: there is nothing to remember.
     NeverHeld,
 }
@@ -84,6 +91,8 @@ type Done = oneshot::Sender<Result<Outcome, Arc<StoreError>>>;
 struct Batch {
     records: Vec<(ServiceName, Record)>,
     entries: HashMap<ServiceName, Arc<Entry>>,
+    /// Those of which nothing was known.
+    never_held: HashSet<ServiceName>,
 }
 
 impl Table {
@@ -133,23 +142,36 @@ impl Table {
     }
 
     fn write(&self, changes: Vec<(Change, Done)>) {
+        let turn = self.turn();
         let mut batch = Batch::default();
         let decided: Vec<_> = changes
             .into_iter()
-            .map(|(change, done)| (self.decide(change, &mut batch).map_err(Arc::new), done))
+            .map(|(change, done)| (change.word.service().clone(), self.decide(change, &mut batch), done))
             .collect();
-        let written =
-            if batch.records.is_empty() { Ok(()) } else { self.written(self.store().put_all(&batch.records)) };
-        let written = written.map_err(Arc::new);
-        if written.is_ok() {
-            for (service, entry) in batch.entries {
+        let records = std::mem::take(&mut batch.records);
+        let written = if records.is_empty() { Ok(()) } else { self.put(&turn, records).map_err(Arc::new) };
+        let mut lost = HashSet::new();
+        for (service, entry) in batch.entries {
+            if written.is_ok() || self.can_be_undurable(&service, &entry, &batch.never_held) {
                 self.show(service, entry);
+            } else {
+                lost.insert(service);
             }
         }
-        for (outcome, done) in decided {
+        for (service, outcome, done) in decided {
+            let outcome = match &written {
+                Err(error) if lost.contains(&service) => Err(error.clone()),
+                _ => outcome.map_err(Arc::new),
+            };
             // Whoever asked may be gone.
-            let _ = done.send(written.clone().and(outcome));
+            let _ = done.send(outcome);
         }
+    }
+
+    /// Whether what could not be written is served all the same: nothing older of it stands on disk.
+    fn can_be_undurable(&self, service: &ServiceName, entry: &Arc<Entry>, never_held: &HashSet<ServiceName>) -> bool {
+        let undurable = self.undurable();
+        (never_held.contains(service) || undurable.get(service).is_some()) && undurable.keep(service, entry)
     }
 
     fn decide(&self, change: Change, batch: &mut Batch) -> Result<Outcome, StoreError> {
@@ -167,15 +189,19 @@ impl Table {
                 if told.is_overtaken_by(&held) || generation.is_some_and(|generation| generation < held.highest.0) {
                     return Ok(Outcome::Held(held));
                 }
-                if held.version.is_none() && !held.is_unreadable {
+                let is_tombstone = held.version.is_none() && !held.is_unreadable;
+                // One origin's tombstone is not all origins' word: the service may have moved to another.
+                if told == Told::Pushed && self.has_several_origins() {
+                    return Ok(if is_tombstone { Outcome::Held(held) } else { Outcome::GoneThere });
+                }
+                if is_tombstone {
                     held.confirmed(at);
                     return Ok(Outcome::Held(held));
                 }
                 tracing::info!(%service, "a service is gone");
                 let record = self.record(held.highest, held.origin, None, at);
                 let entry = self.new_entry(&service, None, held.highest, held.origin, Some(&held), at);
-                batch.add(service, record, &entry);
-                Ok(Outcome::Taken(entry))
+                Ok(batch.add(service, record, entry, Some(&held)))
             }
         }
     }
@@ -198,7 +224,7 @@ impl Table {
             match held.offer(&descriptor) {
                 Offer::Regressed if told.is_overtaken_by(held) => return Ok(Outcome::Held(held.clone())),
                 Offer::Regressed => {
-                    held.doubt();
+                    held.doubt(at);
                     // The stream may tell late of what a question has overtaken. The origin is asked, and that decides.
                     if told != Told::Pushed {
                         held.refuse(descriptor.version(), at);
@@ -206,13 +232,17 @@ impl Table {
                     }
                     return Ok(Outcome::Regressed);
                 }
-                Offer::Same if held.origin.is_some() => {
-                    held.confirmed(at);
+                Offer::Same if held.origin == origin => {
+                    if !matches!(told, Told::AskedForForms(_)) {
+                        held.confirmed(at);
+                    }
                     return Ok(Outcome::Held(held.clone()));
                 }
-                // What no origin of the configuration stood for has one again.
+                // The same from another is another's from now on.
                 Offer::Same | Offer::Newer => {}
             }
+        } else {
+            batch.never_held.insert(service.clone());
         }
         let publication = descriptor.publication();
         tracing::info!(
@@ -223,12 +253,15 @@ impl Table {
         let record = self.record(descriptor.version(), origin, Some(descriptor.bytes()), at);
         let highest = descriptor.version();
         let version = Some(Arc::new(Version::new(descriptor)));
-        let entry = self.new_entry(&service, version, highest, origin, held.map(|held| &**held), at);
-        batch.add(service, record, &entry);
-        Ok(Outcome::Taken(entry))
+        let held = held.map(|held| &**held);
+        let mut entry = self.new_entry(&service, version, highest, origin, held, at);
+        if let (Told::AskedForForms(_), Some(held)) = (told, held) {
+            entry = entry.heard_as(held);
+        }
+        Ok(batch.add(service, record, entry, held))
     }
 
-    /// An entry of what its origin just said, in the place of `held`.
+    /// An entry of what its origin said at this moment, in the place of `held`.
     fn new_entry(
         &self,
         service: &ServiceName,
@@ -237,12 +270,12 @@ impl Table {
         origin: Option<OriginId>,
         held: Option<&Entry>,
         at: Moment,
-    ) -> Arc<Entry> {
+    ) -> Entry {
         let usage = held.map_or_else(|| Usage::new(Moment::EARLIEST), |held| held.usage.clone());
         let rule = self.rules().of(service).clone();
         let entry = Entry::new(version, highest, origin, rule, usage, at).heard();
         held.iter().for_each(|held| entry.stays_purged_as(held));
-        Arc::new(entry)
+        entry
     }
 
     fn known(&self, service: &ServiceName, batch: &Batch) -> Result<Option<Arc<Entry>>, StoreError> {
@@ -253,17 +286,32 @@ impl Table {
     }
 }
 
+impl Said {
+    fn service(&self) -> &ServiceName {
+        match self {
+            Said::Current(descriptor) => &descriptor.publication().service,
+            Said::Gone(service, _) => service,
+        }
+    }
+}
+
 impl Told {
     /// Whether a newer version came while the question was under way: its answer is out of date, and no fault.
     fn is_overtaken_by(self, held: &Entry) -> bool {
-        matches!(self, Told::Asked(holding) if holding < held.highest)
+        matches!(self, Told::Asked(holding) | Told::AskedForForms(holding) if holding < held.highest)
     }
 }
 
 impl Batch {
-    fn add(&mut self, service: ServiceName, record: Record, entry: &Arc<Entry>) {
+    /// `entry` takes the place of `held`.
+    fn add(&mut self, service: ServiceName, record: Record, entry: Entry, held: Option<&Entry>) -> Outcome {
+        let entry = Arc::new(entry);
         self.records.push((service.clone(), record));
         self.entries.insert(service, entry.clone());
+        match held {
+            Some(held) if held.highest.0 == entry.highest.0 => Outcome::Revised(entry),
+            _ => Outcome::Taken(entry),
+        }
     }
 }
 
@@ -402,8 +450,29 @@ mod tests {
         assert_eq!(table.regressions(), 0);
         assert!(matches!(table.apply(asked((6, 1), take("a", 5))).await.unwrap(), Outcome::Regressed));
         assert_eq!(table.regressions(), 1);
-        table.apply(pushed("a", 6)).await.unwrap();
+        let later = Clock::begin().now().after(Duration::from_secs(1));
+        table.apply(Change { at: later, ..pushed("a", 6) }).await.unwrap();
         assert!(entry.can_be_vouched_for(), "its origin has come to its senses");
+    }
+
+    #[tokio::test]
+    async fn a_new_form_of_a_version_does_not_say_that_the_version_is_current() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 5)).await.unwrap();
+        let form = |revision| {
+            let word = Said::Current(descriptor("a", 5, revision, b"content").into());
+            Change { told: Told::AskedForForms((5, 1)), word, ..pushed("a", 5) }
+        };
+        let outcome = table.apply(form(2)).await.unwrap();
+        assert!(matches!(outcome, Outcome::Revised(entry) if entry.can_be_vouched_for()), "as it was before");
+        let entry = table.hot(&"a".parse().unwrap()).unwrap();
+        entry.doubt(entry.last_word().after(Duration::from_secs(1)));
+        for revision in [2, 3] {
+            let later = entry.last_word().after(Duration::from_secs(2));
+            table.apply(Change { at: later, ..form(revision) }).await.unwrap();
+            assert!(!table.hot(&"a".parse().unwrap()).unwrap().can_be_vouched_for(), "{revision}");
+        }
     }
 
     #[tokio::test]
@@ -417,10 +486,23 @@ mod tests {
         }
         // A tombstone of an earlier life of the service.
         assert!(matches!(table.apply(bury("a", Some(4))).await.unwrap(), Outcome::Held(_)));
-        assert!(matches!(table.apply(bury("a", Some(5))).await.unwrap(), Outcome::Taken(_)));
+        assert!(matches!(table.apply(bury("a", Some(5))).await.unwrap(), Outcome::Revised(_)));
         // What is gone at one origin may appear at another.
         let moved = Change { origin: Some(1), ..pushed("a", 6) };
         assert!(matches!(table.apply(moved).await.unwrap(), Outcome::Taken(entry) if entry.origin == Some(1)));
+    }
+
+    #[tokio::test]
+    async fn what_another_origin_answers_with_is_that_one_s_also_when_it_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = table(&dir.path().join("table.redb"), 10);
+        table.apply(pushed("a", 5)).await.unwrap();
+        let moved = |change| Change { origin: Some(1), ..change };
+        assert!(matches!(table.apply(moved(pushed("a", 5))).await.unwrap(), Outcome::AnotherOrigins));
+        let outcome = table.apply(moved(take("a", 5))).await.unwrap();
+        assert!(matches!(outcome, Outcome::Revised(entry) if entry.origin == Some(1)));
+        assert!(matches!(table.apply(moved(pushed("a", 6))).await.unwrap(), Outcome::Taken(_)));
+        assert!(matches!(table.apply(pushed("a", 7)).await.unwrap(), Outcome::AnotherOrigins));
     }
 
     #[tokio::test]
@@ -437,6 +519,6 @@ mod tests {
         let entry = table.hot(&"a".parse().unwrap()).unwrap();
         assert!(entry.is_unreadable && entry.version.is_none());
         assert!(matches!(table.apply(asked((7, 1), take("a", 6))).await.unwrap(), Outcome::Regressed));
-        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Taken(entry) if !entry.is_unreadable));
+        assert!(matches!(table.apply(take("a", 7)).await.unwrap(), Outcome::Revised(entry) if !entry.is_unreadable));
     }
 }

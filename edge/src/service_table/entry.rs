@@ -30,8 +30,10 @@ pub(crate) struct Entry {
     pub(crate) usage: Arc<Usage>,
     last_word: AtomicMoment,
     last_asked: AtomicMoment,
-    /// Its origin was heard on it since it was read from disk, and nothing was refused since then.
-    heard: AtomicBool,
+    /// Up to then its origin has said that it is current, of it alone, since it was read from disk.
+    heard_at: AtomicMoment,
+    /// Up to then nothing that its origin has said of it counts.
+    doubted_until: AtomicMoment,
     /// The last word is not on disk yet.
     unwritten: AtomicBool,
     /// Up to then an operator has declared stale what the origin had said.
@@ -132,7 +134,8 @@ impl Entry {
             usage,
             last_word: AtomicMoment::new(last_word),
             last_asked: AtomicMoment::new(last_word),
-            heard: AtomicBool::new(false),
+            heard_at: AtomicMoment::new(Moment::EARLIEST),
+            doubted_until: AtomicMoment::new(Moment::EARLIEST),
             unwritten: AtomicBool::new(false),
             stale_until: AtomicMoment::new(Moment::EARLIEST),
             void_until: AtomicMoment::new(Moment::EARLIEST),
@@ -145,31 +148,38 @@ impl Entry {
         Self { is_unreadable: true, version: None, ..self }
     }
 
-    /// Its origin just said that it is so.
+    /// At its last word its origin said that it is current.
     pub(crate) fn heard(self) -> Self {
-        self.heard.store(true, Ordering::Relaxed);
+        self.heard_at.set(self.last_word.get());
+        self
+    }
+
+    /// It is current as far as `held` is: what it replaces, or has more forms than.
+    pub(crate) fn heard_as(self, held: &Entry) -> Self {
+        self.heard_at.set(held.heard_at.get());
+        self.doubted_until.set(held.doubted_until.get());
         self
     }
 
     /// Whether what its origin says of all its services together holds for it.
     pub(crate) fn can_be_vouched_for(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+        self.heard_at.get() > self.doubted_until.get()
     }
 
-    /// Its origin has said something of it that was refused, or could not be taken: until it is heard again, only what
-    /// it said before counts.
-    pub(crate) fn doubt(&self) {
-        self.heard.store(false, Ordering::Relaxed);
+    /// Its origin has said something of it that was refused, or could not be taken: what it says of all its services does
+    /// not hold for this one until it has answered a question that was put after `at`.
+    pub(crate) fn doubt(&self, at: Moment) {
+        self.doubted_until.advance(at);
     }
 
     pub(crate) fn last_word(&self) -> Moment {
         self.last_word.get()
     }
 
-    /// The origin has said that this is current.
+    /// The origin has said that this was current then.
     pub(crate) fn confirmed(&self, at: Moment) {
         self.settle(at);
-        self.heard.store(true, Ordering::Relaxed);
+        self.heard_at.advance(at);
     }
 
     /// It was known to be current then, by what its origin said of all its services.
@@ -203,16 +213,14 @@ impl Entry {
             PurgeMode::Soft => self.stale_until.advance(now),
             PurgeMode::Hard => self.void_until.advance(now),
         }
-        self.doubt();
+        self.doubt(now);
     }
 
     /// What an operator said of `earlier` goes for this too, until the origin has spoken after it.
     pub(crate) fn stays_purged_as(&self, earlier: &Entry) {
         self.stale_until.advance(earlier.stale_until.get());
         self.void_until.advance(earlier.void_until.get());
-        if self.stale_until.get().max(self.void_until.get()) >= self.last_word.get() {
-            self.doubt();
-        }
+        self.doubt(self.stale_until.get().max(self.void_until.get()));
     }
 
     /// An offer of the origin was refused.
@@ -293,7 +301,7 @@ pub(super) mod tests {
         })
     }
 
-    fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
+    pub(in crate::service_table) fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
         let parameters = Parameters {
             fresh: Duration::from_secs(15),
             stale_while_revalidate: Duration::from_secs(60),
@@ -319,9 +327,11 @@ pub(super) mod tests {
             // The answer to a question that was put before the purge is no answer to it.
             entry.confirmed(later(1));
             assert_eq!(at(&entry, 3), expected);
+            assert!(!entry.can_be_vouched_for(), "and the next heartbeat is none either");
             assert_eq!(at(&entry, 100), Verdict::Ask, "it grows old as ever");
             entry.confirmed(later(4));
             assert_eq!(at(&entry, 4), Verdict::Fresh);
+            assert!(entry.can_be_vouched_for());
             assert_eq!(entry.highest, (5, 2));
         }
     }

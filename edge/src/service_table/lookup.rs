@@ -15,6 +15,7 @@ use weir_shared::process::shutdown::Drain;
 use super::changes::{Change, Outcome, Said, Told};
 use super::entry::{Entry, PurgeMode, Usage};
 use super::freshness::Verdict;
+use super::missed::Order;
 use super::negative::Negative;
 use super::rules::{Rule, Rules};
 use super::store::StoreError;
@@ -109,9 +110,12 @@ pub(crate) struct Lookup {
     table: Arc<Table>,
     origins: Arc<Origins>,
     asks: SingleFlight<ServiceName, Asked>,
-    negative: Negative,
+    negative: Negative<ServiceName>,
     past: Cache<(ServiceName, TarballDigest), Arc<PastVersion>>,
     past_asks: SingleFlight<(ServiceName, TarballDigest), Result<Arc<PastVersion>, LookupError>>,
+    /// A version that its origin does not have may be there again once the service has a newer word, so that is part of
+    /// the question.
+    past_negative: Negative<(ServiceName, TarballDigest, Option<Order>)>,
     rules: Arc<Rules>,
     clock: Clock,
     metrics: TableMetrics,
@@ -145,6 +149,7 @@ impl Lookup {
             negative: Negative::new(),
             past: Cache::builder().max_capacity(MAX_PAST_VERSION_BYTES).weigher(weigh).build(),
             past_asks: SingleFlight::new(MAX_ASKS, drain),
+            past_negative: Negative::new(),
             rules,
             clock,
             metrics,
@@ -177,6 +182,9 @@ impl Lookup {
             entry.purge(mode, self.clock.now());
         }
         self.negative.forget(service);
+        self.past_negative.all().into_keys().filter(|(name, ..)| name == service).for_each(|about| {
+            self.past_negative.forget(&about);
+        });
         if mode == PurgeMode::Hard {
             for version in self.past_versions(|name, _| name == service) {
                 self.past.invalidate(&(service.clone(), version.descriptor().publication().digest));
@@ -186,13 +194,17 @@ impl Lookup {
     }
 
     /// What is used of each bound, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 4] {
+    pub(crate) fn bounds(&self) -> [Bound; 6] {
         let number = |count: usize| count as u64;
         let (remembered, most) = self.negative.fill_level();
+        let (past, most_past) = self.past_negative.fill_level();
+        let (undurable, most_undurable) = self.table.undurable_level();
         [
+            ("undurable_services", undurable, most_undurable),
             ("questions", number(self.asks.len()), number(MAX_ASKS)),
             ("version_questions", number(self.past_asks.len()), number(MAX_ASKS)),
             ("remembered_failures", remembered, most),
+            ("remembered_version_failures", past, most_past),
             ("past_version_bytes", self.past.weighted_size(), MAX_PAST_VERSION_BYTES),
         ]
     }
@@ -277,8 +289,14 @@ impl Lookup {
         {
             return Ok(self.found_past(&past, now.since(past.since), hit));
         }
-        let owner = entry.and_then(|entry| entry.origin);
-        let seat = self.past_asks.join(&key, || self.clone().ask_for_past(key.clone(), owner))?;
+        let owner = entry.as_ref().and_then(|entry| entry.origin);
+        let about = (service.clone(), *digest, entry.map(|entry| entry.highest));
+        if demand != Demand::Again
+            && let Some(failure) = self.past_negative.get(&about)
+        {
+            return Err(failure);
+        }
+        let seat = self.past_asks.join(&key, || self.clone().ask_for_past(about, owner))?;
         let collapsed = seat.collapsed;
         let past = within(FIRST_WORD_WAIT, seat).await?;
         let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
@@ -309,7 +327,7 @@ impl Lookup {
         if let (Some(held), Some(current)) = (&held, current)
             && current.descriptor().publication() == publication
         {
-            let (told, at) = (Told::Asked(held.highest), held.last_word());
+            let (told, at) = (Told::AskedForForms(held.highest), held.last_word());
             let word = Said::Current(Box::new(descriptor));
             self.table.apply(Change { origin: Some(origin), told, at, word }).await?;
             return Ok(());
@@ -398,7 +416,7 @@ impl Lookup {
     }
 
     async fn put_the_question(&self, service: &ServiceName) -> Asked {
-        let held = self.table.hot(service);
+        let held = self.held(service).await?;
         let at = self.clock.now();
         if let Some(held) = &held {
             held.asked(at);
@@ -441,13 +459,13 @@ impl Lookup {
         vouch.found_by_asking(service, version);
         let change = Change { origin: Some(origin), told, at, word: Said::Current(descriptor) };
         let outcome = self.table.apply(change).await;
-        if !matches!(outcome, Ok(Outcome::Taken(_))) {
+        if !matches!(outcome, Ok(Outcome::Taken(_) | Outcome::Revised(_))) {
             vouch.told(service, version);
         }
         match outcome? {
-            Outcome::Taken(entry) | Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
+            Outcome::Taken(entry) | Outcome::Revised(entry) | Outcome::Held(entry) => Ok(Answer { entry, status: 200 }),
             Outcome::Regressed => Err(LookupError::Regressed),
-            Outcome::AnotherOrigins | Outcome::NeverHeld => Err(LookupError::Absent),
+            Outcome::AnotherOrigins | Outcome::GoneThere | Outcome::NeverHeld => Err(LookupError::Absent),
         }
     }
 
@@ -458,18 +476,21 @@ impl Lookup {
 
     async fn ask_for_past(
         self,
-        key: (ServiceName, TarballDigest),
+        about: (ServiceName, TarballDigest, Option<Order>),
         owner: Option<OriginId>,
     ) -> Result<Arc<PastVersion>, LookupError> {
         let since = self.clock.now();
-        match self.origins.version(&key.0, &key.1, owner).await.map_err(LookupError::Origin)? {
-            Word::Descriptor(origin, descriptor) => {
+        let error = match self.origins.version(&about.0, &about.1, owner).await {
+            Ok(Word::Descriptor(origin, descriptor)) => {
                 let past = Arc::new(PastVersion { version: Arc::new(Version::new(*descriptor)), origin, since });
-                self.past.insert(key, past.clone());
-                Ok(past)
+                self.past.insert((about.0, about.1), past.clone());
+                return Ok(past);
             }
-            Word::Absent | Word::Unchanged => Err(LookupError::Absent),
-        }
+            Ok(Word::Absent | Word::Unchanged) => LookupError::Absent,
+            Err(error) => LookupError::Origin(error),
+        };
+        self.past_negative.remember(about, error.clone(), self.table.is_told_of_everything());
+        Err(error)
     }
 }
 
@@ -505,7 +526,9 @@ impl LookupError {
         match self {
             LookupError::TooSlow => StaleWhy::OriginSlow,
             LookupError::Regressed => StaleWhy::Regressed,
-            _ => StaleWhy::OriginFailed,
+            LookupError::Full => StaleWhy::EdgeBusy,
+            LookupError::Internal => StaleWhy::EdgeFailed,
+            LookupError::Absent | LookupError::Expired(_) | LookupError::Origin(_) => StaleWhy::OriginFailed,
         }
     }
 }

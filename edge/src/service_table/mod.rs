@@ -13,6 +13,8 @@ mod negative;
 mod rules;
 mod store;
 mod table;
+mod table_file;
+mod undurable;
 mod vouch;
 
 pub(crate) use changes::{Change, Outcome, Said, Told};

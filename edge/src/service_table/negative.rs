@@ -2,11 +2,11 @@
 //! cost the origin one question. A word of the origin's event stream ends it at once.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use moka::Expiry;
 use moka::sync::Cache;
-use weir_shared::name::ServiceName;
 
 use super::lookup::LookupError;
 
@@ -16,13 +16,13 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How long "no such service" is taken as given when every origin's event stream would tell of the service.
 const ABSENT_WHILE_TOLD: Duration = Duration::from_secs(30);
 
-/// Services that are remembered.
+/// Questions that are remembered.
 const MAX_REMEMBERED: u64 = 10_000;
 
-/// The services whose last question brought nothing.
+/// What the last question brought nothing about: services, or versions of them.
 #[derive(Clone)]
-pub(super) struct Negative {
-    answers: Cache<ServiceName, Remembered>,
+pub(super) struct Negative<K> {
+    answers: Cache<K, Remembered>,
 }
 
 #[derive(Clone)]
@@ -33,58 +33,53 @@ struct Remembered {
 
 struct Pause;
 
-impl Expiry<ServiceName, Remembered> for Pause {
-    fn expire_after_create(&self, _: &ServiceName, remembered: &Remembered, _: Instant) -> Option<Duration> {
+impl<K> Expiry<K, Remembered> for Pause {
+    fn expire_after_create(&self, _: &K, remembered: &Remembered, _: Instant) -> Option<Duration> {
         Some(remembered.pause)
     }
 
-    fn expire_after_update(
-        &self,
-        _: &ServiceName,
-        remembered: &Remembered,
-        _: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
+    fn expire_after_update(&self, _: &K, remembered: &Remembered, _: Instant, _: Option<Duration>) -> Option<Duration> {
         Some(remembered.pause)
     }
 }
 
-impl Negative {
+impl<K: Clone + Eq + Hash + Send + Sync + 'static> Negative<K> {
     pub(super) fn new() -> Self {
         Self { answers: Cache::builder().max_capacity(MAX_REMEMBERED).expire_after(Pause).build() }
     }
 
-    /// What is remembered of a service.
-    pub(super) fn get(&self, service: &ServiceName) -> Option<LookupError> {
-        self.answers.get(service).map(|remembered| remembered.error)
+    /// What is remembered.
+    pub(super) fn get(&self, about: &K) -> Option<LookupError> {
+        self.answers.get(about).map(|remembered| remembered.error)
     }
 
     /// All that is remembered, without using any.
-    pub(super) fn all(&self) -> HashMap<ServiceName, LookupError> {
+    pub(super) fn all(&self) -> HashMap<K, LookupError> {
         // An iterator, unlike `get`, does not count as a use.
-        self.answers.iter().map(|(service, remembered)| (ServiceName::clone(&service), remembered.error)).collect()
+        self.answers.iter().map(|(about, remembered)| (K::clone(&about), remembered.error)).collect()
     }
 
-    /// How many services are remembered, and at the most.
+    /// How many are remembered, and at the most.
     pub(super) fn fill_level(&self) -> (u64, u64) {
         (self.answers.entry_count(), MAX_REMEMBERED)
     }
 
-    /// A question brought nothing. `told`: should the service appear, all origins would tell of it at once.
-    pub(super) fn remember(&self, service: ServiceName, error: LookupError, told: bool) {
+    /// A question brought nothing. `told`: should it appear, all origins would tell of it at once.
+    pub(super) fn remember(&self, about: K, error: LookupError, told: bool) {
         let pause = if told && matches!(error, LookupError::Absent) { ABSENT_WHILE_TOLD } else { FAILURE_PAUSE };
-        self.answers.insert(service, Remembered { error, pause });
+        self.answers.insert(about, Remembered { error, pause });
     }
 
-    /// There is a word on the service.
-    pub(super) fn forget(&self, service: &ServiceName) {
-        self.answers.invalidate(service);
+    /// There is a word on it.
+    pub(super) fn forget(&self, about: &K) {
+        self.answers.invalidate(about);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_shared::name::ServiceName;
 
     #[test]
     fn what_would_be_told_of_is_remembered_for_longer_and_forgotten_at_a_word() {

@@ -8,6 +8,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use weir_shared::descriptor::Generation;
 use weir_shared::name::ServiceName;
 
+use super::table_file::TableFile;
 use crate::directory_lock::DirectoryLock;
 
 /// Service → highest generation and revision seen, `host:port` of its origin, the origin's descriptor bytes. No bytes: a
@@ -22,15 +23,21 @@ type Stored<'a> = (Generation, u64, &'a str, Option<&'a [u8]>);
 /// The file.
 #[derive(Debug)]
 pub(crate) struct Store {
-    database: Database,
+    file: TableFile,
     /// Let go after the file is closed.
     _lock: DirectoryLock,
 }
 
 /// The table cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("the service table cannot be used: {0}")]
-pub(crate) struct StoreError(#[source] Box<redb::Error>);
+pub(crate) enum StoreError {
+    /// It was tried.
+    #[error("the service table cannot be used: {0}")]
+    Failed(#[source] Box<redb::Error>),
+    /// The disk failed not long ago, and is left alone for a moment.
+    #[error("the service table is left alone for a moment: {0}")]
+    LeftAlone(String),
+}
 
 /// The table cannot be opened.
 ///
@@ -66,11 +73,20 @@ impl StoreError {
     pub(super) fn interrupted() -> Self {
         std::io::Error::from(std::io::ErrorKind::Interrupted).into()
     }
+
+    /// Whether the disk has failed, after which the database is of no use until it is opened anew.
+    pub(super) fn is_the_disk_s(&self) -> bool {
+        use redb::Error::{DatabaseClosed, Io, LockPoisoned, PreviousIo};
+        match self {
+            StoreError::Failed(error) => matches!(**error, Io(_) | PreviousIo | LockPoisoned(_) | DatabaseClosed),
+            StoreError::LeftAlone(_) => true,
+        }
+    }
 }
 
 impl<E: Into<redb::Error>> From<E> for StoreError {
     fn from(error: E) -> Self {
-        Self(Box::new(error.into()))
+        Self::Failed(Box::new(error.into()))
     }
 }
 
@@ -118,70 +134,81 @@ impl Store {
             Ok(Err(error)) => return Err(unreadable(error.to_string())),
             Err(_) => return Err(unreadable("it contradicts itself".to_owned())),
         };
-        Ok(Self { database, _lock: lock })
+        Ok(Self { file: TableFile::new(path, database), _lock: lock })
     }
 
     /// Reads one service.
     pub(crate) fn get(&self, service: &str) -> Result<Option<Record>, StoreError> {
-        let transaction = self.database.begin_read()?;
-        let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
-        let Some(stored) = services.get(service)? else { return Ok(None) };
-        let last_word = words.get(service)?.map_or(0, |word| word.value());
-        Ok(Some(Record::from_stored(stored.value(), last_word)))
+        self.file.read(|database| {
+            let transaction = database.begin_read()?;
+            let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
+            let Some(stored) = services.get(service)? else { return Ok(None) };
+            let last_word = words.get(service)?.map_or(0, |word| word.value());
+            Ok(Some(Record::from_stored(stored.value(), last_word)))
+        })
     }
 
     /// Reads the first `limit` services.
     pub(crate) fn all(&self, limit: usize) -> Result<Vec<(String, Record)>, StoreError> {
-        let transaction = self.database.begin_read()?;
-        let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
-        let mut all = Vec::new();
-        for row in services.iter()?.take(limit) {
-            let (name, stored) = row?;
-            let last_word = words.get(name.value())?.map_or(0, |word| word.value());
-            all.push((name.value().to_owned(), Record::from_stored(stored.value(), last_word)));
-        }
-        Ok(all)
+        self.file.read(|database| {
+            let transaction = database.begin_read()?;
+            let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
+            let mut all = Vec::new();
+            for row in services.iter()?.take(limit) {
+                let (name, stored) = row?;
+                let last_word = words.get(name.value())?.map_or(0, |word| word.value());
+                all.push((name.value().to_owned(), Record::from_stored(stored.value(), last_word)));
+            }
+            Ok(all)
+        })
     }
 
     /// Shows all services, one after the other.
     pub(crate) fn each(&self, mut look: impl FnMut(&str, Record)) -> Result<(), StoreError> {
-        let transaction = self.database.begin_read()?;
-        let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
-        for row in services.iter()? {
-            let (name, stored) = row?;
-            let last_word = words.get(name.value())?.map_or(0, |word| word.value());
-            look(name.value(), Record::from_stored(stored.value(), last_word));
-        }
-        Ok(())
+        self.file.read_once(|database| {
+            let transaction = database.begin_read()?;
+            let (services, words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
+            for row in services.iter()? {
+                let (name, stored) = row?;
+                let last_word = words.get(name.value())?.map_or(0, |word| word.value());
+                look(name.value(), Record::from_stored(stored.value(), last_word));
+            }
+            Ok(())
+        })
     }
 
-    /// Writes services, durably, all in one transaction.
+    /// Writes services, durably, all in one transaction. Of two records of a service the last counts.
     pub(crate) fn put_all(&self, records: &[(ServiceName, Record)]) -> Result<(), StoreError> {
-        let transaction = self.database.begin_write()?;
-        {
-            let (mut services, mut words) = (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
-            for (service, record) in records {
-                let (generation, revision) = record.highest;
-                let stored = (generation, revision, record.origin.as_str(), record.descriptor.as_deref());
-                services.insert(service.as_str(), stored)?;
-                words.insert(service.as_str(), record.last_word)?;
+        self.file.write(|database| {
+            let transaction = database.begin_write()?;
+            {
+                let (mut services, mut words) =
+                    (transaction.open_table(SERVICES)?, transaction.open_table(LAST_WORDS)?);
+                for (service, record) in records {
+                    let (generation, revision) = record.highest;
+                    let stored = (generation, revision, record.origin.as_str(), record.descriptor.as_deref());
+                    services.insert(service.as_str(), stored)?;
+                    words.insert(service.as_str(), record.last_word)?;
+                }
             }
-        }
-        transaction.commit()?;
-        Ok(())
+            transaction.commit()?;
+            Ok(())
+        })
     }
 
     /// Writes last words only, all in one transaction.
-    pub(crate) fn put_words<'a>(&self, words: impl IntoIterator<Item = (&'a str, u64)>) -> Result<(), StoreError> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut table = transaction.open_table(LAST_WORDS)?;
-            for (service, word) in words {
-                table.insert(service, word)?;
+    pub(crate) fn put_words(&self, words: &[(&str, u64)]) -> Result<(), StoreError> {
+        self.file.write(|database| {
+            let transaction = database.begin_write()?;
+            {
+                let mut table = transaction.open_table(LAST_WORDS)?;
+                for (service, word) in words {
+                    table.insert(service, word)?;
+                }
             }
-        }
-        transaction.commit()?;
-        Ok(())
+            transaction.commit()?;
+            Ok(())
+        })
     }
 }
 
@@ -229,7 +256,7 @@ mod tests {
             let store = Store::open(&path, DirectoryLock::take(dir.path()).unwrap().0).unwrap();
             let records = [("a", &held), ("b", &tombstone)].map(|(name, r)| (name.parse().unwrap(), r.clone()));
             store.put_all(&records).unwrap();
-            store.put_words([("a", 2_000)]).unwrap();
+            store.put_words(&[("a", 2_000)]).unwrap();
         }
         let store = Store::open(&path, DirectoryLock::take(dir.path()).unwrap().0).unwrap();
         assert_eq!(store.get("a").unwrap(), Some(Record { last_word: 2_000, ..held }));

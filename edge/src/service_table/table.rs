@@ -1,11 +1,11 @@
 //! The table: a bounded view in memory over what stands on disk.
 //!
-//! What changes is on disk before it is served (see `changes`). Last words alone are written later, all together:
+//! What changes is on disk before it is served (see `changes`); of what was never held, `undurable` tells. Last words alone are written later, all together:
 //! losing some makes answers look older than they are, never younger.
 
 use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -18,7 +18,8 @@ use super::changes::Queue;
 use super::entry::{Entry, Usage};
 use super::rules::Rules;
 use super::store::{Record, Store, StoreError};
-use super::vouch::Vouch;
+use super::undurable::{MAX_UNDURABLE, Undurable};
+use super::vouch::{self, Vouch};
 use crate::clock::{Clock, Moment};
 use crate::metrics::TableMetrics;
 use crate::origin_client::{OriginId, Origins};
@@ -29,6 +30,9 @@ pub(crate) struct Table {
     hot: Cache<ServiceName, Arc<Entry>>,
     store: Store,
     queue: Queue,
+    undurable: Undurable,
+    /// One writes at a time: what it takes for the newest is.
+    writing: Mutex<()>,
     origins: Arc<Origins>,
     /// Of each origin, by its place in the configuration.
     vouches: Vec<Vouch>,
@@ -52,8 +56,20 @@ impl Table {
     ) -> Result<Self, StoreError> {
         let hot = Cache::builder().max_capacity(bound).eviction_policy(EvictionPolicy::lru()).build();
         let vouches = origins.all().iter().map(|_| Vouch::default()).collect();
-        let (queue, write_failure) = (Queue::default(), Mutex::default());
-        let table = Self { hot, store, queue, origins, vouches, rules, clock, metrics, bound, write_failure };
+        let table = Self {
+            hot,
+            store,
+            queue: Queue::default(),
+            undurable: Undurable::default(),
+            writing: Mutex::default(),
+            origins,
+            vouches,
+            rules,
+            clock,
+            metrics,
+            bound,
+            write_failure: Mutex::default(),
+        };
         for (name, record) in table.store.all(usize::try_from(bound).unwrap_or(usize::MAX))? {
             let Ok(service) = ServiceName::from_str(&name) else { continue };
             let entry = table.entry(&service, record);
@@ -73,9 +89,15 @@ impl Table {
         if let Some(entry) = self.hot.get(service) {
             return Ok(Some(entry));
         }
-        let Some(record) = self.store.get(service.as_str())? else { return Ok(None) };
+        let read = match self.undurable.get(service) {
+            Some(entry) => entry,
+            None => match self.store.get(service.as_str())? {
+                Some(record) => Arc::new(self.entry(service, record)),
+                None => return Ok(None),
+            },
+        };
         // One that was written meanwhile stays.
-        let read = || Arc::new(self.entry(service, record));
+        let read = || read;
         Ok(Some(self.hot.entry_by_ref(service).or_insert_with(read).into_value()))
     }
 
@@ -87,8 +109,10 @@ impl Table {
     /// The moment up to which an entry is known to be current.
     fn word(&self, entry: &Entry) -> Moment {
         match entry.origin.and_then(|origin| self.vouches.get(origin)) {
-            Some(vouch) if entry.can_be_vouched_for() => vouch.word(entry.last_word()),
-            _ => entry.last_word(),
+            Some(_) if !entry.can_be_vouched_for() => entry.last_word(),
+            Some(_) if entry.version.is_none() => vouch::word_of_all(&self.vouches, entry.last_word()),
+            Some(vouch) => vouch.word(entry.last_word()),
+            None => entry.last_word(),
         }
     }
 
@@ -100,6 +124,11 @@ impl Table {
     /// What the event stream of an origin vouches for.
     pub(crate) fn vouch(&self, origin: OriginId) -> &Vouch {
         &self.vouches[origin]
+    }
+
+    /// Whether what is gone at one origin may be at another.
+    pub(super) fn has_several_origins(&self) -> bool {
+        self.origins.all().len() > 1
     }
 
     /// Whether every origin's event stream would tell at once of a service that appears.
@@ -135,16 +164,20 @@ impl Table {
         if let Some((_, entry)) = self.hot.iter().find(|(name, _)| **name == *service) {
             return Ok(Some(entry));
         }
+        if let Some(entry) = self.undurable.get(service) {
+            return Ok(Some(entry));
+        }
         Ok(self.store.get(service.as_str())?.map(|record| Arc::new(self.entry(service, record))))
     }
 
     /// Shows all services, those that are on disk alone too, without using any. Blocks.
     pub(crate) fn look_at_all(&self, mut look: impl FnMut(&ServiceName, &Entry)) -> Result<(), StoreError> {
-        let hot: HashMap<_, _> = self.snapshot().into_iter().collect();
-        hot.iter().for_each(|(service, entry)| look(service, entry));
+        // What is in memory counts, and of that what serves.
+        let held: HashMap<_, _> = self.undurable.all().into_iter().chain(self.snapshot()).collect();
+        held.iter().for_each(|(service, entry)| look(service, entry));
         self.store.each(|name, record| {
             if let Ok(service) = ServiceName::from_str(name)
-                && !hot.contains_key(&service)
+                && !held.contains_key(&service)
             {
                 look(&service, &self.entry(&service, record));
             }
@@ -156,8 +189,32 @@ impl Table {
         self.write_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Writes records, and before them what the disk has not taken yet. The caller holds the turn to write.
+    pub(super) fn put(
+        &self,
+        _turn: &MutexGuard<'_, ()>,
+        records: Vec<(ServiceName, Record)>,
+    ) -> Result<(), StoreError> {
+        let late = self.undurable.all().into_iter().map(|(service, entry)| {
+            let bytes = entry.version.as_ref().map(|version| version.descriptor().bytes());
+            (service, self.record(entry.highest, entry.origin, bytes, entry.last_word()))
+        });
+        let all: Vec<_> = late.chain(records).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        self.written(self.store.put_all(&all))?;
+        self.undurable.clear();
+        Ok(())
+    }
+
+    /// The turn to write.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Remembers whether a write failed.
-    pub(super) fn written(&self, written: Result<(), StoreError>) -> Result<(), StoreError> {
+    fn written(&self, written: Result<(), StoreError>) -> Result<(), StoreError> {
         let failure = written.as_ref().err().map(ToString::to_string);
         *self.write_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         written
@@ -168,17 +225,25 @@ impl Table {
         (self.hot.entry_count(), self.bound)
     }
 
-    /// Writes the last words that are not on disk yet, in one transaction; after a failure also when there are none, to
-    /// find out whether it is over. Blocks.
+    /// How many services wait to be written, and at the most.
+    pub(crate) fn undurable_level(&self) -> (u64, u64) {
+        (self.undurable.len() as u64, MAX_UNDURABLE as u64)
+    }
+
+    /// Writes what is not on disk yet: services that it had not taken, and last words, in one transaction; after a failure
+    /// also when there are none, to find out whether it is over. Blocks.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.settle();
+        let turn = self.turn();
+        self.put(&turn, Vec::new())?;
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let unwritten: Vec<_> = self.hot.iter().filter(|(_, entry)| entry.take_unwritten()).collect();
         if unwritten.is_empty() && self.write_failure().is_none() {
             return Ok(());
         }
         let words = unwritten.iter().map(|(s, entry)| (s.as_str(), entry.last_word().on_the_wall(now, wall)));
-        let written = self.written(self.store.put_words(words));
+        let words: Vec<_> = words.collect();
+        let written = self.written(self.store.put_words(&words));
         if written.is_err() {
             unwritten.iter().for_each(|(_, entry)| entry.keep_unwritten());
         }
@@ -199,8 +264,8 @@ impl Table {
         &self.queue
     }
 
-    pub(super) fn store(&self) -> &Store {
-        &self.store
+    pub(super) fn undurable(&self) -> &Undurable {
+        &self.undurable
     }
 
     pub(super) fn rules(&self) -> &Rules {

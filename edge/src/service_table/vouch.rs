@@ -99,6 +99,12 @@ impl Vouch {
     }
 }
 
+/// The moment up to which a service that was gone everywhere at its last word is known to be nowhere still: another
+/// origin may publish it, so that takes the word of all.
+pub(super) fn word_of_all(vouches: &[Vouch], last_word: Moment) -> Moment {
+    vouches.iter().map(|vouch| vouch.word(last_word)).min().unwrap_or(last_word)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +117,20 @@ mod tests {
         let (vouch, now) = (Vouch::default(), Clock::begin().now());
         vouch.heartbeat(now.after(Duration::from_secs(9)));
         assert_eq!(vouch.word(now), now);
+    }
+
+    #[test]
+    fn that_something_is_nowhere_is_all_origins_word() {
+        let begun = Clock::begin().now();
+        let later = |seconds| begun.after(Duration::from_secs(seconds));
+        let vouches = [Vouch::default(), Vouch::default()];
+        vouches[0].begin(later(1));
+        vouches[0].heartbeat(later(9));
+        assert_eq!(word_of_all(&vouches, later(2)), later(2), "one of them tells nothing");
+        vouches[1].begin(later(3));
+        vouches[1].heartbeat(later(8));
+        assert_eq!(word_of_all(&vouches, later(2)), later(2), "it may have appeared before that stream began");
+        assert_eq!(word_of_all(&vouches, later(4)), later(8));
     }
 
     #[derive(Debug, Clone)]

@@ -1,15 +1,17 @@
 //! The event stream of an origin, followed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::sync::Semaphore;
 use weir_edge::config::{Config, FreshnessForConfig};
 use weir_shared::event::EventKind;
 use weir_shared::problem::Problem;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::Tarball;
+use crate::test_origin::{Fault, Tarball, TestOrigin};
 
 /// An edge that would not ask for an hour, in step with its origin.
 async fn following(prepare: impl FnOnce(&Site)) -> Site {
@@ -56,6 +58,50 @@ async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit"));
     assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (0, 2));
     assert_eq!(site.metric("weir_edge_warmed_total", &[("result", "begun")]), 1.0, "the one that is in use");
+    // Another form of a version that is known says nothing of how long pushes take.
+    let delays = || site.metric("weir_edge_push_delay_seconds", &[]);
+    assert_eq!(delays(), 2.0);
+    site.origin.push("shop", 8, 2, &new);
+    let revision = async || status(&site).await["services"][0]["revision"] == 2;
+    site.until("the form is in the table", revision).await;
+    assert_eq!(delays(), 2.0);
+}
+
+#[tokio::test]
+async fn what_is_fetched_before_anybody_asks_leaves_room_for_those_who_do() {
+    const SERVICES: u64 = 4;
+    let name = |number: u64| format!("s{number}");
+    let tarball = |seed| Tarball::random(seed, 4 << 20);
+    let site = following_with(
+        |site| {
+            for number in 0..SERVICES {
+                site.origin.publish(&name(number), 7, 1, &Tarball::random(number, 1000));
+            }
+        },
+        |config| config.cache.fills = 4,
+    )
+    .await;
+    let mut client = site.client("h2").await;
+    for number in 0..SERVICES {
+        assert_eq!(client.head(&format!("/v1/services/{}/tarball", name(number)), &[]).await.status, 200);
+    }
+    // Half of each comes, which is more than a piece, and the rest once the gate opens.
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults((0..SERVICES).map(|_| Fault::Gate(gate.clone())));
+    for number in 0..SERVICES {
+        site.origin.push(&name(number), 8, 1, &tarball(100 + number));
+    }
+    let begun = async || site.metric("weir_edge_warmed_total", &[("result", "begun")]) == SERVICES as f64;
+    site.until("all are to be fetched", begun).await;
+    let verified = async || site.metric("weir_edge_pieces_verified_total", &[]) >= 2.0;
+    site.until("half of the first is here", verified).await;
+    for number in 0..10 * SERVICES {
+        client.head(&format!("/v1/services/{}/tarball", name(number % SERVICES)), &[]).await;
+    }
+    assert_eq!(site.origin.asked("blob").len(), 1, "a quarter of what may be fetched at a time");
+    gate.add_permits(SERVICES as usize);
+    let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == SERVICES as f64;
+    site.until("all are fetched", fetched).await;
 }
 
 #[tokio::test]
@@ -157,6 +203,54 @@ async fn a_tombstone_ends_a_service_and_a_push_brings_it_back() {
 }
 
 #[tokio::test]
+async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
+    let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    let mut site = Site::prepare().await;
+    let second = TestOrigin::start(site.pki()).await;
+    let mut upstream = site.config.origins[0].clone();
+    upstream.url = second.url();
+    site.config.origins.push(upstream);
+    site.config.freshness.fresh = Duration::from_secs(3600);
+    for origin in [&site.origin, &second] {
+        origin.serve_events();
+    }
+    for service in ["shop", "other"] {
+        site.origin.publish(service, 7, 1, &old);
+    }
+    site.start_edge().await;
+    site.until("both are followed", async || site.metric("weir_edge_stream_up", &[]) == 2.0).await;
+    let mut client = site.client("h2").await;
+    assert_eq!(generation(&mut client).await, "7");
+    // The new origin has cloned nothing yet when the old one lets go.
+    let gone = |service: &str| EventKind::Tombstone { service: service.parse().unwrap(), generation: 7 };
+    let clone_is_running = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "any", "Any", "The clone is running.");
+    second.answer_descriptors_with(Some(clone_is_running));
+    for service in ["shop", "other"] {
+        site.origin.withdraw(service);
+        site.origin.tell(gone(service));
+    }
+    site.until("both origins are asked", async || second.asked("service").len() >= 2).await;
+    assert_eq!(generation(&mut client).await, "7", "the other one may have it");
+    second.answer_descriptors_with(None);
+    second.publish("shop", 8, 1, &new);
+    site.origin.tell(gone("shop"));
+    site.until("it is found at its new origin", async || {
+        let reply = client.head(TARBALL, &[]).await;
+        assert_eq!(reply.status, 200);
+        reply.header("weir-generation") == "8"
+    })
+    .await;
+    second.push("shop", 9, 1, &old);
+    site.until("the new origin's word counts", async || generation(&mut client).await == "9").await;
+    // What is at none of them is gone.
+    site.origin.tell(gone("other"));
+    let other = "/v1/services/other/tarball";
+    site.until("it is gone", async || client.head(other, &[]).await.status == 404).await;
+    second.push("other", 8, 1, &new);
+    site.until("it is back", async || client.head(other, &[]).await.status == 200).await;
+}
+
+#[tokio::test]
 async fn a_service_that_was_not_there_is_there_at_once_when_it_is_pushed() {
     let site = following(|_| {}).await;
     let mut client = site.client("h2").await;
@@ -169,6 +263,23 @@ async fn a_service_that_was_not_there_is_there_at_once_when_it_is_pushed() {
     site.until("it is in the table", async || site.metric("weir_edge_table_entries", &[]) == 1.0).await;
     site.until("it is served", async || client.get(TARBALL, &[]).await.status == 200).await;
     assert_eq!(site.origin.asked("service").len(), 1);
+}
+
+#[tokio::test]
+async fn a_version_that_was_not_there_is_asked_for_once_until_the_service_has_a_newer_word() {
+    let (one, other) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &one))).await;
+    let mut client = site.client("h2").await;
+    let path = format!("{TARBALL}s/{}", other.digest());
+    for _ in 0..3 {
+        assert_eq!(client.get(&path, &[]).await.status, 404);
+    }
+    assert_eq!(site.origin.asked("version").len(), 1);
+    site.origin.push("shop", 8, 1, &other);
+    site.origin.push("shop", 9, 1, &one);
+    site.until("the service has moved on", async || generation(&mut client).await == "9").await;
+    assert_eq!(client.get(&path, &[]).await.status, 200);
+    assert_eq!(site.origin.asked("version").len(), 2);
 }
 
 #[tokio::test]

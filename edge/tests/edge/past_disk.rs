@@ -1,6 +1,7 @@
 //! A disk that takes nothing: whatever an origin can deliver is served, and nothing that is good is thrown away.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use bytesize::ByteSize;
 use tokio::sync::Semaphore;
 
 use crate::mount::Mount;
-use crate::site::{Site, TARBALL, ZSTD};
+use crate::site::{Site, TARBALL, ZSTD, always_asking};
 use crate::test_origin::{Fault, Lists, Tarball};
 
 const PIECE: usize = 1 << 20;
@@ -113,6 +114,60 @@ async fn a_read_only_disk_is_passed_by_and_what_it_holds_is_served() {
     assert_eq!(site.metric("weir_edge_served_through_total", &[("why", "read_only")]), 1.0);
     let reply = client.get("/v1/services/held/tarball", &[ZSTD]).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&held.zstd, "edge-1; hit"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_was_full_for_a_while_is_written_again_and_what_was_never_held_is_served_meanwhile() {
+    let mut site = Site::prepare().await;
+    let Some(_mount) = Mount::tmpfs(&site.config.cache.dir, "size=16m") else { return };
+    site.config.cache.small = Some(ByteSize::b(0));
+    always_asking(&mut site.config);
+    let (one, other) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    site.origin.publish("shop", 7, 1, &one);
+    site.start_edge().await;
+    let mut client = site.client("h2").await;
+    assert_eq!(client.head(TARBALL, &[]).await.status, 200);
+    let ballast = site.config.cache.dir.join("ballast");
+    let mut file = File::create(&ballast).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    let mut asked = 0;
+    while site.admin("/readyz").await.0 == 200 {
+        asked += 1;
+        assert!(asked < 1000, "the table has room without end");
+        site.origin.publish(&format!("new-{asked}"), 7, 1, &one);
+        let reply = client.head(&format!("/v1/services/new-{asked}/tarball"), &[]).await;
+        assert_eq!(reply.status, 200, "what the origin delivers is served");
+    }
+    let late = "/v1/services/late/tarball";
+    let refused = async |site: &Site| site.metric("weir_edge_generation_regressions_total", &[]) > 0.0;
+    site.origin.publish("late", 9, 1, &one);
+    assert_eq!(client.head(late, &[]).await.header("weir-generation"), "9");
+    site.origin.publish("late", 8, 1, &other);
+    site.until("the origin is asked again", async || {
+        assert_eq!(client.head(late, &[]).await.header("weir-generation"), "9", "no reader goes back");
+        refused(&site).await
+    })
+    .await;
+    site.origin.publish("late", 10, 1, &other);
+    site.until("it moves on", async || client.head(late, &[]).await.header("weir-generation") == "10").await;
+    // Of this one an older version stands on disk, which would be served again after a crash.
+    site.origin.publish("shop", 8, 1, &other);
+    assert_eq!(client.head(TARBALL, &[]).await.header("weir-generation"), "7");
+    assert!(site.metric("weir_edge_stale_served_total", &[("why", "edge_failed")]) >= 1.0);
+
+    drop(file);
+    fs::remove_file(&ballast).unwrap();
+    site.until("it is taken", async || client.head(TARBALL, &[]).await.header("weir-generation") == "8").await;
+    assert_eq!(site.admin("/readyz").await.0, 200);
+    assert_eq!(site.metric("weir_edge_bound_in_use", &[("bound", "undurable_services")]), 0.0);
+    site.cut_edge().await;
+    site.origin.go_down().await;
+    site.start_edge().await;
+    let mut client = site.client("h2").await;
+    for (path, generation) in [(TARBALL, "8"), (late, "10"), ("/v1/services/new-1/tarball", "7")] {
+        assert_eq!(client.head(path, &[]).await.header("weir-generation"), generation, "{path}");
+    }
+    site.stop_edge().await;
 }
 
 /// Files are opened until there are no more to be had, in a process of its own: its neighbours would be out of them too.

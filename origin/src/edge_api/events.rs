@@ -96,12 +96,10 @@ impl Events {
             self.metrics.event_snapshots.with_label_values(&[why]).inc();
         }
         let (parts, received) = mpsc::channel(1);
-        let mut access = self.access.clone();
-        access.mark_changed();
         let mut heartbeat = interval(Duration::from_secs(HEARTBEAT_SECONDS));
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let writer =
-            Writer { events: self.clone(), parts, newest: self.log.follow(), access, access_ended: false, heartbeat };
+        let (newest, access) = (self.log.follow(), self.access.clone());
+        let writer = Writer { events: self.clone(), parts, newest, access, access_ended: false, heartbeat };
         let metrics = self.metrics.clone();
         metrics.event_streams.inc();
         let open = Open(metrics.clone());
@@ -149,11 +147,16 @@ impl Writer {
     }
 
     async fn tell(&mut self, begin: Option<Sequence>) -> Result<std::convert::Infallible, End> {
+        let log = self.events.log.clone();
         let mut place = match begin {
-            Some(place) => place,
+            Some(place) => {
+                if let Some(access) = self.access() {
+                    self.send_event(&Event { cursor: log.cursor(place), kind: access }).await?;
+                }
+                place
+            }
             None => self.snapshot().await?,
         };
-        let log = self.events.log.clone();
         loop {
             self.newest.borrow_and_update();
             match log.read(place) {
@@ -174,9 +177,8 @@ impl Writer {
                 () = self.parts.closed() => return Err(End::Gone),
                 changed = self.access.changed(), if !self.access_ended => {
                     self.access_ended = changed.is_err();
-                    let access = self.access.borrow_and_update().clone();
-                    match access.filter(|_| changed.is_ok()) {
-                        Some(access) => told(EventKind::Access(access)),
+                    match self.access().filter(|_| changed.is_ok()) {
+                        Some(access) => told(access),
                         None => continue,
                     }
                 }
@@ -197,6 +199,10 @@ impl Writer {
         let mut part = BytesMut::new();
         let event = |kind| Event { cursor: within.clone(), kind };
         add(&mut part, &event(EventKind::Resync));
+        // A revocation does not wait for all descriptors.
+        if let Some(access) = self.access() {
+            add(&mut part, &event(access));
+        }
         for service in catalog.services() {
             if let Some(current) = service.current() {
                 add(&mut part, &event(EventKind::Descriptor(current.bytes().clone())));
@@ -209,13 +215,14 @@ impl Writer {
             let (service, generation) = (service.clone(), *generation);
             add(&mut part, &event(EventKind::Tombstone { service, generation }));
         }
-        let access = self.access.borrow_and_update().clone();
-        if let Some(access) = access {
-            add(&mut part, &event(EventKind::Access(access)));
-        }
         add(&mut part, &Event { cursor: self.events.log.cursor(place), kind: EventKind::SnapshotEnd });
         self.send(part.freeze()).await?;
         Ok(place)
+    }
+
+    /// Who may read, as it is to be told now.
+    fn access(&mut self) -> Option<EventKind> {
+        self.access.borrow_and_update().clone().map(EventKind::Access)
     }
 
     async fn send_event(&mut self, event: &Event) -> Result<(), End> {
@@ -356,7 +363,7 @@ mod tests {
         publish(&events, &service, 'a');
         allow.send_replace(Some(Bytes::from_static(b"{\"keys\":1}")));
         let mut reader = Reader::of(&events, "");
-        let kinds = ["resync", "descriptor", "tombstone", "access", "snapshot_end", "heartbeat"];
+        let kinds = ["resync", "access", "descriptor", "tombstone", "snapshot_end", "heartbeat"];
         assert_eq!(reader.kinds(6).await, kinds);
         publish(&events, &service, 'b');
         let told = reader.next().await.unwrap();
@@ -367,7 +374,7 @@ mod tests {
 
         publish(&events, &service, 'c');
         let mut reader = Reader::of(&events, &format!("?other=1&since={}", told.cursor));
-        assert_eq!(reader.kinds(3).await, ["descriptor", "access", "heartbeat"], "who may read is always told");
+        assert_eq!(reader.kinds(3).await, ["access", "descriptor", "heartbeat"], "who may read is told first");
         // A cursor from within a snapshot, and one that means nothing.
         let mut reader = Reader::of(&events, "");
         let within = reader.next().await.unwrap().cursor;

@@ -57,9 +57,9 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let client = home.client("edge-client");
     let mut reader = Reader::of(&client, &node, "").await;
     assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
-    assert_eq!(reader.descriptor().await.0.bytes(), first.bytes());
-    // Who may read is part of every snapshot.
+    // Who may read stands at the beginning of every stream.
     assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
+    assert_eq!(reader.descriptor().await.0.bytes(), first.bytes());
     assert_eq!(reader.next().await.unwrap().kind, EventKind::SnapshotEnd);
 
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
@@ -76,10 +76,9 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     upstream.push("deploy/app.yaml", b"replicas: 3\n");
     node.poll().await;
     let mut reader = Reader::of(&client, &node, &format!("?since={cursor}")).await;
+    assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
     assert_eq!(reader.descriptor().await.0.revision(), 2, "what was missed, and nothing else");
     assert_eq!(reader.descriptor().await.0.bytes(), node.descriptor().await.bytes());
-    // Who may read is told at the beginning of each stream.
-    assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
     assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
     assert_eq!(node.metric("weir_origin_event_snapshots_total{why=\"no_cursor\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 4.0);

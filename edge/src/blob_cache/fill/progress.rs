@@ -88,6 +88,11 @@ impl Watcher {
             Err(_) => Progress::Failed(FillError::Abandoned),
         }
     }
+
+    /// Waits until the fill has ended, whatever came of it.
+    pub(in crate::blob_cache) async fn ended(&mut self) {
+        while self.0.changed().await.is_ok() {}
+    }
 }
 
 #[cfg(test)]
