@@ -120,6 +120,13 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
     })
     .await;
     assert_eq!(site.metric("weir_edge_purges_total", &[("mode", "soft")]), 1.0);
+
+    // Of one among the small ones it says as much.
+    let small = Tarball::random(2, 5000);
+    site.origin.publish("small", 7, 1, &small);
+    client.get("/v1/services/small/tarball", &[ZSTD]).await;
+    let done = purge(&site, r#"{"service": "small", "soft": true}"#).await;
+    assert_eq!(counts(&done), [1, 1, small.zstd.len() as u64]);
 }
 
 #[tokio::test]
