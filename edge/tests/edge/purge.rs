@@ -130,6 +130,23 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
 }
 
 #[tokio::test]
+async fn a_purge_of_a_service_that_is_not_held_forgets_that_it_is_not_there() {
+    let site = start().await;
+    let past = Tarball::random(1, 100);
+    site.origin.publish("shop", 6, 1, &past);
+    let mut client = site.client("h2").await;
+    client.head(&format!("/v1/services/shop/tarballs/{}", past.digest()), &[ZSTD]).await;
+    site.origin.withdraw("shop");
+    assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 404);
+    let asked = |kind| site.origin.asked(kind).len();
+    let before = (asked("service"), asked("version"));
+    assert_eq!(counts(&purge(&site, r#"{"service": "shop"}"#).await)[0], 0);
+    client.head(TARBALL, &[ZSTD]).await;
+    client.head(&format!("/v1/services/shop/tarballs/{}", past.digest()), &[ZSTD]).await;
+    assert_eq!((asked("service"), asked("version")), (before.0 + 1, before.1 + 1));
+}
+
+#[tokio::test]
 async fn a_digest_and_a_repository_can_be_purged() {
     let site = start().await;
     let tarballs: Vec<_> = (0..3).map(|seed| Tarball::random(seed, 300_000)).collect();
