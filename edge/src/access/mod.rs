@@ -30,7 +30,7 @@ use self::decision::Rules;
 use self::heard::Heard;
 use self::metrics::AccessMetrics;
 use self::standing::Standing;
-use crate::config::{AuthConfig, AuthMode};
+use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::OriginId;
 use crate::origin_follower;
 
@@ -41,7 +41,9 @@ pub(crate) struct Access {
 }
 
 struct Inner {
-    rules: Rules,
+    /// Whether a reader must prove itself.
+    needs_credentials: bool,
+    rules: RwLock<Arc<Rules>>,
     keys_from_origins: bool,
     remembered_tokens: u64,
     /// The names of the origins, by their ids.
@@ -82,10 +84,8 @@ impl Access {
         let (saved, to_save) = watch::channel(Arc::new(heard.clone()));
         let lists = Lists { own: own.borrow_and_update().clone(), heard };
         let inner = Arc::new(Inner {
-            rules: Rules {
-                needs_credentials: config.mode == AuthMode::Required,
-                certificates: config.certificates.clone(),
-            },
+            needs_credentials: config.mode == AuthMode::Required,
+            rules: RwLock::new(Arc::new(Rules { certificates: config.certificates.clone() })),
             keys_from_origins: config.keys_from_origins,
             remembered_tokens: config.remembered_tokens,
             origins,
@@ -113,17 +113,22 @@ impl Access {
 
     /// Whether a reader must prove itself.
     pub(crate) fn needs_credentials(&self) -> bool {
-        self.inner.rules.needs_credentials
+        self.inner.needs_credentials
+    }
+
+    /// Certificates open from now on what these rules say.
+    pub(crate) fn replace_certificate_rules(&self, certificates: Vec<CertificateRule>) {
+        *self.inner.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Rules { certificates });
     }
 
     /// Decides about a request for a service; or, without one, for what is no service's. Counts nothing: [`Access::note`]
     /// does, once for each answer.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
         let inner = &*self.inner;
-        if inner.rules.needs_credentials {
-            let standing = inner.standing();
+        if inner.needs_credentials {
+            let (rules, standing) = (inner.rules(), inner.standing());
             let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
-            decision::decide(&inner.rules, &standing, &credential, peer.identity.as_ref(), service, now)
+            decision::decide(&rules, &standing, &credential, peer.identity.as_ref(), service, now)
         } else {
             Decision::OPEN
         }
@@ -181,6 +186,10 @@ impl Access {
 impl Inner {
     fn standing(&self) -> Arc<Standing> {
         self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes a list and makes the new standing of all of them.

@@ -1,10 +1,12 @@
 //! What the followers of event streams count.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec};
 use weir_shared::event::EventKind;
 use weir_shared::process::metric_families::MetricFamilies;
+
+use super::unix_seconds;
 
 /// What the followers of event streams count.
 #[derive(Debug, Clone)]
@@ -78,8 +80,7 @@ impl FollowerMetrics {
     }
 
     pub(crate) fn heartbeat(&self, origin: &str) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.last_heartbeat.with_label_values(&[origin]).set(i64::try_from(now).unwrap_or(i64::MAX));
+        self.last_heartbeat.with_label_values(&[origin]).set(unix_seconds(SystemTime::now()));
     }
 
     pub(crate) fn event(&self, kind: &EventKind) {

@@ -9,6 +9,8 @@ mod operator;
 mod origin;
 mod table;
 
+use std::time::SystemTime;
+
 use prometheus::Registry;
 use weir_shared::process::metric_families::MetricFamilies;
 
@@ -43,4 +45,10 @@ impl Metrics {
             operators: OperatorMetrics::register(&family)?,
         })
     }
+}
+
+/// A moment as a gauge holds it.
+pub(crate) fn unix_seconds(at: SystemTime) -> i64 {
+    let since_1970 = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,11 @@
 //! What the requests to origins count.
 
+use std::time::SystemTime;
+
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 use weir_shared::process::metric_families::MetricFamilies;
+
+use super::unix_seconds;
 
 /// What the requests to origins count.
 #[derive(Debug, Clone)]
@@ -10,6 +14,7 @@ pub(crate) struct OriginMetrics {
     received_bytes: IntCounter,
     up: IntGaugeVec,
     circuits_opened: IntCounterVec,
+    client_not_after: IntGaugeVec,
 }
 
 impl OriginMetrics {
@@ -32,6 +37,11 @@ impl OriginMetrics {
                 "How often an origin was left alone because it had not answered.",
                 &["origin"],
             )?,
+            client_not_after: family.gauges(
+                "weir_edge_origin_client_certificate_not_after_timestamp_seconds",
+                "When the certificate that the edge shows to an origin ends, or the first of its chain.",
+                &["origin"],
+            )?,
         })
     }
 
@@ -45,6 +55,10 @@ impl OriginMetrics {
 
     pub(crate) fn circuit_opened(&self, origin: &str) {
         self.circuits_opened.with_label_values(&[origin]).inc();
+    }
+
+    pub(crate) fn client_certificate(&self, origin: &str, ends: SystemTime) {
+        self.client_not_after.with_label_values(&[origin]).set(unix_seconds(ends));
     }
 
     pub(crate) fn up(&self, origin: &str, up: bool) {

@@ -1,10 +1,9 @@
 //! The requests to one origin: HTTP/2, mutual TLS, every wait with a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -14,11 +13,11 @@ use serde::Deserialize;
 use weir_shared::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_shared::digest::BlobDigest;
 use weir_shared::event::Cursor;
-use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
-use weir_shared::process::tls;
+use weir_shared::process::http_client::{Http2Client, read_body};
 use weir_shared::route::Route;
 
 use super::breaker::{Breaker, Circuit};
+use super::clients::Clients;
 use super::error::OriginError;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
@@ -40,9 +39,7 @@ const MAX_DETAIL_CHARS: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Origin {
     authority: Authority,
-    client: Http2Client,
-    /// A connection of its own, so that no tarball stands in the way of an event.
-    events_client: Http2Client,
+    clients: RwLock<Clients>,
     pub(super) metrics: OriginMetrics,
     clock: Clock,
     breaker: Mutex<Breaker>,
@@ -69,14 +66,16 @@ struct ProblemDocument {
 impl Origin {
     pub(crate) fn new(config: &OriginConfig, clock: Clock, metrics: OriginMetrics) -> anyhow::Result<Self> {
         let authority = config.authority()?;
-        let identity = (config.client_certificate.as_path(), config.client_key.as_path());
-        let tls = tls::client_config(&config.ca, Some(identity))
-            .with_context(|| format!("origin {authority} cannot be called"))?;
+        let clients = Clients::read(config)?;
+        if clients.have_ended() {
+            let file = config.client_certificate.display();
+            tracing::warn!(origin = %authority, %file, "the client certificate has ended: the origin will not answer");
+        }
         metrics.up(authority.as_str(), false);
+        metrics.client_certificate(authority.as_str(), clients.not_after);
         Ok(Self {
             authority,
-            client: http2_client(tls.clone()),
-            events_client: http2_client(tls),
+            clients: RwLock::new(clients),
             metrics,
             clock,
             breaker: Mutex::default(),
@@ -88,6 +87,17 @@ impl Origin {
     /// Its `host:port`.
     pub(crate) fn name(&self) -> &str {
         self.authority.as_str()
+    }
+
+    /// Questions are put by these from now on. Those that were put already, and an event stream that is open, go on as they
+    /// began.
+    pub(crate) fn replace(&self, clients: Clients) {
+        self.metrics.client_certificate(self.name(), clients.not_after);
+        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    fn clients(&self) -> Clients {
+        self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it has answered and may be asked.
@@ -175,7 +185,7 @@ impl Origin {
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
-        let response = self.send(&self.events_client, route.label(), &path, HeaderMap::new()).await?;
+        let response = self.send(&self.clients().events, route.label(), &path, HeaderMap::new()).await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
@@ -187,7 +197,7 @@ impl Origin {
     /// Whether it answers at all, whatever it says.
     pub(super) async fn probe(&self) {
         // The outcome is recorded where every request's is.
-        let _ = self.send(&self.client, "probe", "/v1/services", HeaderMap::new()).await;
+        let _ = self.send(&self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
     }
 
     /// One request; what is no success becomes an error.
@@ -198,9 +208,10 @@ impl Origin {
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
         let was_up = self.is_up();
-        let response = match self.send(&self.client, kind, path, headers.clone()).await {
+        let client = self.clients().requests;
+        let response = match self.send(&client, kind, path, headers.clone()).await {
             // A connection that was kept may have been dead for a while: a new one gets one chance at once.
-            Err(OriginError::Unreachable { .. }) if was_up => self.send(&self.client, kind, path, headers).await?,
+            Err(OriginError::Unreachable { .. }) if was_up => self.send(&client, kind, path, headers).await?,
             sent => sent?,
         };
         match response.status() {
@@ -230,7 +241,7 @@ impl Origin {
         path: &str,
         wait: Duration,
     ) -> Result<Response<Incoming>, OriginError> {
-        self.call(&self.client, kind, Method::POST, path, HeaderMap::new(), wait).await
+        self.call(&self.clients().requests, kind, Method::POST, path, HeaderMap::new(), wait).await
     }
 
     /// One request, whose answer is waited for until its head has come.

@@ -53,7 +53,11 @@ async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
         fetch(&site, &tarballs[..10]).await;
     }
     assert_eq!((hits(&site, "file"), hits(&site, "memory")), (20.0, 10.0));
-    assert_eq!((served(&site, "disk"), served(&site, "memory")), (20.0, 10.0), "read into memory on the way, from disk");
+    assert_eq!(
+        (served(&site, "disk"), served(&site, "memory")),
+        (20.0, 10.0),
+        "read into memory on the way, from disk"
+    );
     // Their files are not needed any more.
     site.blob_files().iter().for_each(|file| fs::remove_file(file).unwrap());
     let asked = site.origin.asked("blob").len();
