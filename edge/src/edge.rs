@@ -169,6 +169,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         gzips: gzips.clone(),
         blobs: blobs.clone(),
         origins: origins.clone(),
+        access: access.clone(),
+        reloading: reloading.clone(),
         clock,
     });
     let looked_at = Arc::downgrade(&status);

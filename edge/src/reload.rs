@@ -79,8 +79,10 @@ impl ReloadMetrics {
 /// What of a running edge can be replaced.
 pub(crate) struct Reloading {
     started_with: Config,
-    /// What was taken over last. Held while that changes.
+    /// Held while that changes.
     taken: Mutex<Config>,
+    /// When the certificate that agents see ends.
+    not_after: Mutex<SystemTime>,
     tls: ServerTls,
     access: Access,
     origins: Arc<Origins>,
@@ -104,13 +106,18 @@ impl Reloading {
         if handshakes.has_ended() {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has ended: no agent will connect");
         }
-        let taken = Mutex::new(config.clone());
-        Ok(Self { started_with: config, taken, tls: handshakes.tls.into(), access, origins, metrics })
+        let (taken, not_after) = (Mutex::new(config.clone()), Mutex::new(handshakes.not_after));
+        Ok(Self { started_with: config, taken, not_after, tls: handshakes.tls.into(), access, origins, metrics })
     }
 
     /// What listeners use.
     pub(crate) fn tls(&self) -> ServerTls {
         self.tls.clone()
+    }
+
+    /// Whether the certificate that agents see has ended.
+    pub(crate) fn certificate_has_ended(&self) -> bool {
+        *self.not_after.lock().unwrap_or_else(PoisonError::into_inner) < SystemTime::now()
     }
 
     /// Reads a configuration file and takes over what can be taken over. Blocks.
@@ -148,6 +155,7 @@ impl Reloading {
         self.access.replace_certificate_rules(config.auth.certificates.clone());
         self.tls.replace(handshakes.tls);
         self.metrics.certificate(handshakes.not_after);
+        *self.not_after.lock().unwrap_or_else(PoisonError::into_inner) = handshakes.not_after;
         for (id, clients) in clients {
             self.origins.all()[id].replace(clients);
         }

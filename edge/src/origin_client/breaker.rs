@@ -2,7 +2,7 @@
 //!
 //! *Closed*, it is asked. After [`FAILURES_TO_OPEN`] questions in a row that it did not answer the circuit is *open*:
 //! whoever wants to ask is refused at once, for a pause that doubles from time to time. Then it is *half open*: one
-//! question is let through, and what becomes of it decides. Any answer is an answer, whatever it says.
+//! question is let through, and what becomes of it decides. Any answer is one, but the word that this edge may not ask.
 
 use std::time::Duration;
 

@@ -120,7 +120,7 @@ impl Origin {
         !self.was_reached() || !self.breaker().is_sound()
     }
 
-    /// Whether it has ever answered.
+    /// Whether it has ever answered, and not to say that this edge is none of its own.
     pub(crate) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
@@ -272,9 +272,10 @@ impl Origin {
         };
         match &answered {
             Ok(response) => {
+                let refusal = refusal(response.status());
                 self.metrics.answered(kind, response.status().as_str());
-                self.reached.store(true, Ordering::Relaxed);
-                self.came_of_it(None);
+                self.reached.fetch_or(refusal.is_none(), Ordering::Relaxed);
+                self.came_of_it(refusal.map(|why| format!("origin {} {why}", self.authority)));
             }
             Err(error) => {
                 self.metrics.answered(kind, error.label());
@@ -328,6 +329,12 @@ impl Origin {
         let detail = if said.is_empty() { format!("The origin answered {status} without a reason.") } else { said };
         OriginError::Refused { status: status.as_u16(), detail, retry_after }
     }
+}
+
+/// What an answer says that is none: it goes for every question of this edge, whatever was asked for.
+fn refusal(status: StatusCode) -> Option<String> {
+    let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    is_refusal.then(|| format!("answers {status}: it does not take the client certificate of this edge"))
 }
 
 /// The deepest cause of an error: `connection refused` rather than `client error (Connect)`.
