@@ -65,8 +65,9 @@ impl Running {
         &self.registry
     }
 
-    /// Takes over what can change at run time: certificates and keys, read again from their files. Connections live
-    /// on; handshakes that begin from now on go by it. What needs a restart is named in the log and left as it is.
+    /// Takes over what can change at run time: certificates and keys, those for origins too, read again from their files,
+    /// and what agents' certificates open. Connections live on; handshakes that begin from now on go by it. What needs a
+    /// restart is named in the log and left as it is.
     ///
     /// # Errors
     /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
@@ -127,7 +128,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
     let rules = Arc::new(config.rules());
-    let reloading = Arc::new(Reloading::new(config.clone(), Handshakes::of(&config)?, &registry)?);
+    let handshakes = Handshakes::of(&config)?;
 
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, metrics.origin.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
@@ -156,6 +157,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
 
+    let reloading = Reloading::new(config.clone(), handshakes, access.clone(), origins.clone(), &registry)?;
+    let reloading = Arc::new(reloading);
     let gzips = Gzips::new(lookup.clone(), origins.clone(), metrics.table.clone(), &drain);
     let sources = Sources { lookup: lookup.clone(), gzips: gzips.clone(), blobs: blobs.clone() };
     let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), metrics.api.clone(), &drain);
@@ -166,6 +169,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         gzips: gzips.clone(),
         blobs: blobs.clone(),
         origins: origins.clone(),
+        access: access.clone(),
+        reloading: reloading.clone(),
         clock,
     });
     let looked_at = Arc::downgrade(&status);

@@ -7,11 +7,13 @@ use serde_json::{Value, json};
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::Readiness;
 
+use crate::access::Access;
 use crate::blob_cache::BlobCache;
 use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::origin_client::Origins;
 use crate::query::{self, QueryError};
+use crate::reload::Reloading;
 use crate::service_table::{Entry, Gzips, Lookup, LookupError, Table};
 
 /// Services that one page of `/status` lists at the most.
@@ -25,6 +27,8 @@ pub(crate) struct Status {
     pub(crate) gzips: Gzips,
     pub(crate) blobs: BlobCache,
     pub(crate) origins: Arc<Origins>,
+    pub(crate) access: Access,
+    pub(crate) reloading: Arc<Reloading>,
     pub(crate) clock: Clock,
 }
 
@@ -33,6 +37,9 @@ pub(crate) struct Status {
 struct Facts {
     origin_reached: bool,
     something_held: bool,
+    /// Why nobody can read, or somebody who should not.
+    access_troubles: Vec<String>,
+    certificate_has_ended: bool,
     table_failure: Option<String>,
     disk_failure: Option<String>,
     /// Origins that do not answer, with the reason.
@@ -54,6 +61,8 @@ impl Status {
         readiness(&Facts {
             origin_reached: self.origins.any_reached(),
             something_held: !self.table.is_empty(),
+            access_troubles: self.access.troubles(),
+            certificate_has_ended: self.reloading.certificate_has_ended(),
             table_failure: self.table.write_failure(),
             disk_failure: self.blobs.disk_failure(),
             down: down.map(|origin| (origin.name().to_owned(), origin.last_error().unwrap_or_default())).collect(),
@@ -144,12 +153,19 @@ impl Status {
     }
 }
 
-/// An edge can work without its origins once it holds something; a new one has to have reached one. One that cannot write
-/// its table can take no new version, and is not ready; one whose disk takes no blobs serves what it holds.
+/// An edge can work without its origins once it holds something; a new one has to have reached one. One whose certificate
+/// has ended is trusted by nobody, and one that does not know who may read should not be asked. One that cannot write its
+/// table can take no new version, and is not ready; one whose disk takes no blobs serves what it holds.
 fn readiness(facts: &Facts) -> Readiness {
     let mut missing = Vec::new();
     if !facts.origin_reached && !facts.something_held {
-        missing.push("nothing is held yet and no origin has been reached".to_owned());
+        let mut reason = "nothing is held yet and no origin has been reached".to_owned();
+        facts.down.iter().for_each(|(_, why)| reason.extend(["; ", why]));
+        missing.push(reason);
+    }
+    missing.extend(facts.access_troubles.iter().cloned());
+    if facts.certificate_has_ended {
+        missing.push("the certificate that agents see has ended: replace it and send SIGHUP".to_owned());
     }
     if let Some(reason) = &facts.table_failure {
         missing.push(format!("new versions cannot be taken: {reason}"));
@@ -210,6 +226,8 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+        let unsure = Facts { access_troubles: vec!["unheard".to_owned()], certificate_has_ended: true, ..holding() };
+        assert!(matches!(readiness(&unsure), Readiness::NotReady(reasons) if reasons.len() == 2));
         let broken = Facts { table_failure: failure(), down: down(), ..holding() };
         assert!(matches!(readiness(&broken), Readiness::NotReady(reasons) if reasons[0].contains("new versions")));
     }

@@ -11,8 +11,6 @@ use crate::config::CertificateRule;
 /// What this edge's configuration says.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
-    /// Whether a reader must prove itself.
-    pub(super) needs_credentials: bool,
     /// What certificates open. What no rule opens is closed.
     pub(super) certificates: Vec<CertificateRule>,
 }
@@ -127,7 +125,7 @@ impl Refusal {
     }
 }
 
-/// Decides. A token that is shown decides alone: a bad one is told, and not made up for by a certificate.
+/// Decides about a reader that has to prove itself. A token that is shown decides alone: a bad one is told, and not made up for by a certificate.
 pub(super) fn decide(
     rules: &Rules,
     standing: &Standing,
@@ -136,9 +134,6 @@ pub(super) fn decide(
     service: Option<&ServiceName>,
     now: UnixSeconds,
 ) -> Decision {
-    if !rules.needs_credentials {
-        return Decision::OPEN;
-    }
     let (proof, opens) = match (credential, identity) {
         (Credential::Unreadable, _) => return Decision::Unauthorized(Refusal::Malformed),
         (Credential::Token(token), _) => match standing.claims(token, now) {
@@ -182,7 +177,7 @@ mod tests {
     #[test]
     fn a_certificate_opens_what_a_rule_says_and_nothing_else() {
         let certificates = vec![rule("cluster-*", &["shop-*"]), rule("cluster-1", &["bank", "mail"])];
-        let rules = Rules { needs_credentials: true, certificates };
+        let rules = Rules { certificates };
         let standing = Standing::empty(1);
         let decide = |identity: &str, service: Option<&str>| {
             let identity: Option<Identity> = identity.parse().ok();
@@ -208,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_bad_token_is_not_made_up_for_by_a_certificate() {
-        let rules = Rules { needs_credentials: true, certificates: vec![rule("*", &["*"])] };
+        let rules = Rules { certificates: vec![rule("*", &["*"])] };
         let agent: Identity = "spiffe://weir/agent/cluster-1".parse().unwrap();
         let shop = "shop".parse().unwrap();
         for credential in [Credential::Token("bad"), Credential::Token(""), Credential::Unreadable] {

@@ -30,7 +30,7 @@ use self::decision::Rules;
 use self::heard::Heard;
 use self::metrics::AccessMetrics;
 use self::standing::Standing;
-use crate::config::{AuthConfig, AuthMode};
+use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::OriginId;
 use crate::origin_follower;
 
@@ -41,7 +41,9 @@ pub(crate) struct Access {
 }
 
 struct Inner {
-    rules: Rules,
+    /// Whether a reader must prove itself.
+    needs_credentials: bool,
+    rules: RwLock<Arc<Rules>>,
     keys_from_origins: bool,
     remembered_tokens: u64,
     /// The names of the origins, by their ids.
@@ -82,10 +84,8 @@ impl Access {
         let (saved, to_save) = watch::channel(Arc::new(heard.clone()));
         let lists = Lists { own: own.borrow_and_update().clone(), heard };
         let inner = Arc::new(Inner {
-            rules: Rules {
-                needs_credentials: config.mode == AuthMode::Required,
-                certificates: config.certificates.clone(),
-            },
+            needs_credentials: config.mode == AuthMode::Required,
+            rules: RwLock::new(Arc::new(Rules { certificates: config.certificates.clone() })),
             keys_from_origins: config.keys_from_origins,
             remembered_tokens: config.remembered_tokens,
             origins,
@@ -113,17 +113,43 @@ impl Access {
 
     /// Whether a reader must prove itself.
     pub(crate) fn needs_credentials(&self) -> bool {
-        self.inner.rules.needs_credentials
+        self.inner.needs_credentials
+    }
+
+    /// Why nobody, or somebody who should not, could read just now: a sentence for each reason.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let inner = &*self.inner;
+        if !inner.needs_credentials {
+            return Vec::new();
+        }
+        let unheard = {
+            let lists = inner.lists.lock().unwrap_or_else(PoisonError::into_inner);
+            let unheard = inner.origins.iter().filter(|origin| !lists.heard.contains_key(*origin));
+            unheard.cloned().collect::<Vec<_>>()
+        };
+        let (usable_keys, ..) = inner.standing().sizes();
+        let mut troubles: Vec<String> = unheard.iter().map(|origin| not_heard(origin)).collect();
+        if usable_keys == 0 && inner.rules().certificates.is_empty() {
+            troubles.push(
+                "nobody can prove anything: there is no usable key, and no certificate opens anything".to_owned(),
+            );
+        }
+        troubles
+    }
+
+    /// Certificates open from now on what these rules say.
+    pub(crate) fn replace_certificate_rules(&self, certificates: Vec<CertificateRule>) {
+        *self.inner.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Rules { certificates });
     }
 
     /// Decides about a request for a service; or, without one, for what is no service's. Counts nothing: [`Access::note`]
     /// does, once for each answer.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
         let inner = &*self.inner;
-        if inner.rules.needs_credentials {
-            let standing = inner.standing();
+        if inner.needs_credentials {
+            let (rules, standing) = (inner.rules(), inner.standing());
             let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
-            decision::decide(&inner.rules, &standing, &credential, peer.identity.as_ref(), service, now)
+            decision::decide(&rules, &standing, &credential, peer.identity.as_ref(), service, now)
         } else {
             Decision::OPEN
         }
@@ -178,9 +204,17 @@ impl Access {
     }
 }
 
+fn not_heard(origin: &str) -> String {
+    format!("origin {origin} was never heard on what it denies: a token that it has revoked would be taken")
+}
+
 impl Inner {
     fn standing(&self) -> Arc<Standing> {
         self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes a list and makes the new standing of all of them.
@@ -242,6 +276,7 @@ mod tests {
         access.heard(1, b"{\"denied_tokens\": 3}");
         access.heard(7, b"{}");
         assert_eq!(access.inner.metrics.lists_refused.get(), 1);
+        assert_eq!(access.troubles(), [""; 0], "an open edge lets everybody read");
         assert!(drain.finish(Duration::from_secs(5)).await);
 
         let drain = Drain::new();
@@ -256,6 +291,32 @@ mod tests {
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(!denies(&access, T123)[0]);
         drain.cut().await;
+    }
+
+    #[tokio::test]
+    async fn an_edge_is_in_trouble_until_each_origin_was_heard_and_somebody_can_prove_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = AuthConfig { mode: AuthMode::Required, keys_from_origins: true, ..AuthConfig::default() };
+        let key = weir_shared::token::SigningKey::generate().unwrap().0;
+        let mut list = AccessList::default();
+        list.add_key_file(&weir_shared::access_list::key_line(key.public())).unwrap();
+        for restarted in [false, true] {
+            let drain = Drain::new();
+            let (origins, registry) = (vec!["a".to_owned(), "b".to_owned()], Registry::new());
+            let file = HeardFile::at(dir.path());
+            let access = Access::start(&config, origins, file, &registry, &drain).await.unwrap();
+            if !restarted {
+                let troubles = access.troubles();
+                assert!(troubles.len() == 3 && troubles[1].contains("origin b"), "{troubles:?}");
+                access.heard(0, b"{}");
+                access.heard(1, b"{}");
+                assert!(access.troubles().len() == 1 && access.troubles()[0].contains("no usable key"));
+                access.heard(1, list.json().get().as_bytes());
+            }
+            assert_eq!(access.troubles(), [""; 0], "what was heard outlives a restart");
+            access.replace_certificate_rules(Vec::new());
+            assert!(drain.finish(Duration::from_secs(5)).await);
+        }
     }
 
     #[tokio::test]

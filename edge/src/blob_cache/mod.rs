@@ -31,7 +31,7 @@ use self::store::Store;
 use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
-use crate::metrics::{Dropped, Metrics};
+use crate::metrics::{Dropped, Metrics, Tier};
 use crate::origin_client::Origins;
 use crate::service_table::PurgeMode;
 
@@ -138,7 +138,7 @@ impl BlobCache {
 
     /// A blob that lies in memory: without I/O, without waiting.
     pub(crate) fn at_hand(&self, digest: &BlobDigest, size: u64) -> Option<Obtained> {
-        self.inner.store.at_hand(digest, size).map(|bytes| Obtained::held(Blob::Memory(bytes)))
+        self.inner.store.at_hand(digest, size).map(|bytes| Obtained::held(Blob::Memory(bytes), Tier::Memory))
     }
 
     /// A blob from the byte `first` on: verified since this process began, or, with `verify_again`, since this was
@@ -148,8 +148,8 @@ impl BlobCache {
     /// It is not there and cannot be fetched, or not soon enough.
     pub(crate) async fn get(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
         let inner = &self.inner;
-        if !verify_again && let Some(blob) = inner.store.verified(wanted.digest, wanted.size).await {
-            return Ok(Obtained::held(blob));
+        if !verify_again && let Some((blob, tier)) = inner.store.verified(wanted.digest, wanted.size).await {
+            return Ok(Obtained::held(blob, tier));
         }
         let filler = inner.filler.clone();
         let mut seat =
@@ -157,15 +157,13 @@ impl BlobCache {
         // What is whole when it is asked for waits only to be named: that is a hit like any other.
         let is_hit = seat.watcher.now().is_whole();
         let progress = tokio::time::timeout(inner.wait, seat.watcher.answered(first)).await;
-        let from = |stored| {
-            if is_hit { Source::Disk } else { Source::Origin { stored, collapsed: seat.collapsed } }
-        };
+        let from = |held, stored| if is_hit { held } else { Source::Origin { stored, collapsed: seat.collapsed } };
         let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
-            Progress::Held(blob) => return Ok(Obtained::held(blob)),
-            Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(stored)),
+            Progress::Held(blob, tier) => return Ok(Obtained::held(blob, tier)),
+            Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(Source::Memory, stored)),
             Progress::Arriving { file, stored, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
-                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(stored))
+                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(Source::Disk, stored))
             }
             Progress::PastDisk(why) => {
                 drop(seat);
@@ -253,8 +251,9 @@ impl BlobCache {
 }
 
 impl Obtained {
-    fn held(blob: Blob) -> Self {
-        let source = if matches!(blob, Blob::Memory(_)) { Source::Memory } else { Source::Disk };
+    /// What was found in `tier`. One that was read from the disk just now is in memory by then, and came from the disk.
+    fn held(blob: Blob, tier: Tier) -> Self {
+        let source = if tier == Tier::Memory { Source::Memory } else { Source::Disk };
         Self { content: Content::Held(blob), source }
     }
 

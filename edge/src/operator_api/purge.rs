@@ -76,7 +76,9 @@ impl Order {
             PurgeMode::Hard => "hard",
         };
         let met = self.find(status).and_then(|met| {
-            met.services.iter().try_for_each(|service| status.lookup.purge(service, self.mode))?;
+            // Of a service that is not held there may be past versions, and the answer that it is not there.
+            let unheld = self.service().filter(|service| !met.services.contains(*service));
+            met.services.iter().chain(unheld).try_for_each(|service| status.lookup.purge(service, self.mode))?;
             Ok(met)
         });
         let met = met.map_err(|error| {
@@ -100,6 +102,14 @@ impl Order {
             "kind": kind, "name": name, "mode": mode,
             "services": services, "blobs": purged.blobs, "bytes": purged.bytes,
         }))
+    }
+
+    /// The service that it names.
+    fn service(&self) -> Option<&ServiceName> {
+        match &self.what {
+            What::Service(service) => Some(service),
+            What::Digest(..) | What::Repository(_) => None,
+        }
     }
 
     /// What it is about.

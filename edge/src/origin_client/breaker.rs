@@ -2,8 +2,8 @@
 //!
 //! *Closed*, it is asked. After [`FAILURES_TO_OPEN`] questions in a row that it did not answer the circuit is *open*:
 //! whoever wants to ask is refused at once, for a pause that doubles from time to time. Then it is *half open*: one
-//! question is let through, and what becomes of it decides. Any answer is an answer, whatever it says. An answer that
-//! takes long where that can be is no failure: it only has the origin probed.
+//! question is let through, and what becomes of it decides. Any answer is one, but the word that this edge may not ask.
+//! An answer that takes long where that can be is no failure: it only has the origin probed.
 
 use std::time::Duration;
 

@@ -1,10 +1,9 @@
 //! The requests to one origin: HTTP/2, mutual TLS, every wait with a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -14,11 +13,11 @@ use serde::Deserialize;
 use weir_shared::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_shared::digest::BlobDigest;
 use weir_shared::event::Cursor;
-use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
-use weir_shared::process::tls;
+use weir_shared::process::http_client::{Http2Client, read_body};
 use weir_shared::route::Route;
 
 use super::breaker::{Breaker, Circuit};
+use super::clients::Clients;
 use super::error::OriginError;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
@@ -44,9 +43,7 @@ const MAX_DETAIL_CHARS: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Origin {
     authority: Authority,
-    client: Http2Client,
-    /// A connection of its own, so that no tarball stands in the way of an event.
-    events_client: Http2Client,
+    clients: RwLock<Clients>,
     pub(super) metrics: OriginMetrics,
     clock: Clock,
     breaker: Mutex<Breaker>,
@@ -98,14 +95,16 @@ struct ProblemDocument {
 impl Origin {
     pub(crate) fn new(config: &OriginConfig, clock: Clock, metrics: OriginMetrics) -> anyhow::Result<Self> {
         let authority = config.authority()?;
-        let identity = (config.client_certificate.as_path(), config.client_key.as_path());
-        let tls = tls::client_config(&config.ca, Some(identity))
-            .with_context(|| format!("origin {authority} cannot be called"))?;
+        let clients = Clients::read(config)?;
+        if clients.have_ended() {
+            let file = config.client_certificate.display();
+            tracing::warn!(origin = %authority, %file, "the client certificate has ended: the origin will not answer");
+        }
         metrics.up(authority.as_str(), false);
+        metrics.client_certificate(authority.as_str(), clients.not_after);
         Ok(Self {
             authority,
-            client: http2_client(tls.clone()),
-            events_client: http2_client(tls),
+            clients: RwLock::new(clients),
             metrics,
             clock,
             breaker: Mutex::default(),
@@ -117,6 +116,17 @@ impl Origin {
     /// Its `host:port`.
     pub(crate) fn name(&self) -> &str {
         self.authority.as_str()
+    }
+
+    /// Questions are put by these from now on. Those that were put already, and an event stream that is open, go on as they
+    /// began.
+    pub(crate) fn replace(&self, clients: Clients) {
+        self.metrics.client_certificate(self.name(), clients.not_after);
+        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    fn clients(&self) -> Clients {
+        self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it has answered and may be asked.
@@ -139,7 +149,7 @@ impl Origin {
         !self.was_reached() || !self.breaker().is_sound()
     }
 
-    /// Whether it has ever answered.
+    /// Whether it has ever answered, and not to say that this edge is none of its own.
     pub(crate) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
@@ -204,7 +214,7 @@ impl Origin {
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
-        let response = self.send(&self.events_client, route.label(), &path, HeaderMap::new()).await?;
+        let response = self.send(&self.clients().events, route.label(), &path, HeaderMap::new()).await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
@@ -216,7 +226,7 @@ impl Origin {
     /// Whether it answers at all, whatever it says.
     pub(super) async fn probe(&self) {
         // The outcome is recorded where every request's is.
-        let _ = self.send(&self.client, "probe", "/v1/services", HeaderMap::new()).await;
+        let _ = self.send(&self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
     }
 
     /// One request; what is no success becomes an error.
@@ -227,9 +237,10 @@ impl Origin {
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
         let was_up = self.is_up();
-        let response = match self.send(&self.client, kind, path, headers.clone()).await {
+        let client = self.clients().requests;
+        let response = match self.send(&client, kind, path, headers.clone()).await {
             // A connection that was kept may have been dead for a while: a new one gets one chance at once.
-            Err(OriginError::Unreachable { .. }) if was_up => self.send(&self.client, kind, path, headers).await?,
+            Err(OriginError::Unreachable { .. }) if was_up => self.send(&client, kind, path, headers).await?,
             sent => sent?,
         };
         match response.status() {
@@ -259,7 +270,7 @@ impl Origin {
         path: &str,
         wait: Duration,
     ) -> Result<Response<Incoming>, OriginError> {
-        self.call(&self.client, kind, Method::POST, path, HeaderMap::new(), Patience::ToBeMade(wait)).await
+        self.call(&self.clients().requests, kind, Method::POST, path, HeaderMap::new(), Patience::ToBeMade(wait)).await
     }
 
     /// One request, whose answer is waited for until its head has come.
@@ -291,9 +302,10 @@ impl Origin {
         };
         match &answered {
             Ok(response) => {
+                let refusal = refusal(response.status());
                 self.metrics.answered(kind, response.status().as_str());
-                self.reached.store(true, Ordering::Relaxed);
-                self.came_of_it(None);
+                self.reached.fetch_or(refusal.is_none(), Ordering::Relaxed);
+                self.came_of_it(refusal.map(|why| format!("origin {} {why}", self.authority)));
             }
             Err(error) => {
                 self.metrics.answered(kind, error.label());
@@ -351,6 +363,12 @@ impl Origin {
         let detail = if said.is_empty() { format!("The origin answered {status} without a reason.") } else { said };
         OriginError::Refused { status: status.as_u16(), detail, retry_after }
     }
+}
+
+/// What an answer says that is none: it goes for every question of this edge, whatever was asked for.
+fn refusal(status: StatusCode) -> Option<String> {
+    let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    is_refusal.then(|| format!("answers {status}: it does not take the client certificate of this edge"))
 }
 
 /// The deepest cause of an error: `connection refused` rather than `client error (Connect)`.

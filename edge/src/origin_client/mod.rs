@@ -4,6 +4,7 @@
 //! it; until then each is asked in turn. One origin never answers for another's services, so there is no fail-over.
 
 mod breaker;
+mod clients;
 mod connection;
 mod error;
 mod gzip;
@@ -16,6 +17,9 @@ use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 use weir_shared::route::Route;
 
+use crate::config::OriginConfig;
+
+pub(crate) use clients::Clients;
 pub(crate) use connection::{BlobRequest, Origin};
 pub(crate) use error::OriginError;
 
@@ -56,6 +60,24 @@ impl Origins {
     /// The origin with this name.
     pub(crate) fn find(&self, name: &str) -> Option<OriginId> {
         self.origins.iter().position(|origin| origin.name() == name)
+    }
+
+    /// Reads again what each of them is called with; one that the configuration does not name any more is left out.
+    ///
+    /// # Errors
+    /// A file cannot be used, or a certificate has ended.
+    pub(crate) fn read_again(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<(OriginId, Clients)>> {
+        let mut read = Vec::new();
+        for config in configs {
+            let Some(id) = self.find(config.authority()?.as_str()) else { continue };
+            let clients = Clients::read(config)?;
+            if clients.have_ended() {
+                let file = config.client_certificate.display();
+                anyhow::bail!("the client certificate {file} has ended: the origin {} would refuse it", config.url);
+            }
+            read.push((id, clients));
+        }
+        Ok(read)
     }
 
     /// Whether one of them has ever answered.

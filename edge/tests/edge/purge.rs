@@ -120,6 +120,30 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
     })
     .await;
     assert_eq!(site.metric("weir_edge_purges_total", &[("mode", "soft")]), 1.0);
+
+    // Of one among the small ones it says as much.
+    let small = Tarball::random(2, 5000);
+    site.origin.publish("small", 7, 1, &small);
+    client.get("/v1/services/small/tarball", &[ZSTD]).await;
+    let done = purge(&site, r#"{"service": "small", "soft": true}"#).await;
+    assert_eq!(counts(&done), [1, 1, small.zstd.len() as u64]);
+}
+
+#[tokio::test]
+async fn a_purge_of_a_service_that_is_not_held_forgets_that_it_is_not_there() {
+    let site = start().await;
+    let past = Tarball::random(1, 100);
+    site.origin.publish("shop", 6, 1, &past);
+    let mut client = site.client("h2").await;
+    client.head(&format!("/v1/services/shop/tarballs/{}", past.digest()), &[ZSTD]).await;
+    site.origin.withdraw("shop");
+    assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 404);
+    let asked = |kind| site.origin.asked(kind).len();
+    let before = (asked("service"), asked("version"));
+    assert_eq!(counts(&purge(&site, r#"{"service": "shop"}"#).await)[0], 0);
+    client.head(TARBALL, &[ZSTD]).await;
+    client.head(&format!("/v1/services/shop/tarballs/{}", past.digest()), &[ZSTD]).await;
+    assert_eq!((asked("service"), asked("version")), (before.0 + 1, before.1 + 1));
 }
 
 #[tokio::test]

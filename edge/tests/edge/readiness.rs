@@ -1,6 +1,11 @@
 use std::fs;
 
+use bytes::Bytes;
 use serde_json::Value;
+use weir_edge::config::AuthMode;
+use weir_shared::access_list::{AccessList, key_line};
+use weir_shared::event::EventKind;
+use weir_shared::token::SigningKey;
 
 use crate::site::{Site, TARBALL, ZSTD, always_asking};
 use crate::test_origin::Tarball;
@@ -21,6 +26,59 @@ async fn an_edge_that_holds_something_stays_ready_and_says_what_is_wrong() {
     assert_eq!((status["ready"].as_bool(), status["reasons"].as_array().unwrap().len()), (Some(true), 1));
     site.origin.go_up().await;
     site.until("it finds the origin again", async || site.admin("/readyz").await.1 == "ready\n").await;
+}
+
+#[tokio::test]
+async fn an_origin_that_refuses_this_edge_is_not_up() {
+    let mut site = Site::prepare().await;
+    site.origin.refuse(true);
+    site.start_edge().await;
+    let mut seen = (0, String::new());
+    site.until("why it is not ready is told", async || {
+        seen = site.admin("/readyz").await;
+        seen.1.contains("401")
+    })
+    .await;
+    assert_eq!((seen.0, site.metric("weir_edge_origin_up", &[])), (503, 0.0), "{}", seen.1);
+    let status: Value = serde_json::from_str(&site.admin("/status").await.1).unwrap();
+    let origin = &status["origins"][0];
+    assert_eq!(origin["up"], false);
+    assert!(origin["last_error"].as_str().unwrap().contains("client certificate"), "{origin}");
+    site.origin.refuse(false);
+    site.until("it finds the origin", async || site.admin("/readyz").await == (200, "ready\n".to_owned())).await;
+}
+
+#[tokio::test]
+async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_not_ready() {
+    let mut site = Site::prepare().await;
+    site.config.auth.mode = AuthMode::Required;
+    site.config.auth.keys_from_origins = true;
+    site.origin.serve_events();
+    site.start_edge().await;
+    let unready = site.admin("/readyz").await;
+    assert!(unready.0 == 503 && unready.1.contains("never heard on what it denies"), "{}", unready.1);
+    site.until("it follows", async || site.metric("weir_edge_stream_up", &[]) == 1.0).await;
+    site.origin.tell(EventKind::Access(b"{}".to_vec().into()));
+    let mut seen = (0, String::new());
+    site.until("it is heard", async || {
+        seen = site.admin("/readyz").await;
+        !seen.1.contains("never heard")
+    })
+    .await;
+    assert!(seen.0 == 503 && seen.1.contains("no usable key"), "{}", seen.1);
+    site.origin.tell(EventKind::Access(with_a_key()));
+    site.until("somebody can read", async || site.admin("/readyz").await == (200, "ready\n".to_owned())).await;
+    site.origin.go_down().await;
+    site.stop_edge().await;
+    site.start_edge().await;
+    site.until("it knows from before", async || !site.admin("/readyz").await.1.contains("never heard")).await;
+}
+
+fn with_a_key() -> Bytes {
+    let (key, _) = SigningKey::generate().unwrap();
+    let mut list = AccessList::default();
+    list.add_key_file(&key_line(key.public())).unwrap();
+    list.json().get().as_bytes().to_vec().into()
 }
 
 #[tokio::test]

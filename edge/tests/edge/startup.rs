@@ -51,8 +51,8 @@ async fn status_and_metrics_tell_what_is_held() {
     site.origin.publish("shop", 7, 2, &tarball);
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[]).await;
-    client.get(TARBALL, &[]).await;
     site.settled().await;
+    client.get(TARBALL, &[]).await;
     let (code, body) = site.admin("/status").await;
     let status: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, status["name"].as_str(), status["ready"].as_bool()), (200, Some("edge-1"), Some(true)));

@@ -32,6 +32,10 @@ fn hits(site: &Site, tier: &str) -> f64 {
     site.metric("weir_edge_cache_hits_total", &[("tier", tier)])
 }
 
+fn served(site: &Site, tier: &str) -> f64 {
+    site.metric("weir_edge_tarballs_served_total", &[("tier", tier)])
+}
+
 fn flip(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let middle = bytes.len() / 2;
@@ -49,6 +53,11 @@ async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
         fetch(&site, &tarballs[..10]).await;
     }
     assert_eq!((hits(&site, "file"), hits(&site, "memory")), (20.0, 10.0));
+    assert_eq!(
+        (served(&site, "disk"), served(&site, "memory")),
+        (20.0, 10.0),
+        "read into memory on the way, from disk"
+    );
     // Their files are not needed any more.
     site.blob_files().iter().for_each(|file| fs::remove_file(file).unwrap());
     let asked = site.origin.asked("blob").len();
@@ -81,6 +90,7 @@ async fn small_blobs_are_held_without_files_and_outlive_a_restart_and_a_crash() 
         site.start_edge().await;
         fetch(&site, &tarballs).await;
         assert_eq!((hits(&site, "small"), site.origin.asked("blob").len()), (30.0, 30));
+        assert_eq!((served(&site, "disk"), served(&site, "memory")), (30.0, 0.0));
     }
     assert_eq!(site.metric("weir_edge_cache_write_dropped_total", &[]), 0.0);
 }
@@ -191,6 +201,7 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
     let site = Site::with(|config| config.cache.scrub = Duration::from_secs(1)).await;
     let tarballs = publish(&site, 3, 400_000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     flip(&site.blob_files()[0]);
     site.until("it is dropped", async || site.metric("weir_edge_scrub_blobs_total", &[("result", "dropped")]) == 1.0)
         .await;

@@ -161,6 +161,8 @@ struct State {
     /// Requests for descriptors wait for it.
     gate: Option<Arc<Semaphore>>,
     asked: Vec<Asked>,
+    /// It takes nobody for an edge.
+    refuses: bool,
     /// None: there is no event stream.
     events: Option<Events>,
 }
@@ -227,6 +229,11 @@ impl TestOrigin {
         state.blobs.insert(tarball.blob(), tarball.zstd.clone());
         state.tarballs.insert(tarball.digest(), tarball.clone());
         descriptor
+    }
+
+    /// Whether it takes nobody for an edge from now on.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.api.state.lock().unwrap().refuses = refuses;
     }
 
     /// From now on there is an event stream.
@@ -318,6 +325,11 @@ impl TestOrigin {
 impl Handler for Api {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         assert_eq!(peer.identity.as_ref().map(|identity| identity.role), Some(Role::Edge), "only edges call");
+        if self.state.lock().unwrap().refuses {
+            let mut response = Response::new(Body::Empty);
+            *response.status_mut() = StatusCode::UNAUTHORIZED;
+            return response;
+        }
         let Ok(route) = Route::parse(request.uri().path()) else { return Problem::no_such_path().into_response() };
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let gate = {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use weir_shared::access_list::AccessList;
-use weir_shared::token::MAX_TOKEN_BYTES;
+use weir_shared::token::{MAX_TOKEN_BYTES, UnverifiedToken};
 
 /// Who may read a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub(super) fn create(path: &Path, readers: Readers, contents: &str) -> anyhow::R
 }
 
 /// A token from standard input (`-`), from a file of that name, or as it was given.
+///
+/// # Errors
+/// There is no such file, or it cannot be read, and what was given is no token itself.
 pub(super) fn token(given: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     if given == "-" {
@@ -46,7 +49,8 @@ pub(super) fn token(given: &str) -> anyhow::Result<String> {
                     .read_to_string(&mut text)
                     .with_context(|| format!("cannot read {given}"))?;
             }
-            Err(_) => text = given.to_owned(),
+            Err(_) if UnverifiedToken::parse(given).is_ok() => text = given.to_owned(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {given}")),
         }
     }
     Ok(text.trim().to_owned())

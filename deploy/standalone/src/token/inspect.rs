@@ -1,6 +1,6 @@
 //! `weir token inspect`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -19,17 +19,14 @@ pub(crate) struct InspectArguments {
     /// whoever lists the processes of this machine.)
     #[arg(value_name = "TOKEN", default_value = "-")]
     token: String,
-    /// Files of public keys to verify it with.
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    /// A file of public keys to verify it with. May be given several times.
+    #[arg(long, value_name = "FILE", num_args = 1)]
     keys: Vec<PathBuf>,
 }
 
 pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let text = file::token(&arguments.token)?;
-    let token = UnverifiedToken::parse(&text).with_context(|| match arguments.token.as_str() {
-        given if given == "-" || Path::new(given).exists() => format!("{given} holds no token"),
-        _ => "there is no file of this name, and it is no token itself".to_owned(),
-    })?;
+    let token = UnverifiedToken::parse(&text).with_context(|| format!("{} holds no token", arguments.token))?;
     let claims = token.claims()?;
     let now = unix_seconds(SystemTime::now());
     let services: Vec<&str> = claims.services.iter().map(|glob| glob.as_str()).collect();

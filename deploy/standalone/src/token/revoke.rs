@@ -13,7 +13,7 @@ use super::file;
 
 /// Denies tokens, or all tokens of a key: appends to a deny file that edges or origins read.
 ///
-/// A token is named by its id, or by itself (in a file, or on standard input). With --keys a token that verifies is
+/// A token is named by its id (--id), or by itself (in a file, or on standard input). With --keys a token that verifies is
 /// written down with its end, from when on the line may be taken out; without, the line holds for ever, because anybody
 /// could have written another end into it.
 #[derive(Debug, Args)]
@@ -21,13 +21,16 @@ pub(crate) struct RevokeArguments {
     /// The deny file; made when it is not there.
     #[arg(long, value_name = "FILE")]
     deny: PathBuf,
-    /// Ids of tokens; files that hold a token; or `-` for a token on standard input.
-    #[arg(value_name = "TOKEN", required_unless_present = "key_ids")]
+    /// Files that hold a token; or `-` for a token on standard input.
+    #[arg(value_name = "TOKEN", required_unless_present_any = ["ids", "key_ids"])]
     tokens: Vec<String>,
+    /// The id of a token, as `weir token issue` and `inspect` show it. May be given several times.
+    #[arg(long = "id", value_name = "ID", allow_hyphen_values = true)]
+    ids: Vec<TokenId>,
     /// Revoke a key: all tokens that it signed, and those that it will sign.
     #[arg(long = "key-id", value_name = "ID", allow_hyphen_values = true)]
     key_ids: Vec<KeyId>,
-    /// Files of public keys, to learn a token's end from the token itself.
+    /// A file of public keys, to learn a token's end from the token itself. May be given several times.
     #[arg(long, value_name = "FILE", num_args = 1)]
     keys: Vec<PathBuf>,
 }
@@ -36,6 +39,7 @@ pub(super) fn run(arguments: &RevokeArguments) -> anyhow::Result<()> {
     let keys = file::keys(&arguments.keys)?;
     let tokens = arguments.tokens.iter().map(|given| deny_line(given, &keys));
     let mut lines = tokens.collect::<anyhow::Result<Vec<_>>>()?;
+    lines.extend(arguments.ids.iter().cloned().map(|id| DenyLine::Token(id, None)));
     lines.extend(arguments.key_ids.iter().cloned().map(DenyLine::Key));
     append(&arguments.deny, &lines)?;
     for line in &lines {
@@ -46,11 +50,9 @@ pub(super) fn run(arguments: &RevokeArguments) -> anyhow::Result<()> {
 }
 
 fn deny_line(given: &str, keys: &AccessList) -> anyhow::Result<DenyLine> {
-    let text = file::token(given)?;
-    let Ok(token) = UnverifiedToken::parse(&text) else {
-        let id: TokenId = text.parse().context("it is neither a token nor the id of one")?;
-        return Ok(DenyLine::Token(id, None));
-    };
+    let text = file::token(given).context("nothing was revoked (the id of a token goes to --id)")?;
+    let token = UnverifiedToken::parse(&text)
+        .with_context(|| format!("{given} holds no token: nothing was revoked (the id of a token goes to --id)"))?;
     let id = token.claims()?.id;
     let key = keys.keys().find(|key| key.id() == token.key_id());
     let verified = key.and_then(|key| token.verify(key).ok());

@@ -120,7 +120,7 @@ fn a_token_is_issued_and_inspected() {
     desk.refused(&[&issue[..], &["--service", "*", "--expires", "20y"]].concat(), "ten years");
     desk.refused(&["issue", "--key", "fleet.key.pub", "--subject", "a", "--service", "*"], "BEGIN PRIVATE KEY");
     desk.refused(&["inspect", "fleet.key"], "fleet.key holds no token");
-    desk.refused(&["inspect", "nowhere.token"], "no file of this name");
+    desk.refused(&["inspect", "nowhere.token"], "cannot read nowhere.token: No such file");
 }
 
 #[test]
@@ -130,25 +130,45 @@ fn tokens_and_keys_are_revoked_in_a_file_that_is_kept() {
     let ends = desk.run(&["inspect", "one.token"]).out;
     let ends = ends.lines().find_map(|line| line.strip_prefix("ends      ")?.split(',').next()).unwrap();
     fs::write(desk.path("denied"), "# of the fleet\ntoken zero").unwrap();
-    desk.run(&["revoke", "--deny", "denied", "two", "one.token", "--key-id", "-old"]);
-    assert_eq!(desk.read("denied"), "# of the fleet\ntoken zero\ntoken two\ntoken one\nkey -old\n");
+    desk.run(&["revoke", "--deny", "denied", "--id", "two", "one.token", "--key-id", "-old"]);
+    assert_eq!(desk.read("denied"), "# of the fleet\ntoken zero\ntoken one\ntoken two\nkey -old\n");
     let piped = desk.try_run(&["revoke", "--deny", "denied", "--keys", "fleet.key.pub", "-"], &token);
     assert_eq!(piped.out, format!("token one {ends}\n"));
     assert!(desk.read("denied").ends_with(&format!("key -old\ntoken one {ends}\n")));
-    desk.run(&["revoke", "--deny", "new", "three"]);
-    assert_eq!(desk.read("new"), "token three\n");
+    desk.run(&["revoke", "--deny", "new", "--id", "-three"]);
+    assert_eq!(desk.read("new"), "token -three\n");
 
     desk.refused(&["revoke", "--deny", "denied"], "TOKEN");
-    desk.refused(&["revoke", "--deny", "denied", "no id"], "neither a token nor the id");
+    desk.refused(&["revoke", "--deny", "denied", "--id", "no id"], "--id");
+    // Whoever thinks that a token is revoked has to be right.
+    let before = desk.read("denied");
+    desk.refused(&["revoke", "--deny", "denied", "--id", "four", "gone.token"], "gone.token");
+    desk.refused(&["revoke", "--deny", "denied", "one.token", "fleet.key"], "fleet.key holds no token");
+    fs::create_dir(desk.path("folder.token")).unwrap();
+    desk.refused(&["revoke", "--deny", "denied", "folder.token"], "nothing was revoked");
+    assert_eq!(desk.read("denied"), before);
     fs::write(desk.path("denied"), "tokn one\n").unwrap();
-    desk.refused(&["revoke", "--deny", "denied", "two"], "is no deny file");
+    desk.refused(&["revoke", "--deny", "denied", "--id", "two"], "is no deny file");
 }
 
 #[test]
-fn help_teaches_the_way_from_a_key_to_a_revocation() {
+fn the_way_that_help_teaches_can_be_walked() {
     let desk = Desk::new();
     let help = desk.run(&["--help"]).out;
-    for step in ["weir token key", "weir token issue", "weir token inspect", "weir token revoke", "To change keys"] {
-        assert!(help.contains(step), "{step}: {help}");
+    assert!(help.contains("To change keys"), "{help}");
+    let steps: Vec<&str> = help.lines().filter(|line| line.starts_with("  weir token ")).collect();
+    assert_eq!(steps.len(), 4, "{help}");
+    let binary = Path::new(env!("CARGO_BIN_EXE_weir"));
+    let path = std::env::join_paths([binary.parent().unwrap(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+    let mut said = Vec::new();
+    for step in steps {
+        let mut shell = Command::new("sh");
+        let run = shell.args(["-c", step]).env("PATH", &path).current_dir(desk.path("")).stdin(Stdio::null()).output();
+        let run = run.unwrap();
+        assert!(run.status.success(), "{step}: {}", String::from_utf8_lossy(&run.stderr));
+        said.push(String::from_utf8(run.stdout).unwrap());
     }
+    assert!(said[2].contains("verified  yes"), "{said:?}");
+    assert_eq!(desk.read("denied"), said[3]);
+    assert!(said[3].starts_with("token ") && said[3].trim().split(' ').count() == 3, "with its end: {said:?}");
 }

@@ -97,8 +97,8 @@ impl Filler {
 
     /// A blob that was not there, once all of it has come.
     async fn receive(&self, wanted: Wanted, announcer: &Announcer) -> Result<Option<Received<'_>>, Stopped> {
-        if let Some(blob) = self.store.verify(wanted.digest, wanted.size).await {
-            announcer.tell(Progress::Held(blob));
+        if let Some((blob, tier)) = self.store.verify(wanted.digest, wanted.size).await {
+            announcer.tell(Progress::Held(blob, tier));
             return Ok(None);
         }
         let permit = self.permits.acquire().await.map_err(|_| FillError::Abandoned)?;

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::FillError;
 use crate::blob_cache::store::{Blob, DiskTrouble};
+use crate::metrics::Tier;
 
 /// How far a fill is.
 #[derive(Debug, Clone)]
@@ -34,8 +35,8 @@ pub(in crate::blob_cache) enum Progress {
         /// It is to be kept.
         stored: bool,
     },
-    /// It was on disk, and was verified now.
-    Held(Blob),
+    /// It was there, and was verified now.
+    Held(Blob, Tier),
     /// It cannot be had.
     Failed(FillError),
     /// The edge's disk does not take it: whoever wants it asks the origin.
@@ -48,7 +49,7 @@ impl Progress {
         match self {
             Progress::Queued | Progress::Asked => false,
             Progress::Arriving { verified, size, .. } => *verified > first || verified == size,
-            Progress::InMemory { .. } | Progress::Held(_) | Progress::Failed(_) | Progress::PastDisk(_) => true,
+            Progress::InMemory { .. } | Progress::Held(..) | Progress::Failed(_) | Progress::PastDisk(_) => true,
         }
     }
 
@@ -56,7 +57,7 @@ impl Progress {
     pub(in crate::blob_cache) fn is_whole(&self) -> bool {
         match self {
             Progress::Arriving { verified, size, .. } => verified == size,
-            Progress::InMemory { .. } | Progress::Held(_) => true,
+            Progress::InMemory { .. } | Progress::Held(..) => true,
             Progress::Queued | Progress::Asked | Progress::Failed(_) | Progress::PastDisk(_) => false,
         }
     }

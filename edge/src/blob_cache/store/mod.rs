@@ -198,17 +198,17 @@ impl Store {
         })
     }
 
-    /// A blob of `size` bytes, when it is there and was verified since the process began. What is wrong with its file is
-    /// found out by [`Store::verify`].
-    pub(super) async fn verified(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
+    /// A blob of `size` bytes and where it was found, when it is there and was verified since the process began. What is
+    /// wrong with its file is found out by [`Store::verify`].
+    pub(super) async fn verified(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<(Blob, Tier)> {
         let now = self.clock.now();
         let slot = self.books().touch(&digest, now);
         if let Some(bytes) = self.memory.get(&digest, now).filter(|bytes| bytes.len() as u64 == size) {
             self.metrics.hit(Tier::Memory, size);
-            return Some(Blob::Memory(bytes));
+            return Some((Blob::Memory(bytes), Tier::Memory));
         }
-        if let Some(blob) = self.small_one(digest, size).await {
-            return Some(blob);
+        if let Some(found) = self.small_one(digest, size).await {
+            return Some(found);
         }
         let slot = slot.filter(|slot| slot.verified)?;
         let store = self.clone();
@@ -220,15 +220,15 @@ impl Store {
         });
         let blob = opened.await.ok()??;
         self.metrics.hit(Tier::File, size);
-        Some(blob)
+        Some((blob, Tier::File))
     }
 
-    /// A blob of `size` bytes on disk, compared with its name now. What is wrong is dropped.
-    pub(super) async fn verify(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
-        if let Some(blob) = self.small_one(digest, size).await
+    /// A blob of `size` bytes and where it was found, compared with its name now. What is wrong is dropped.
+    pub(super) async fn verify(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<(Blob, Tier)> {
+        if let Some((blob, tier)) = self.small_one(digest, size).await
             && blob.is(&digest).unwrap_or(false)
         {
-            return Some(blob);
+            return Some((blob, tier));
         }
         let store = self.clone();
         let checked = tokio::task::spawn_blocking(move || {
@@ -237,11 +237,11 @@ impl Store {
         });
         let blob = checked.await.ok()??;
         self.metrics.hit(Tier::File, size);
-        Some(blob)
+        Some((blob, Tier::File))
     }
 
     /// A blob that is held among the small ones.
-    async fn small_one(&self, digest: BlobDigest, size: u64) -> Option<Blob> {
+    async fn small_one(&self, digest: BlobDigest, size: u64) -> Option<(Blob, Tier)> {
         let small = self.small.as_ref().filter(|_| Small::takes(size))?;
         let (bytes, found_in) = small.get(digest).await?;
         let tier = match found_in {
@@ -249,7 +249,7 @@ impl Store {
             FoundIn::Disk => Tier::Small,
         };
         self.metrics.hit(tier, size);
-        (bytes.len() as u64 == size).then_some(Blob::Memory(bytes))
+        (bytes.len() as u64 == size).then_some((Blob::Memory(bytes), tier))
     }
 
     /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
@@ -329,14 +329,15 @@ impl Store {
     }
 
     /// Has blobs compared with their names before their next use. How many there are, and their bytes. Small ones are
-    /// whenever they come from the disk.
+    /// whenever they come from the disk. Blocks.
     pub(super) fn distrust(&self, digests: &[BlobDigest]) -> Purged {
         let mut met = Purged::default();
         for digest in digests {
             let in_memory = self.memory.remove(digest);
+            let small = self.small.as_ref().and_then(|small| small.size(digest));
             let mut books = self.books();
             books.policy.doubt(digest);
-            met.add(books.policy.slot(digest).map(|slot| slot.size).or(in_memory));
+            met.add(books.policy.slot(digest).map(|slot| slot.size).or(in_memory).or(small));
         }
         met
     }

@@ -163,11 +163,17 @@ impl Small {
         self.cache.contains(&Name(*digest))
     }
 
+    /// The size of a blob, which is read for it. Blocks.
+    pub(super) fn size(&self, digest: &BlobDigest) -> Option<u64> {
+        let held = self.holds(digest).then(|| Handle::current().block_on(self.get(*digest))).flatten();
+        held.map(|(bytes, _)| bytes.len() as u64)
+    }
+
     /// Forgets a blob, and gives its size. Blocks.
     pub(super) fn take(&self, digest: &BlobDigest) -> Option<u64> {
-        let held = self.holds(digest).then(|| Handle::current().block_on(self.get(*digest))).flatten();
+        let size = self.size(digest);
         self.remove(digest);
-        held.map(|(bytes, _)| bytes.len() as u64)
+        size
     }
 
     /// Forgets a blob.

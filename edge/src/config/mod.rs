@@ -1,0 +1,264 @@
+//! `edge.toml`: every key, its default, and what is refused.
+
+mod admin;
+mod auth;
+mod cache;
+mod freshness;
+mod origin;
+mod push;
+mod tls;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_shared::name::NodeName;
+use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
+use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
+
+use crate::service_table::Rules;
+
+pub use admin::AdminConfig;
+pub use auth::{AuthConfig, AuthMode, CertificateRule};
+pub use cache::CacheConfig;
+pub use freshness::{FreshnessConfig, FreshnessForConfig};
+pub use origin::OriginConfig;
+pub use push::PushConfig;
+pub use tls::TlsConfig;
+
+/// The configuration of an edge.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The node's name: in `Cache-Status`, in logs.
+    pub name: NodeName,
+    /// Where agents connect. TCP carries HTTP/1.1 and 2, UDP of the same number HTTP/3. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// `/livez`, `/readyz`, `/metrics`, `/status`, and what operators ask for; none when absent.
+    #[serde(default)]
+    pub admin_listen: Option<SocketAddr>,
+    /// Who may do what there.
+    #[serde(default)]
+    pub admin: AdminConfig,
+    /// How long a drain may take before what is left is cut.
+    #[serde(default = "default_drain_deadline", with = "duration")]
+    pub drain_deadline: Duration,
+    /// The edge's own certificate.
+    pub tls: TlsConfig,
+    /// Who may read.
+    #[serde(default)]
+    pub auth: AuthConfig,
+    /// Where and how much is kept.
+    pub cache: CacheConfig,
+    /// The origins, which partition the services among them. At least one.
+    #[serde(rename = "origin", default)]
+    pub origins: Vec<OriginConfig>,
+    /// How old an answer may be.
+    #[serde(default)]
+    pub freshness: FreshnessConfig,
+    /// How old an answer may be for some services; the first whose pattern matches decides.
+    #[serde(default)]
+    pub freshness_for: Vec<FreshnessForConfig>,
+    /// What the edge does beside the event streams of its origins.
+    #[serde(default)]
+    pub push: PushConfig,
+}
+
+fn default_drain_deadline() -> Duration {
+    DEFAULT_DRAIN_DEADLINE
+}
+
+impl Config {
+    /// A configuration with the defaults of everything that has one.
+    pub fn new(
+        name: NodeName,
+        listen: SocketAddr,
+        tls: TlsConfig,
+        cache: CacheConfig,
+        origins: Vec<OriginConfig>,
+    ) -> Self {
+        Self {
+            name,
+            listen,
+            admin_listen: None,
+            admin: AdminConfig::default(),
+            drain_deadline: default_drain_deadline(),
+            tls,
+            auth: AuthConfig::default(),
+            cache,
+            origins,
+            freshness: FreshnessConfig::default(),
+            freshness_for: Vec::new(),
+            push: PushConfig::default(),
+        }
+    }
+
+    /// How old an answer may be, for each service.
+    pub(crate) fn rules(&self) -> Rules {
+        let of_some = self.freshness_for.iter();
+        let of_some = of_some.map(|some| (some.services.clone(), some.over(&self.freshness).parameters()));
+        Rules::new(of_some, self.freshness.parameters(), self.auth.mode == AuthMode::Required)
+    }
+
+    /// Reads a file, makes its paths absolute or relative to its own folder, and checks that the whole makes sense.
+    ///
+    /// # Errors
+    /// The file cannot be read, a key is unknown, or the values contradict each other; the message names the key.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let mut config: Self = read(path)?;
+        let base = base_dir(path);
+        let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
+        paths.extend(&mut config.admin.operator_token_file);
+        for origin in &mut config.origins {
+            paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);
+        }
+        paths.extend(config.auth.paths());
+        for path in paths {
+            resolve(base, path);
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what no single key says.
+    ///
+    /// # Errors
+    /// The values make no sense together; the message names the key and what it should be.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |message: &str| Err(ConfigError::invalid(message));
+        self.auth.validate()?;
+        if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
+            return Err(ConfigError::invalid(format!(
+                "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: set mode = \
+                 \"required\", listen on 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
+                self.listen
+            )));
+        }
+        if let Some(listen) = self.admin_listen
+            && !listen.ip().is_loopback()
+            && !self.admin.tls
+            && !self.admin.allow_plain
+        {
+            return Err(ConfigError::invalid(format!(
+                "admin_listen = \"{listen}\" is beyond loopback and would be plain HTTP, where everybody on the way reads \
+                 the operator's token: listen on 127.0.0.1, or set tls = true in [admin], or allow_plain = true there if \
+                 the network is private"
+            )));
+        }
+        if self.origins.is_empty() {
+            return invalid("there is no [[origin]]: an edge needs at least one");
+        }
+        let mut seen = std::collections::HashSet::new();
+        for origin in &self.origins {
+            if !seen.insert(origin.authority()?) {
+                return Err(ConfigError::invalid(format!("origin url = \"{}\" is there twice", origin.url)));
+            }
+        }
+        self.cache.validate()?;
+        self.push.validate()?;
+        self.freshness.validate("[freshness]")?;
+        self.freshness_for.iter().try_for_each(|some| {
+            let section = format!("[[freshness_for]] services = \"{}\"", some.services);
+            some.over(&self.freshness).validate(&section)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytesize::ByteSize;
+
+    use super::*;
+
+    const MINIMAL: &str = r#"
+        name = "edge-1"
+        listen = "127.0.0.1:7443"
+        [tls]
+        certificate = "edge.pem"
+        key = "edge.key"
+        [cache]
+        dir = "edge-cache"
+        [[origin]]
+        url = "https://127.0.0.1:7400"
+        ca = "ca.pem"
+        client_certificate = "edge-client.pem"
+        client_key = "edge-client.key"
+    "#;
+
+    fn load(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = Config::load(&path).map_err(|error| error.to_string())?;
+        assert!(config.cache.dir.starts_with(dir.path()) && config.origins[0].ca.starts_with(dir.path()));
+        Ok(config)
+    }
+
+    #[test]
+    fn the_defaults() {
+        let config = load(MINIMAL).unwrap();
+        assert_eq!(config.cache.disk, ByteSize::gib(10));
+        assert_eq!(config.cache.small_bytes(), 1 << 30);
+        assert_eq!(config.cache.memory, ByteSize::mib(256));
+        assert_eq!(config.freshness.fresh, Duration::from_secs(15));
+        assert_eq!(config.freshness.stale_if_error, None);
+        assert_eq!(config.auth.mode, AuthMode::Open);
+        assert_eq!(config.drain_deadline, Duration::from_secs(30));
+        let config = load(&format!("{MINIMAL}\n[freshness]\nfresh = '1s'\nstale_if_error = '1h'")).unwrap();
+        assert_eq!(config.freshness.fresh, Duration::from_secs(1));
+        assert_eq!(config.freshness.wait, Duration::from_secs(2));
+        assert_eq!(config.freshness.stale_if_error, Some(Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn some_services_have_their_own_freshness() {
+        let config = load(&format!(
+            "{MINIMAL}\n[freshness]\nfresh = '5s'\n[[freshness_for]]\nservices = 'shop-*'\nwait = '7s'\n\
+             [[freshness_for]]\nservices = '*'\nfresh = '0s'\nstale_if_error = '1h'"
+        ));
+        let rules = config.unwrap().rules();
+        let of = |service: &str| rules.of(&service.parse().unwrap()).parameters.clone();
+        let seconds = Duration::from_secs;
+        assert_eq!((of("shop-prod").fresh, of("shop-prod").wait), (seconds(5), seconds(7)));
+        assert_eq!(
+            (of("docs").fresh, of("docs").wait, of("docs").stale_if_error),
+            (seconds(0), seconds(2), Some(seconds(3600)))
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_the_key_s_name() {
+        for (from, to, expected) in [
+            ("listen = \"127.0.0.1:7443\"", "listen = \"0.0.0.0:7443\"", "allow_anonymous = true"),
+            ("listen = \"127.0.0.1:7443\"", "listen = \"127.0.0.1:7443\"\ndisc = 1", "disc"),
+            ("https://127.0.0.1:7400", "http://127.0.0.1:7400", "https://"),
+            ("https://127.0.0.1:7400", "https://127.0.0.1:7400/below", "no path"),
+            ("https://127.0.0.1:7400", "https://me:secret@127.0.0.1:7400", "no user name"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"0B\"", "disk"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"many\"", "disk"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"1GiB\"\nsmall = \"1GiB\"", "small"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nmemory = \"1MiB\"", "memory"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nblobs = 0", "blobs"),
+            ("[tls]", "[admin]\ntoken = \"x\"\n[tls]", "token"),
+            ("[tls]\n", "admin_listen = \"0.0.0.0:7491\"\n[tls]\n", "allow_plain"),
+            ("[tls]", "[auth]\nmode = \"tokens\"\n[tls]", "tokens"),
+            ("[tls]", "[freshness]\nstale_if_error = \"1s\"\n[tls]", "stale_if_error"),
+            ("[tls]", "[freshness]\nwait = \"0s\"\n[tls]", "wait"),
+            ("[tls]", "[[freshness_for]]\nservices = \"a/*\"\n[tls]", "not a pattern"),
+            ("[tls]", "[[freshness_for]]\nfresh = \"1s\"\n[tls]", "services"),
+            ("[tls]", "[[freshness_for]]\nservices = \"*\"\nfrish = \"1s\"\n[tls]", "frish"),
+            ("[tls]", "[[freshness_for]]\nservices = \"a-*\"\nwait = \"0s\"\n[tls]", "services = \"a-*\""),
+            ("[tls]", "[push]\nask_interval = \"1ms\"\n[tls]", "ask_interval"),
+        ] {
+            let error = load(&MINIMAL.replace(from, to)).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        }
+        let anonymous = MINIMAL.replace("127.0.0.1:7443", "0.0.0.0:7443") + "\n[auth]\nallow_anonymous = true";
+        assert!(load(&anonymous).is_ok());
+        let none = MINIMAL.split("[[origin]]").next().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("edge.toml"), none).unwrap();
+        assert!(Config::load(&dir.path().join("edge.toml")).unwrap_err().to_string().contains("[[origin]]"));
+    }
+}

@@ -1,0 +1,110 @@
+//! What the followers of event streams count.
+
+use std::time::SystemTime;
+
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec};
+use weir_shared::event::EventKind;
+use weir_shared::process::metric_families::MetricFamilies;
+
+use super::unix_seconds;
+
+/// What the followers of event streams count.
+#[derive(Debug, Clone)]
+pub(crate) struct FollowerMetrics {
+    up: IntGaugeVec,
+    last_heartbeat: IntGaugeVec,
+    events: IntCounterVec,
+    resyncs: IntCounterVec,
+    ended: IntCounterVec,
+    refused: IntCounterVec,
+    pub(crate) push_delay: Histogram,
+    pub(crate) push_missed: IntCounter,
+    warmed: IntCounterVec,
+}
+
+/// Why something that was pushed was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A newer version was seen before.
+    Regressed,
+    /// The service is another origin's.
+    AnotherOrigins,
+    /// This version of the edge cannot read it.
+    Unreadable,
+}
+
+impl FollowerMetrics {
+    pub(super) fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            up: family.gauges(
+                "weir_edge_stream_up",
+                "Whether an origin's event stream is followed and in step.",
+                &["origin"],
+            )?,
+            last_heartbeat: family.gauges(
+                "weir_edge_stream_last_heartbeat_timestamp_seconds",
+                "When an origin's event stream last said that everything was told, in Unix seconds.",
+                &["origin"],
+            )?,
+            events: family.counters("weir_edge_events_total", "Events that origins sent, by kind.", &["event"])?,
+            resyncs: family.counters(
+                "weir_edge_resyncs_total",
+                "Event streams that began with everything that is current: start, cursor_unknown, lost.",
+                &["why"],
+            )?,
+            ended: family.counters("weir_edge_streams_ended_total", "Event streams that ended, by why.", &["why"])?,
+            refused: family.counters(
+                "weir_edge_push_refused_total",
+                "Pushed descriptors that were not taken: regressed, another_origins, unreadable.",
+                &["why"],
+            )?,
+            push_delay: family.histogram(
+                "weir_edge_push_delay_seconds",
+                "From a publication until it was in the table, by the wall clocks of both machines.",
+                &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0],
+            )?,
+            push_missed: family.counter(
+                "weir_edge_push_missed_total",
+                "Versions that were found by asking and that an event stream in step had not told of. Should be 0.",
+            )?,
+            warmed: family.counters(
+                "weir_edge_warmed_total",
+                "New versions of services in use: begun (to be fetched before anybody asks), dropped (too many waited).",
+                &["result"],
+            )?,
+        })
+    }
+
+    pub(crate) fn stream_up(&self, origin: &str, up: bool) {
+        self.up.with_label_values(&[origin]).set(i64::from(up));
+    }
+
+    pub(crate) fn heartbeat(&self, origin: &str) {
+        self.last_heartbeat.with_label_values(&[origin]).set(unix_seconds(SystemTime::now()));
+    }
+
+    pub(crate) fn event(&self, kind: &EventKind) {
+        self.events.with_label_values(&[kind.as_str()]).inc();
+    }
+
+    pub(crate) fn resynced(&self, why: &str) {
+        self.resyncs.with_label_values(&[why]).inc();
+    }
+
+    pub(crate) fn stream_ended(&self, why: &str) {
+        self.ended.with_label_values(&[why]).inc();
+    }
+
+    pub(crate) fn refused(&self, why: Refused) {
+        let why = match why {
+            Refused::Regressed => "regressed",
+            Refused::AnotherOrigins => "another_origins",
+            Refused::Unreadable => "unreadable",
+        };
+        self.refused.with_label_values(&[why]).inc();
+    }
+
+    pub(crate) fn warmed(&self, result: &str) {
+        self.warmed.with_label_values(&[result]).inc();
+    }
+}

@@ -1,0 +1,26 @@
+//! What operators' requests count.
+
+use prometheus::IntCounterVec;
+use weir_shared::process::metric_families::MetricFamilies;
+
+/// What operators' requests count.
+#[derive(Debug, Clone)]
+pub(crate) struct OperatorMetrics {
+    purges: IntCounterVec,
+}
+
+impl OperatorMetrics {
+    pub(super) fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            purges: family.counters(
+                "weir_edge_purges_total",
+                "Purges by operators, by what was named and how far they went.",
+                &["kind", "mode"],
+            )?,
+        })
+    }
+
+    pub(crate) fn purged(&self, kind: &'static str, mode: &'static str) {
+        self.purges.with_label_values(&[kind, mode]).inc();
+    }
+}
