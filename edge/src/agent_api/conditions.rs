@@ -29,7 +29,7 @@ pub(super) enum Decision {
 /// Decides, in the order of RFC 9110 section 13.2.2. Dates are not looked at: no `Last-Modified` is ever sent.
 pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDigest, form: &Form<'_>) -> Decision {
     let current = form.tag.text.as_str();
-    if joined(headers, &header::IF_MATCH).is_some_and(|tags| !if_match(&tags, current)) {
+    if !holds_if_match(headers, current) {
         return Decision::PreconditionFailed;
     }
     let not_modified = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| if_none_match(&tags, digest, current));
@@ -69,6 +69,13 @@ fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
         Cow::Borrowed(_) => current.value.clone(),
         Cow::Owned(other) => HeaderValue::try_from(other).expect("it came in a header"),
     }
+}
+
+/// Whether `If-Match`, if there is one, names what is current.
+pub(super) fn holds_if_match(headers: &HeaderMap, current: &str) -> bool {
+    // What is no text names none of our tags.
+    !headers.contains_key(header::IF_MATCH)
+        || joined(headers, &header::IF_MATCH).is_some_and(|tags| if_match(&tags, current))
 }
 
 /// Strong comparison: the whole tag, and no weak one. None of our tags holds a comma.

@@ -7,6 +7,7 @@ use weir_shared::conditional::if_none_match_tag;
 use weir_shared::name::ServiceName;
 use weir_shared::process::serve::{Body, RequestBody};
 
+use super::conditions::holds_if_match;
 use super::error::ApiError;
 use super::headers::{Lifetime, joined};
 use super::timing::Waited;
@@ -23,6 +24,9 @@ impl Inner {
         let waited = Waited { version: begun.elapsed(), blob: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
         let tag = &found.version.values.descriptor_tag;
+        if !holds_if_match(request.headers(), &tag.text) {
+            return Err(ApiError::PreconditionFailed);
+        }
         let held = joined(request.headers(), &header::IF_NONE_MATCH);
         let not_modified = held.is_some_and(|held| if_none_match_tag(&held, &tag.text));
         let mut response = Response::new(Body::Empty);

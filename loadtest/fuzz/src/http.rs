@@ -52,6 +52,10 @@ pub fn http3_head(bytes: &[u8]) {
     fuzzing::http3_head(bytes);
 }
 
+pub fn http3_request(bytes: &[u8]) {
+    fuzzing::http3_request(bytes);
+}
+
 pub fn http3_control(bytes: &[u8]) {
     fuzzing::http3_control(bytes);
 }

@@ -23,6 +23,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("accept_encoding", http::accept_encoding),
     ("route", http::route),
     ("http3_head", http::http3_head),
+    ("http3_request", http::http3_request),
     ("http3_control", http::http3_control),
     ("descriptor", wire::descriptor),
     ("piece_list", wire::piece_list),

@@ -1,7 +1,10 @@
 //! The parsers of HTTP/3 as fuzzers meet them: what comes from a client before anybody knows who it is.
 
+use bytes::Bytes;
+
 use super::super::MAX_HEADER_BYTES;
 use super::control_frames::{ControlFrames, Payload};
+use super::head_reader::HeadReader;
 use super::qpack::{DecoderStream, EncoderStream};
 use super::{frame, head};
 
@@ -14,6 +17,28 @@ pub fn http3_head(section: &[u8]) {
     assert!(request.uri().authority().is_some() && request.uri().path_and_query().is_some());
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     assert!(fields.sum::<usize>() <= MAX_HEADER_BYTES, "the limit counts every field");
+}
+
+/// Reads the beginning of a request's stream: as it is, and in pieces, whose size is the first byte.
+///
+/// # Panics
+/// When the pieces make a difference.
+pub fn http3_request(bytes: &[u8]) {
+    let Some((size, stream)) = bytes.split_first() else { return };
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut reader = HeadReader::default();
+        for piece in pieces {
+            match reader.take(Bytes::copy_from_slice(piece)) {
+                Ok(None) => {}
+                Ok(Some(request)) => return format!("{} {} {:?}", request.method(), request.uri(), request.headers()),
+                Err(error) => return format!("{error:?}"),
+            }
+        }
+        "more".to_owned()
+    };
+    let whole = read(&mut std::iter::once(stream));
+    let pieces = read(&mut stream.chunks(usize::from(*size).max(1)));
+    assert_eq!(whole, pieces);
 }
 
 /// Reads the frames of a control stream, and the same bytes as QPACK's two streams.

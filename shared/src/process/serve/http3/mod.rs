@@ -16,6 +16,7 @@ mod frame;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod head;
+mod head_reader;
 mod qpack;
 mod request;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
@@ -18,14 +18,10 @@ use super::super::connection_metrics::Protocol;
 use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, too_long};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
-use super::head;
+use super::head_reader::HeadReader;
 use super::qpack;
 use crate::problem::Problem;
 use crate::process::shutdown::Drain;
-
-/// How much of a stream may come before the head of its request is whole, in bytes. A section is never larger coded
-/// than decoded by more than its framing; unknown frames before it may take the rest.
-const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
 
 /// How long a turn to write is kept beyond two round trips: in that time some of what is on its way arrives, if the line
 /// is what holds an answer back. One that its client holds back holds up the others by no more than that, once.
@@ -135,50 +131,12 @@ fn too_large() -> Response<Body> {
 
 /// Reads up to the end of the first HEADERS frame.
 async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, RequestError> {
-    let mut bytes = Bytes::new();
-    // Of frames that mean nothing.
-    let mut passed_over = 0;
+    let mut reader = HeadReader::default();
     loop {
-        // Frames of unknown types may stand before it, and mean nothing (section 9).
-        while let Some((found, length, head)) = frame::read_head(&bytes) {
-            let is_head = match found {
-                kind::HEADERS => true,
-                kind::DATA
-                | kind::CANCEL_PUSH
-                | kind::SETTINGS
-                | kind::PUSH_PROMISE
-                | kind::GOAWAY
-                | kind::MAX_PUSH_ID => {
-                    return Err(RequestError::Connection(Code::FRAME_UNEXPECTED));
-                }
-                reserved if kind::is_reserved(reserved) => {
-                    return Err(RequestError::Connection(Code::FRAME_UNEXPECTED));
-                }
-                _ => false,
-            };
-            if length > MAX_BYTES_BEFORE_HEAD as u64 {
-                let unknown = RequestError::Stream(Code::EXCESSIVE_LOAD);
-                return Err(if is_head { RequestError::HeadTooLarge } else { unknown });
-            }
-            let end = head + length as usize;
-            let Some(payload) = bytes.get(head..end) else { break };
-            if is_head {
-                return head::read(payload, MAX_HEADER_BYTES);
-            }
-            bytes = bytes.slice(end..);
-            passed_over += end;
-        }
-        if passed_over + bytes.len() > MAX_BYTES_BEFORE_HEAD {
-            return Err(RequestError::Stream(Code::EXCESSIVE_LOAD));
-        }
-        match receiver.read_chunk(usize::MAX, true).await? {
-            None => return Err(RequestError::Stream(Code::REQUEST_INCOMPLETE)),
-            Some(chunk) if bytes.is_empty() => bytes = chunk.bytes,
-            Some(chunk) => {
-                let mut joined = BytesMut::from(bytes);
-                joined.extend_from_slice(&chunk.bytes);
-                bytes = joined.freeze();
-            }
+        let chunk = receiver.read_chunk(usize::MAX, true).await?;
+        let chunk = chunk.ok_or(RequestError::Stream(Code::REQUEST_INCOMPLETE))?;
+        if let Some(request) = reader.take(chunk.bytes)? {
+            return Ok(request);
         }
     }
 }
