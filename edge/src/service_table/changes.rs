@@ -5,20 +5,20 @@
 //! first time, that is a handful of writes, on one thread. A disk that takes nothing keeps back what is newer than what
 //! stands on it, and nothing else (see `undurable`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::ServiceName;
 
-use super::entry::{Entry, Offer, Usage};
+use super::decision::Batch;
+use super::entry::Entry;
 use super::missed::Order;
-use super::store::{Record, StoreError};
+use super::store::StoreError;
 use super::table::Table;
 use crate::clock::Moment;
 use crate::origin_client::OriginId;
-use crate::version::Version;
 
 /// What an origin said of a service.
 #[derive(Debug)]
@@ -85,15 +85,6 @@ struct Waiting {
 }
 
 type Done = oneshot::Sender<Result<Outcome, Arc<StoreError>>>;
-
-/// What the changes of one write come to, before it is on disk.
-#[derive(Default)]
-struct Batch {
-    records: Vec<(ServiceName, Record)>,
-    entries: HashMap<ServiceName, Arc<Entry>>,
-    /// Those of which nothing was known.
-    never_held: HashSet<ServiceName>,
-}
 
 impl Table {
     /// Applies a change: on disk, then in memory. Waits until it is.
@@ -173,117 +164,6 @@ impl Table {
         let undurable = self.undurable();
         (never_held.contains(service) || undurable.get(service).is_some()) && undurable.keep(service, entry)
     }
-
-    fn decide(&self, change: Change, batch: &mut Batch) -> Result<Outcome, StoreError> {
-        let Change { origin, told, at, word } = change;
-        match word {
-            Said::Current(descriptor) => {
-                let held = self.known(&descriptor.publication().service, batch)?;
-                self.decide_current(*descriptor, held.as_ref(), origin, told, at, batch)
-            }
-            Said::Gone(service, generation) => {
-                let Some(held) = self.known(&service, batch)? else { return Ok(Outcome::NeverHeld) };
-                if told == Told::Pushed && held.origin != origin {
-                    return Ok(Outcome::AnotherOrigins);
-                }
-                if told.is_overtaken_by(&held) || generation.is_some_and(|generation| generation < held.highest.0) {
-                    return Ok(Outcome::Held(held));
-                }
-                let is_tombstone = held.version.is_none() && !held.is_unreadable;
-                // One origin's tombstone is not all origins' word: the service may have moved to another.
-                if told == Told::Pushed && self.has_several_origins() {
-                    return Ok(if is_tombstone { Outcome::Held(held) } else { Outcome::GoneThere });
-                }
-                if is_tombstone {
-                    held.confirmed(at);
-                    return Ok(Outcome::Held(held));
-                }
-                tracing::info!(%service, "a service is gone");
-                let record = self.record(held.highest, held.origin, None, at);
-                let entry = self.new_entry(&service, None, held.highest, held.origin, Some(&held), at);
-                Ok(batch.add(service, record, entry, Some(&held)))
-            }
-        }
-    }
-
-    fn decide_current(
-        &self,
-        descriptor: Descriptor,
-        held: Option<&Arc<Entry>>,
-        origin: Option<OriginId>,
-        told: Told,
-        at: Moment,
-        batch: &mut Batch,
-    ) -> Result<Outcome, StoreError> {
-        let service = descriptor.publication().service.clone();
-        if let Some(held) = held {
-            let is_another_s = held.version.is_some() && held.origin.is_some() && held.origin != origin;
-            if told == Told::Pushed && is_another_s {
-                return Ok(Outcome::AnotherOrigins);
-            }
-            match held.offer(&descriptor) {
-                Offer::Regressed if told.is_overtaken_by(held) => return Ok(Outcome::Held(held.clone())),
-                Offer::Regressed => {
-                    held.doubt(at);
-                    // The stream may tell late of what a question has overtaken. The origin is asked, and that decides.
-                    if told != Told::Pushed {
-                        held.refuse(descriptor.version(), at);
-                        self.alarm(&service, origin, &descriptor, held.highest);
-                    }
-                    return Ok(Outcome::Regressed);
-                }
-                Offer::Same if held.origin == origin => {
-                    if !matches!(told, Told::AskedForForms(_)) {
-                        held.confirmed(at);
-                    }
-                    return Ok(Outcome::Held(held.clone()));
-                }
-                // The same from another is another's from now on.
-                Offer::Same | Offer::Newer => {}
-            }
-        } else {
-            batch.never_held.insert(service.clone());
-        }
-        let publication = descriptor.publication();
-        tracing::info!(
-            %service, generation = publication.generation, revision = descriptor.revision(),
-            digest = %publication.digest, commit = %publication.commit,
-            "a service has a new version"
-        );
-        let record = self.record(descriptor.version(), origin, Some(descriptor.bytes()), at);
-        let highest = descriptor.version();
-        let version = Some(Arc::new(Version::new(descriptor)));
-        let held = held.map(|held| &**held);
-        let mut entry = self.new_entry(&service, version, highest, origin, held, at);
-        if let (Told::AskedForForms(_), Some(held)) = (told, held) {
-            entry = entry.heard_as(held);
-        }
-        Ok(batch.add(service, record, entry, held))
-    }
-
-    /// An entry of what its origin said at this moment, in the place of `held`.
-    fn new_entry(
-        &self,
-        service: &ServiceName,
-        version: Option<Arc<Version>>,
-        highest: Order,
-        origin: Option<OriginId>,
-        held: Option<&Entry>,
-        at: Moment,
-    ) -> Entry {
-        let usage = held.map_or_else(|| Usage::new(Moment::EARLIEST), |held| held.usage.clone());
-        let rule = self.rules().of(service).clone();
-        let entry = Entry::new(version, highest, origin, rule, usage, at).heard();
-        held.iter().for_each(|held| entry.stays_purged_as(held));
-        entry
-    }
-
-    fn known(&self, service: &ServiceName, batch: &Batch) -> Result<Option<Arc<Entry>>, StoreError> {
-        match batch.entries.get(service) {
-            Some(entry) => Ok(Some(entry.clone())),
-            None => self.read(service),
-        }
-    }
 }
 
 impl Said {
@@ -291,26 +171,6 @@ impl Said {
         match self {
             Said::Current(descriptor) => &descriptor.publication().service,
             Said::Gone(service, _) => service,
-        }
-    }
-}
-
-impl Told {
-    /// Whether a newer version came while the question was under way: its answer is out of date, and no fault.
-    fn is_overtaken_by(self, held: &Entry) -> bool {
-        matches!(self, Told::Asked(holding) | Told::AskedForForms(holding) if holding < held.highest)
-    }
-}
-
-impl Batch {
-    /// `entry` takes the place of `held`.
-    fn add(&mut self, service: ServiceName, record: Record, entry: Entry, held: Option<&Entry>) -> Outcome {
-        let entry = Arc::new(entry);
-        self.records.push((service.clone(), record));
-        self.entries.insert(service, entry.clone());
-        match held {
-            Some(held) if held.highest.0 == entry.highest.0 => Outcome::Revised(entry),
-            _ => Outcome::Taken(entry),
         }
     }
 }
@@ -344,6 +204,7 @@ mod tests {
     use crate::service_table::entry::tests::descriptor;
     use crate::service_table::freshness::Parameters;
     use crate::service_table::rules::Rules;
+    use crate::service_table::store::Record;
     use std::time::Duration;
 
     fn table(path: &std::path::Path, bound: u64) -> Arc<Table> {

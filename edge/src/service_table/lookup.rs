@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::sync::Cache;
 use weir_shared::cache_status::{CacheStatus, Forward};
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
@@ -14,30 +13,28 @@ use weir_shared::process::shutdown::Drain;
 
 use super::changes::{Change, Outcome, Said, Told};
 use super::entry::{Entry, PurgeMode, Usage};
+use super::error::{LookupError, internal};
 use super::freshness::Verdict;
-use super::missed::Order;
 use super::negative::Negative;
+use super::past::{PastVersion, PastVersions};
 use super::rules::{Rule, Rules};
 use super::store::StoreError;
 use super::table::Table;
 use crate::bounds::Bound;
 use crate::clock::{Clock, Moment};
 use crate::metrics::{StaleWhy, TableMetrics};
-use crate::origin_client::{OriginError, OriginId, Origins, Word};
-use crate::single_flight::{Abandoned, Full, Seat, SingleFlight};
+use crate::origin_client::{OriginId, Origins, Word};
+use crate::single_flight::{Full, Seat, SingleFlight};
 use crate::version::Version;
 
-/// How long a request waits for the first word ever about a service.
-const FIRST_WORD_WAIT: Duration = Duration::from_secs(15);
+/// How long a request waits for the first word ever about a service, or a version of it.
+pub(super) const FIRST_WORD_WAIT: Duration = Duration::from_secs(15);
 
 /// How often clients can force a question about one service.
 const FORCED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Questions under way at a time.
-const MAX_ASKS: usize = 1024;
-
-/// The memory that descriptors of past versions may take, in bytes.
-const MAX_PAST_VERSION_BYTES: u64 = 64 << 20;
+pub(super) const MAX_ASKS: usize = 1024;
 
 /// What the request demands of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,25 +73,6 @@ impl Found {
     }
 }
 
-/// Why there is nothing to serve.
-#[derive(Debug, Clone)]
-pub(crate) enum LookupError {
-    /// There is no such service, or no such version of it.
-    Absent,
-    /// What is held is too old to be served without the origin, and the origin cannot be asked.
-    Expired(String),
-    /// Nothing is held, and the origin cannot be asked.
-    Origin(OriginError),
-    /// Nothing is held, and the origin took too long.
-    TooSlow,
-    /// Nothing is held, and what the origin offers is older than what was seen before.
-    Regressed,
-    /// Too many questions are under way.
-    Full,
-    /// The edge itself failed: its disk, or a bug.
-    Internal,
-}
-
 /// An answer of the single flight: what is held now, with the status of the origin's answer.
 #[derive(Debug, Clone)]
 struct Answer {
@@ -111,22 +89,10 @@ pub(crate) struct Lookup {
     origins: Arc<Origins>,
     asks: SingleFlight<ServiceName, Asked>,
     negative: Negative<ServiceName>,
-    past: Cache<(ServiceName, TarballDigest), Arc<PastVersion>>,
-    past_asks: SingleFlight<(ServiceName, TarballDigest), Result<Arc<PastVersion>, LookupError>>,
-    /// A version that its origin does not have may be there again once the service has a newer word, so that is part of
-    /// the question.
-    past_negative: Negative<(ServiceName, TarballDigest, Option<Order>)>,
+    past: PastVersions,
     rules: Arc<Rules>,
     clock: Clock,
     metrics: TableMetrics,
-}
-
-/// A version that is not the current one, with its origin.
-#[derive(Debug)]
-struct PastVersion {
-    version: Arc<Version>,
-    origin: OriginId,
-    since: Moment,
 }
 
 impl Lookup {
@@ -138,18 +104,13 @@ impl Lookup {
         metrics: TableMetrics,
         drain: &Drain,
     ) -> Self {
-        let weigh = |_: &_, past: &Arc<PastVersion>| {
-            // What is read of a descriptor takes about as much again as its bytes.
-            u32::try_from(1024 + 2 * past.version.descriptor().bytes().len()).unwrap_or(u32::MAX)
-        };
+        let past = PastVersions::new(table.clone(), origins.clone(), clock, drain);
         Self {
             table,
             origins,
             asks: SingleFlight::new(MAX_ASKS, drain),
             negative: Negative::new(),
-            past: Cache::builder().max_capacity(MAX_PAST_VERSION_BYTES).weigher(weigh).build(),
-            past_asks: SingleFlight::new(MAX_ASKS, drain),
-            past_negative: Negative::new(),
+            past,
             rules,
             clock,
             metrics,
@@ -158,9 +119,7 @@ impl Lookup {
 
     /// The past versions that are held of the services and digests that are `wanted`, without using them.
     pub(crate) fn past_versions(&self, wanted: impl Fn(&ServiceName, &TarballDigest) -> bool) -> Vec<Arc<Version>> {
-        // An iterator, unlike `get`, does not count as a use.
-        let all = self.past.iter();
-        all.filter(|(key, _)| wanted(&key.0, &key.1)).map(|(_, past)| past.version.clone()).collect()
+        self.past.held(wanted)
     }
 
     /// What went wrong with the last questions, while that is taken as given.
@@ -182,31 +141,20 @@ impl Lookup {
             entry.purge(mode, self.clock.now());
         }
         self.negative.forget(service);
-        self.past_negative.all().into_keys().filter(|(name, ..)| name == service).for_each(|about| {
-            self.past_negative.forget(&about);
-        });
-        if mode == PurgeMode::Hard {
-            for version in self.past_versions(|name, _| name == service) {
-                self.past.invalidate(&(service.clone(), version.descriptor().publication().digest));
-            }
-        }
+        self.past.purge(service, mode);
         Ok(())
     }
 
     /// What is used of each bound, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 6] {
-        let number = |count: usize| count as u64;
+    pub(crate) fn bounds(&self) -> impl Iterator<Item = Bound> + use<> {
         let (remembered, most) = self.negative.fill_level();
-        let (past, most_past) = self.past_negative.fill_level();
         let (undurable, most_undurable) = self.table.undurable_level();
-        [
+        let own = [
             ("undurable_services", undurable, most_undurable),
-            ("questions", number(self.asks.len()), number(MAX_ASKS)),
-            ("version_questions", number(self.past_asks.len()), number(MAX_ASKS)),
+            ("questions", self.asks.len() as u64, MAX_ASKS as u64),
             ("remembered_failures", remembered, most),
-            ("remembered_version_failures", past, most_past),
-            ("past_version_bytes", self.past.weighted_size(), MAX_PAST_VERSION_BYTES),
-        ]
+        ];
+        own.into_iter().chain(self.past.bounds())
     }
 
     /// The current version of a service, when it can be said at once: without I/O, without a task, without waiting.
@@ -283,22 +231,12 @@ impl Lookup {
             entry.usage.asked(now);
             return found(entry, self.table.age(entry, now), hit);
         }
-        let key = (service.clone(), *digest);
         if demand != Demand::Again
-            && let Some(past) = self.past.get(&key)
+            && let Some(past) = self.past.get(service, digest)
         {
             return Ok(self.found_past(&past, now.since(past.since), hit));
         }
-        let owner = entry.as_ref().and_then(|entry| entry.origin);
-        let about = (service.clone(), *digest, entry.map(|entry| entry.highest));
-        if demand != Demand::Again
-            && let Some(failure) = self.past_negative.get(&about)
-        {
-            return Err(failure);
-        }
-        let seat = self.past_asks.join(&key, || self.clone().ask_for_past(about, owner))?;
-        let collapsed = seat.collapsed;
-        let past = within(FIRST_WORD_WAIT, seat).await?;
+        let (past, collapsed) = self.past.ask(service, digest, entry.as_deref(), demand == Demand::Again).await?;
         let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
         Ok(self.found_past(&past, Duration::ZERO, status))
     }
@@ -332,9 +270,7 @@ impl Lookup {
             self.table.apply(Change { origin: Some(origin), told, at, word }).await?;
             return Ok(());
         }
-        let key = (publication.service.clone(), publication.digest);
-        let version = Arc::new(Version::new(descriptor));
-        self.past.insert(key, Arc::new(PastVersion { version, origin, since: self.clock.now() }));
+        self.past.keep(origin, descriptor, self.clock.now());
         Ok(())
     }
 
@@ -473,25 +409,6 @@ impl Lookup {
         let rule = self.rules.of(&past.version.descriptor().publication().service).clone();
         Found { version: past.version.clone(), origin: Some(past.origin), age, rule, usage: None, status }
     }
-
-    async fn ask_for_past(
-        self,
-        about: (ServiceName, TarballDigest, Option<Order>),
-        owner: Option<OriginId>,
-    ) -> Result<Arc<PastVersion>, LookupError> {
-        let since = self.clock.now();
-        let error = match self.origins.version(&about.0, &about.1, owner).await {
-            Ok(Word::Descriptor(origin, descriptor)) => {
-                let past = Arc::new(PastVersion { version: Arc::new(Version::new(*descriptor)), origin, since });
-                self.past.insert((about.0, about.1), past.clone());
-                return Ok(past);
-            }
-            Ok(Word::Absent | Word::Unchanged) => LookupError::Absent,
-            Err(error) => LookupError::Origin(error),
-        };
-        self.past_negative.remember(about, error.clone(), self.table.is_told_of_everything());
-        Err(error)
-    }
 }
 
 fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, LookupError> {
@@ -501,63 +418,8 @@ fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<Found, Loo
     Ok(Found { version, origin: entry.origin, age, rule, usage, status })
 }
 
-async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {
+/// The result of a task, waited for at most `wait` from its beginning.
+pub(super) async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {
     let left = wait.saturating_sub(seat.under_way());
     tokio::time::timeout(left, seat.result()).await.map_err(|_| LookupError::TooSlow)??
-}
-
-impl LookupError {
-    /// The reason in plain words, fit for a client.
-    pub(crate) fn reason(&self) -> String {
-        match self {
-            LookupError::Absent => "there is no such service".to_owned(),
-            LookupError::Expired(reason) => reason.clone(),
-            LookupError::Origin(error) => error.to_string(),
-            LookupError::TooSlow => "the origin did not answer in time".to_owned(),
-            LookupError::Regressed => {
-                "the origin offers an older version than was seen before, which is refused".to_owned()
-            }
-            LookupError::Full => "too many questions to origins are under way".to_owned(),
-            LookupError::Internal => "the edge's service table cannot be used".to_owned(),
-        }
-    }
-
-    fn stale_why(&self) -> StaleWhy {
-        match self {
-            LookupError::TooSlow => StaleWhy::OriginSlow,
-            LookupError::Regressed => StaleWhy::Regressed,
-            LookupError::Full => StaleWhy::EdgeBusy,
-            LookupError::Internal => StaleWhy::EdgeFailed,
-            LookupError::Absent | LookupError::Expired(_) | LookupError::Origin(_) => StaleWhy::OriginFailed,
-        }
-    }
-}
-
-impl From<Full> for LookupError {
-    fn from(_: Full) -> Self {
-        LookupError::Full
-    }
-}
-
-impl From<Abandoned> for LookupError {
-    fn from(error: Abandoned) -> Self {
-        internal(&error)
-    }
-}
-
-impl From<StoreError> for LookupError {
-    fn from(error: StoreError) -> Self {
-        internal(&error)
-    }
-}
-
-impl From<Arc<StoreError>> for LookupError {
-    fn from(error: Arc<StoreError>) -> Self {
-        internal(&error)
-    }
-}
-
-fn internal(error: &dyn std::error::Error) -> LookupError {
-    tracing::error!(%error, "a question about a service failed within the edge");
-    LookupError::Internal
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use moka::Expiry;
 use moka::sync::Cache;
 
-use super::lookup::LookupError;
+use super::error::LookupError;
 
 /// How long an answer is taken as given after a question that failed.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);

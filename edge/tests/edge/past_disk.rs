@@ -4,12 +4,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use tokio::sync::Semaphore;
 
 use crate::mount::Mount;
-use crate::site::{Site, TARBALL, ZSTD, always_asking};
+use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::{Fault, Lists, Tarball};
 
 const PIECE: usize = 1 << 20;
@@ -121,10 +122,13 @@ async fn a_disk_that_was_full_for_a_while_is_written_again_and_what_was_never_he
     let mut site = Site::prepare().await;
     let Some(_mount) = Mount::tmpfs(&site.config.cache.dir, "size=16m") else { return };
     site.config.cache.small = Some(ByteSize::b(0));
-    always_asking(&mut site.config);
+    site.config.freshness.fresh = Duration::from_secs(3600);
+    site.origin.serve_events();
     let (one, other) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("shop", 7, 1, &one);
     site.start_edge().await;
+    let in_step = async |site: &Site| site.metric("weir_edge_stream_up", &[]) == 1.0;
+    site.until("the edge is in step", async || in_step(&site).await).await;
     let mut client = site.client("h2").await;
     assert_eq!(client.head(TARBALL, &[]).await.status, 200);
     let ballast = site.config.cache.dir.join("ballast");
@@ -139,25 +143,30 @@ async fn a_disk_that_was_full_for_a_while_is_written_again_and_what_was_never_he
         assert_eq!(reply.status, 200, "what the origin delivers is served");
     }
     let late = "/v1/services/late/tarball";
-    let refused = async |site: &Site| site.metric("weir_edge_generation_regressions_total", &[]) > 0.0;
+    let mut generation = async |path: &str| client.head(path, &[]).await.header("weir-generation").to_owned();
     site.origin.publish("late", 9, 1, &one);
-    assert_eq!(client.head(late, &[]).await.header("weir-generation"), "9");
-    site.origin.publish("late", 8, 1, &other);
-    site.until("the origin is asked again", async || {
-        assert_eq!(client.head(late, &[]).await.header("weir-generation"), "9", "no reader goes back");
-        refused(&site).await
+    assert_eq!(generation(late).await, "9");
+    site.origin.push("late", 8, 1, &other);
+    let refused = async || site.metric("weir_edge_generation_regressions_total", &[]) > 0.0;
+    site.until("it is refused", refused).await;
+    assert_eq!(generation(late).await, "9", "no reader goes back");
+    site.origin.push("late", 10, 1, &other);
+    site.until("it moves on", async || generation(late).await == "10").await;
+    // Of this one an older version stands on disk, which would be served again after a crash.
+    site.origin.push("shop", 8, 1, &other);
+    let not_applied = async || site.metric("weir_edge_streams_ended_total", &[("why", "not_applied")]) > 0.0;
+    site.until("it is not taken", not_applied).await;
+    site.until("a forced question is put, once a second", async || {
+        let reply = client.get(TARBALL, &[ZSTD, ("cache-control", "no-cache")]).await;
+        assert_eq!((reply.bytes(), reply.header("weir-generation")), (&one.zstd, "7"));
+        site.metric("weir_edge_stale_served_total", &[("why", "edge_failed")]) >= 1.0
     })
     .await;
-    site.origin.publish("late", 10, 1, &other);
-    site.until("it moves on", async || client.head(late, &[]).await.header("weir-generation") == "10").await;
-    // Of this one an older version stands on disk, which would be served again after a crash.
-    site.origin.publish("shop", 8, 1, &other);
-    assert_eq!(client.head(TARBALL, &[]).await.header("weir-generation"), "7");
-    assert!(site.metric("weir_edge_stale_served_total", &[("why", "edge_failed")]) >= 1.0);
 
     drop(file);
     fs::remove_file(&ballast).unwrap();
-    site.until("it is taken", async || client.head(TARBALL, &[]).await.header("weir-generation") == "8").await;
+    site.until("the stream is followed again", async || in_step(&site).await).await;
+    assert_eq!(client.head(TARBALL, &[]).await.header("weir-generation"), "8");
     assert_eq!(site.admin("/readyz").await.0, 200);
     assert_eq!(site.metric("weir_edge_bound_in_use", &[("bound", "undurable_services")]), 0.0);
     site.cut_edge().await;

@@ -19,6 +19,13 @@ const EDGES: usize = 3;
 /// Commits whose way is measured. An origin polls at most once a second.
 const ROUNDS: usize = 5;
 
+/// Within this time of its publication a commit is in the tables of all edges: the median over the rounds. A quiet machine
+/// needs a tenth of it.
+const PUSHED_WITHIN: Duration = Duration::from_millis(100);
+
+/// Where the report is left.
+const REPORT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/push-delay.txt");
+
 /// An hour: whatever arrives earlier was pushed.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -115,7 +122,8 @@ async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow
     for edge in edges {
         until_in_step(edge).await?;
     }
-    let mut report = String::from("from a publication until it is in the table of an edge, in ms\n");
+    let mut report = String::from("from a publication until it is in the table of each edge, in ms\n");
+    let mut until_all_had_it = Vec::new();
     for round in 1..=ROUNDS {
         let (generation, seen) = site.publish("deploy/version", &format!("version {round}")).await?;
         let mut delays = Vec::new();
@@ -126,8 +134,16 @@ async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow
             }
             delays.push(format!("{:.1}", seen.elapsed().as_secs_f64() * 1000.0));
         }
+        until_all_had_it.push(seen.elapsed());
         report.push_str(&format!("round {round}: {}\n", delays.join("  ")));
     }
+    until_all_had_it.sort();
+    let median = until_all_had_it[ROUNDS / 2];
+    report.push_str(&format!(
+        "median until all {EDGES} edges have it: {:.1} ms; at most {} ms are asserted\n",
+        median.as_secs_f64() * 1000.0,
+        PUSHED_WITHIN.as_millis()
+    ));
     for edge in edges {
         let metrics = Metrics::read(admin(edge)).await?;
         let mut by_bucket: Vec<_> = metrics.series("weir_edge_push_delay_seconds_bucket").collect();
@@ -139,6 +155,8 @@ async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow
         assert_eq!(asked, 0.0, "nobody asked");
     }
     println!("{report}");
+    std::fs::write(REPORT, &report)?;
+    assert!(median <= PUSHED_WITHIN, "{report}");
     assert!(site.cluster.drain(PATIENCE).await);
     Ok(())
 }
