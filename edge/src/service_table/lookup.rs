@@ -122,8 +122,8 @@ impl Lookup {
         self.past.held(wanted)
     }
 
-    /// What went wrong with the last questions, while that is taken as given.
-    pub(crate) fn failures(&self) -> HashMap<ServiceName, LookupError> {
+    /// What went wrong with the last questions, while that is taken as given; and for how long it is, from the question on.
+    pub(crate) fn failures(&self) -> HashMap<ServiceName, (LookupError, Duration)> {
         self.negative.all()
     }
 
