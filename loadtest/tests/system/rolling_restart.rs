@@ -67,13 +67,18 @@ async fn follow(edges: [Client; 2], first: usize, stop: &AtomicBool, done: &Done
     Ok(())
 }
 
-/// Whether there was no connection: nobody had promised anything yet.
+/// Whether there was no connection, or one that was going away and had not taken up the request: its last stream is named
+/// in GOAWAY, and what comes behind it can be asked again (RFC 9113 section 6.8). Nobody had promised anything yet.
 fn was_not_let_in(error: &anyhow::Error) -> bool {
     let mut causes = error.chain();
     causes.any(|cause| {
-        cause
+        let is_connect = cause
             .downcast_ref::<hyper_util::client::legacy::Error>()
-            .is_some_and(hyper_util::client::legacy::Error::is_connect)
+            .is_some_and(hyper_util::client::legacy::Error::is_connect);
+        let goes_away = cause.downcast_ref::<h2::Error>().is_some_and(|error| {
+            error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
+        });
+        is_connect || goes_away
     })
 }
 

@@ -47,6 +47,9 @@ const STREAM_WINDOW: u32 = 32 << 10;
 /// much memory. In flight at once it is 160 Mbit/s to a client 100 ms away.
 const SEND_WINDOW: u64 = 2 << 20;
 
+/// How long the last connections of a drain may take to close when all that they were asked has arrived.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// The properties of a QUIC listener.
 #[derive(Debug, Clone)]
 pub struct QuicOptions {
@@ -126,13 +129,21 @@ pub fn quic<H: Handler>(
             }
         }
         // The endpoint drives all connections: it lives until the last one has gone. Who comes now is told at once.
+        let closed = async {
+            // Each has its place until its last answer has arrived; then its client hears of the end, or has gone.
+            let _ = bounds
+                .connections
+                .acquire_many(u32::try_from(bounds.options.max_connections).unwrap_or(u32::MAX))
+                .await;
+            let _ = tokio::time::timeout(CLOSING, endpoint.wait_idle()).await;
+        };
         let no_more = async {
             while let Some(incoming) = endpoint.accept().await {
                 incoming.refuse();
             }
         };
         tokio::select! {
-            () = endpoint.wait_idle() => {}
+            () = closed => {}
             () = no_more => {}
         }
     });
