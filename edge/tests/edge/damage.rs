@@ -64,6 +64,29 @@ async fn damage_from_before_the_start_is_healed_in_the_request() {
 }
 
 #[tokio::test]
+async fn what_rots_after_it_was_verified_is_healed_by_the_request_that_finds_out() {
+    let site = Site::start().await;
+    for (n, size) in [(1, 300_000), (2, 3_500_000)] {
+        let tarball = Tarball::random(n, size);
+        site.origin.publish("shop", n, 1, &tarball);
+        let path = format!("/v1/services/shop/tarballs/{}", tarball.digest());
+        let mut client = site.client("h2").await;
+        // It is fetched, and read from its file once; the next one would bring it to memory.
+        for _ in 0..2 {
+            assert_eq!(client.get(&path, &[ZSTD]).await.bytes(), &tarball.zstd);
+            site.settled().await;
+        }
+        let files = site.blob_files();
+        let file = files.iter().find(|file| fs::metadata(file).unwrap().len() == tarball.zstd.len() as u64);
+        flip(file.unwrap());
+        let reply = client.get(&path, &[ZSTD]).await;
+        assert!(reply.bytes() == &tarball.zstd, "{size}: no wrong byte is served");
+        assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored", "{size}");
+        assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "corrupt")]), n as f64);
+    }
+}
+
+#[tokio::test]
 async fn wrong_bytes_of_the_origin_reach_nobody() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 300_000);

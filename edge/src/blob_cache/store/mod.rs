@@ -216,7 +216,7 @@ impl Store {
             let blob = store.directory.blob(&digest, size).ok()?;
             // What is asked for the first time since it came is not likely to be asked for often.
             let is_wanted_again = slot.usage.uses > 0 || slot.usage.established;
-            Some(if is_wanted_again { store.bring_to_memory(digest, blob) } else { blob })
+            if is_wanted_again { store.bring_to_memory(digest, blob) } else { Some(blob) }
         });
         let blob = opened.await.ok()??;
         self.metrics.hit(Tier::File, size);
@@ -442,18 +442,19 @@ impl Store {
         self.unlink(&surplus, Dropped::Size);
     }
 
-    /// The blob, in memory if that is where it belongs. Its bytes are compared with its name on the way. Blocks.
-    fn bring_to_memory(&self, digest: BlobDigest, blob: Blob) -> Blob {
-        let Some(coming) = self.memory.expect(digest, blob.length()) else { return blob };
+    /// The blob, in memory if that is where it belongs. Its bytes are compared with its name on the way: `None` when they
+    /// are not what it says, or cannot be read. Blocks.
+    fn bring_to_memory(&self, digest: BlobDigest, blob: Blob) -> Option<Blob> {
+        let Some(coming) = self.memory.expect(digest, blob.length()) else { return Some(blob) };
         match blob.read() {
             Ok(bytes) if BlobDigest::of(&bytes) == digest => {
                 self.metrics.memory_evictions.inc_by(coming.put(bytes.clone(), self.clock.now()) as u64);
-                Blob::Memory(bytes)
+                Some(Blob::Memory(bytes))
             }
-            // The file is found out when it is sent, or by the next one who verifies it.
+            // Whoever asks verifies it next, and drops it there.
             Ok(_) | Err(_) => {
                 self.books().policy.doubt(&digest);
-                blob
+                None
             }
         }
     }
