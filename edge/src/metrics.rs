@@ -98,6 +98,7 @@ pub(crate) struct CacheMetrics {
     pub(crate) decoders: IntGauge,
     pub(crate) decoders_limit: IntGauge,
     verify_failures: IntCounterVec,
+    pub(crate) read_failures: IntCounter,
     evictions: IntCounterVec,
     evicted_bytes: IntCounterVec,
     evicted_idle: Histogram,
@@ -458,6 +459,10 @@ impl CacheMetrics {
                 "weir_edge_verify_failures_total",
                 "Blobs whose bytes were not what their name says, by where they came from. Should be 0.",
                 &["where"],
+            )?,
+            read_failures: family.counter(
+                "weir_edge_cache_read_failures_total",
+                "Blobs in files that had been verified and could not be read. Should be 0.",
             )?,
             evictions: family.counters("weir_edge_evictions_total", "Blobs dropped from the cache.", &["reason"])?,
             evicted_bytes: family.counters(

@@ -2,11 +2,13 @@
 //!
 //! A blob is handed out as bytes in memory or as an open file, verified since this process began; one that is not there
 //! is fetched by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it is fetched is the
-//! [`fill`]'s, how it is read meanwhile is [`followed`]'s; [`past_disk`] serves what the disk cannot take.
+//! [`fill`]'s, how it is read meanwhile is [`followed`]'s and afterwards [`held`]'s; [`past_disk`] serves what the disk
+//! cannot take, or cannot give back.
 
 mod decoders;
 mod fill;
 mod followed;
+mod held;
 mod past_disk;
 mod reader;
 mod store;
@@ -16,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
@@ -25,6 +28,7 @@ use weir_shared::process::shutdown::Drain;
 use self::decoders::Decoders;
 use self::fill::{Bounds, Filler, Progress, Running, Upstream};
 use self::followed::{Followed, Passing};
+use self::held::Held;
 use self::past_disk::PastDisk;
 use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
 use self::store::Store;
@@ -72,7 +76,8 @@ pub(crate) struct Obtained {
 
 /// The bytes of a blob, as far as they are there: at least the first that was asked for.
 enum Content {
-    Held(Blob),
+    Memory(Bytes),
+    Held(Held),
     Followed(Followed),
     Passing(Passing),
 }
@@ -138,7 +143,7 @@ impl BlobCache {
 
     /// A blob that lies in memory: without I/O, without waiting.
     pub(crate) fn at_hand(&self, digest: &BlobDigest, size: u64) -> Option<Obtained> {
-        self.inner.store.at_hand(digest, size).map(|bytes| Obtained::held(Blob::Memory(bytes)))
+        self.inner.store.at_hand(digest, size).map(Obtained::in_memory)
     }
 
     /// A blob from the byte `first` on: verified since this process began, or, with `verify_again`, since this was
@@ -149,7 +154,7 @@ impl BlobCache {
     pub(crate) async fn get(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
         let inner = &self.inner;
         if !verify_again && let Some(blob) = inner.store.verified(wanted.digest, wanted.size).await {
-            return Ok(Obtained::held(blob));
+            return Ok(self.held(wanted, blob));
         }
         let filler = inner.filler.clone();
         let mut seat =
@@ -161,8 +166,8 @@ impl BlobCache {
             if is_hit { Source::Disk } else { Source::Origin { stored, collapsed: seat.collapsed } }
         };
         let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
-            Progress::Held(blob) => return Ok(Obtained::held(blob)),
-            Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(stored)),
+            Progress::Held(blob) => return Ok(self.held(wanted, blob)),
+            Progress::InMemory { bytes, stored } => (Content::Memory(bytes), from(stored)),
             Progress::Arriving { file, stored, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
                 (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(stored))
@@ -177,6 +182,15 @@ impl BlobCache {
             Progress::Queued | Progress::Asked => return Err(FillError::Abandoned),
         };
         Ok(Obtained { content, source })
+    }
+
+    /// A blob that is there.
+    fn held(&self, wanted: Wanted, blob: Blob) -> Obtained {
+        if let Blob::Memory(bytes) = blob {
+            return Obtained::in_memory(bytes);
+        }
+        let (store, past_disk) = (self.inner.store.clone(), self.inner.past_disk.clone());
+        Obtained { content: Content::Held(Held { wanted, blob, store, past_disk }), source: Source::Disk }
     }
 
     /// A place for a decoder; `None` when all are taken.
@@ -239,37 +253,34 @@ impl BlobCache {
 }
 
 impl Obtained {
-    fn held(blob: Blob) -> Self {
-        let source = if matches!(blob, Blob::Memory(_)) { Source::Memory } else { Source::Disk };
-        Self { content: Content::Held(blob), source }
+    fn in_memory(bytes: Bytes) -> Self {
+        Self { content: Content::Memory(bytes), source: Source::Memory }
     }
 
     /// Part of the blob, as it is stored; it begins with the byte that was asked for.
     pub(crate) fn stored(self, part: Range<u64>, sent: &IntCounter) -> Body {
-        if let Content::Held(Blob::Memory(bytes)) = &self.content
+        if let Content::Memory(bytes) = &self.content
             && let Some(bytes) = reader::slice(bytes, &part)
         {
             sent.inc_by(bytes.len() as u64);
             return Body::Full(bytes);
         }
         let length = part.end - part.start;
-        Body::stream(reader::stored_chunks(self.content.chunks(part, CHUNK), length, sent.clone()))
+        Body::stream(reader::stored(self.content.chunks(part, CHUNK), length, sent.clone()))
     }
 
     /// The whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with
     /// the body.
     pub(crate) fn decoded(self, size: u64, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
-        match self.content {
-            Content::Held(blob) => reader::decoded(&blob, length, decoding, sent),
-            other => reader::decoded_chunks(other.chunks(0..size, DECODED_CHUNK), length, decoding, sent),
-        }
+        reader::decoded(self.content.chunks(0..size, DECODED_CHUNK), length, decoding, sent)
     }
 }
 
 impl Content {
     fn chunks(self, part: Range<u64>, chunk: u64) -> Chunks {
         match self {
-            Content::Held(blob) => reader::chunks(&blob, part, chunk),
+            Content::Memory(bytes) => reader::chunks(&Blob::Memory(bytes), part, chunk),
+            Content::Held(held) => Box::pin(held.chunks(part, chunk)),
             Content::Followed(followed) => Box::pin(followed.chunks(part, chunk)),
             Content::Passing(passing) => Box::pin(passing.chunks(part, chunk)),
         }

@@ -452,11 +452,22 @@ impl Store {
                 Some(Blob::Memory(bytes))
             }
             // Whoever asks verifies it next, and drops it there.
-            Ok(_) | Err(_) => {
+            Ok(_) => {
                 self.books().policy.doubt(&digest);
                 None
             }
+            Err(error) => {
+                self.cannot_read(&digest, &error);
+                None
+            }
         }
+    }
+
+    /// A file that was verified cannot be read: it is verified again before its next use.
+    pub(super) fn cannot_read(&self, digest: &BlobDigest, error: &io::Error) {
+        tracing::warn!(blob = %digest, %error, "a blob on disk cannot be read");
+        self.metrics.read_failures.inc();
+        self.books().policy.doubt(digest);
     }
 
     fn disk_says(&self, failure: Option<String>) {
