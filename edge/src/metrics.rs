@@ -121,6 +121,7 @@ pub(crate) struct CacheUsage {
     limit_entries: IntGauge,
     oldest_idle_seconds: IntGauge,
     memory_bytes: IntGauge,
+    memory_lent_bytes: IntGauge,
     memory_limit_bytes: IntGauge,
     memory_entries: IntGauge,
     small_limit_bytes: IntGauge,
@@ -585,9 +586,13 @@ impl CacheUsage {
                 "How long a blob that is next to be evicted has not been used: the longer, the roomier the cache.",
             )?,
             memory_bytes: IntGauge::new("weir_edge_cache_memory_bytes", "Bytes of blobs in memory.")?,
+            memory_lent_bytes: IntGauge::new(
+                "weir_edge_cache_memory_lent_bytes",
+                "Bytes in memory of blobs that are on their way there, or have left it and are still read.",
+            )?,
             memory_limit_bytes: IntGauge::new(
                 "weir_edge_cache_memory_limit_bytes",
-                "Bytes of blobs in memory, at the most.",
+                "Bytes of blobs in memory, lent ones included, at the most.",
             )?,
             memory_entries: IntGauge::new("weir_edge_cache_memory_entries", "Blobs in memory.")?,
             small_limit_bytes: IntGauge::new(
@@ -609,6 +614,7 @@ impl CacheUsage {
             &self.limit_entries,
             &self.oldest_idle_seconds,
             &self.memory_bytes,
+            &self.memory_lent_bytes,
             &self.memory_limit_bytes,
             &self.memory_entries,
             &self.small_limit_bytes,
@@ -626,6 +632,7 @@ impl CacheUsage {
         self.limit_entries.set(number(limit_entries));
         self.oldest_idle_seconds.set(number(holding.oldest_idle_seconds.unwrap_or(0)));
         self.memory_bytes.set(number(holding.memory_bytes));
+        self.memory_lent_bytes.set(number(holding.memory_lent_bytes));
         self.memory_limit_bytes.set(number(holding.memory_limit_bytes));
         self.memory_entries.set(number(holding.memory_blobs as u64));
         self.small_limit_bytes.set(number(holding.small_limit_bytes));

@@ -64,6 +64,31 @@ async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_of_many_blobs_hold_no_more_memory_than_is_allowed() {
+    let site = Site::with(|config| config.cache.memory = ByteSize::mib(20)).await;
+    let limit = f64::from(15 << 20);
+    // Each is one piece, and comes through the memory; then each is asked for again, and would be held there.
+    let tarballs = publish(&site, 40, 900_000);
+    // All over one connection, whose window is soon used up.
+    let mut client = site.client("h2").await;
+    let (mut readers, mut most_lent) = (Vec::new(), 0.0);
+    for _ in 0..3 {
+        for (number, tarball) in (0..).zip(&tarballs) {
+            let download = client.begin("GET", &path(number), &[ZSTD]).await;
+            readers.push(async move { assert!(download.finish().await.bytes() == &tarball.zstd) });
+            let lent = site.metric("weir_edge_cache_memory_lent_bytes", &[]);
+            let bytes = site.metric("weir_edge_cache_memory_bytes", &[]);
+            assert!(lent + bytes <= limit, "{lent} and {bytes}");
+            most_lent = lent.max(most_lent);
+        }
+        site.settled().await;
+    }
+    assert!(most_lent > 0.5 * limit, "{most_lent}: they were slow");
+    futures_util::future::join_all(readers).await;
+    site.until("all is given back", async || site.metric("weir_edge_cache_memory_lent_bytes", &[]) == 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_blobs_are_held_without_files_and_outlive_a_restart_and_a_crash() {
     let mut site = Site::start().await;
     assert_eq!(site.metric("weir_edge_cache_small_limit_bytes", &[]), f64::from(32 << 20));

@@ -32,7 +32,7 @@ use weir_shared::digest::BlobDigest;
 use self::directory::is_out_of_descriptors;
 use self::eviction::{Evicted, Limits, Policy, Slot, Usage};
 use self::index::{Found, Index, Known, Loaded, Row};
-use self::memory::Memory;
+use self::memory::{Memory, Place};
 use self::room::Rooms;
 use self::small::{FoundIn, Small};
 use self::write_pause::WritePause;
@@ -92,6 +92,7 @@ pub(crate) struct Holding {
     pub(crate) blobs: usize,
     pub(crate) oldest_idle_seconds: Option<u64>,
     pub(crate) memory_bytes: u64,
+    pub(crate) memory_lent_bytes: u64,
     pub(crate) memory_limit_bytes: u64,
     pub(crate) memory_blobs: usize,
     pub(crate) small_limit_bytes: u64,
@@ -166,7 +167,7 @@ impl Store {
             directory,
             books: Mutex::new(Books { policy, unwritten, used: BTreeSet::new() }),
             naming: Mutex::default(),
-            memory: Memory::new(memory),
+            memory: Memory::new(memory, metrics.memory_evictions.clone()),
             small,
             index: Mutex::new(index),
             index_was: found,
@@ -260,6 +261,12 @@ impl Store {
     /// The process ends.
     pub(super) async fn reserve(self: &Arc<Self>, size: u64) -> io::Result<Room> {
         Room::reserve(self.clone(), size).await
+    }
+
+    /// A place in memory for a blob that is being fetched; `None` while readers have too much of the memory: it goes
+    /// through a file then.
+    pub(super) fn place(&self, size: u64) -> Option<Place> {
+        self.memory.place(size)
     }
 
     /// A file for a blob that is being fetched; removed when it is dropped. Blocks.
@@ -367,7 +374,7 @@ impl Store {
     /// What is held.
     pub(super) fn holding(&self) -> Holding {
         let now = self.clock.now();
-        let (memory_bytes, memory_blobs, memory_limit_bytes) = self.memory.usage();
+        let memory = self.memory.usage();
         let (small_bytes, small_blobs) = self.small.as_ref().map_or((0, 0), Small::in_memory);
         let small_memory_limit = self.small.as_ref().map_or(0, Small::memory_limit);
         let books = self.books();
@@ -376,9 +383,10 @@ impl Store {
             limit_bytes: books.policy.limits().bytes,
             blobs: books.policy.len(),
             oldest_idle_seconds: books.policy.oldest_use().map(|used| now.since(used).as_secs()),
-            memory_bytes: memory_bytes + small_bytes,
-            memory_limit_bytes: memory_limit_bytes + small_memory_limit,
-            memory_blobs: memory_blobs + small_blobs,
+            memory_bytes: memory.bytes + small_bytes,
+            memory_lent_bytes: memory.lent_bytes,
+            memory_limit_bytes: self.memory.limit() + small_memory_limit,
+            memory_blobs: memory.blobs + small_blobs,
             small_limit_bytes: self.small.as_ref().map_or(0, Small::on_disk),
         }
     }
@@ -447,10 +455,7 @@ impl Store {
     fn bring_to_memory(&self, digest: BlobDigest, blob: Blob) -> Option<Blob> {
         let Some(coming) = self.memory.expect(digest, blob.length()) else { return Some(blob) };
         match blob.read() {
-            Ok(bytes) if BlobDigest::of(&bytes) == digest => {
-                self.metrics.memory_evictions.inc_by(coming.put(bytes.clone(), self.clock.now()) as u64);
-                Some(Blob::Memory(bytes))
-            }
+            Ok(bytes) if BlobDigest::of(&bytes) == digest => Some(Blob::Memory(coming.put(bytes, self.clock.now()))),
             // Whoever asks verifies it next, and drops it there.
             Ok(_) => {
                 self.books().policy.doubt(&digest);
