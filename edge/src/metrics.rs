@@ -160,6 +160,8 @@ pub(crate) enum WriteDropped {
     BufferFull,
     /// A small blob found too many before it that wait to be written.
     QueueFull,
+    /// The disk did not take a batch of small blobs.
+    SmallLost,
 }
 
 /// All families of an edge.
@@ -565,8 +567,14 @@ impl CacheMetrics {
             WriteDropped::Paused => "paused",
             WriteDropped::BufferFull => "small_buffer_full",
             WriteDropped::QueueFull => "small_queue_full",
+            WriteDropped::SmallLost => "small_lost",
         };
         self.writes_dropped.with_label_values(&[reason]).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn dropped_writes(&self, reason: &str) -> u64 {
+        self.writes_dropped.with_label_values(&[reason]).get()
     }
 
     pub(crate) fn scrubbed(&self, result: &'static str) {

@@ -54,6 +54,9 @@ const SMALL_SHARE_OF_MEMORY: u64 = 4;
 /// Rows of the index that are gathered at a time: nobody waits for the books while all are gone through.
 const INDEX_PAGE: usize = 4096;
 
+/// What is the matter while the disk takes blobs, but small ones only in files of their own.
+const SMALL_BROKEN: &str = "a write of small blobs failed; until the next start they are kept in files like the others";
+
 /// The blobs that are kept.
 pub(super) struct Store {
     directory: Directory,
@@ -368,7 +371,9 @@ impl Store {
 
     /// Why the disk did not take the last blob; `None` when it did.
     pub(super) fn disk_failure(&self) -> Option<String> {
-        self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let failure = self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_small_broken = self.small.as_ref().is_some_and(Small::is_broken);
+        failure.or_else(|| is_small_broken.then(|| SMALL_BROKEN.to_owned()))
     }
 
     /// What is held.
