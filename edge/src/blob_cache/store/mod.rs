@@ -502,17 +502,23 @@ impl Store {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let known = |slot: &Slot| Known::of(slot, |moment| moment.on_the_wall(now, wall));
-        let (changed, held) = {
+        let (mut changed, mut used, held) = {
             let mut books = self.books();
-            let mut changed = std::mem::take(&mut books.unwritten);
-            if uses {
-                changed.append(&mut books.used);
-            }
-            let row = |digest| Row { digest, held: books.policy.slot(&digest).map(known) };
-            (changed.into_iter().map(row).collect::<Vec<_>>(), books.policy.len())
+            let used = if uses { std::mem::take(&mut books.used) } else { BTreeSet::new() };
+            (std::mem::take(&mut books.unwritten), used, books.policy.len())
         };
         if !index.is_overgrown(held) {
-            return if changed.is_empty() { Ok(()) } else { index.append(&changed) };
+            changed.append(&mut used);
+            let changed: Vec<BlobDigest> = changed.into_iter().collect();
+            return changed.chunks(INDEX_PAGE).try_for_each(|page| {
+                let rows: Vec<Row> = {
+                    let books = self.books();
+                    page.iter()
+                        .map(|digest| Row { digest: *digest, held: books.policy.slot(digest).map(known) })
+                        .collect()
+                };
+                index.append(&rows)
+            });
         }
         let mut behind = None;
         index.rewrite(|| {
