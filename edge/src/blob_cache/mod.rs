@@ -63,7 +63,7 @@ struct Inner {
     running: Running,
     past_disk: Arc<PastDisk>,
     decoders: Decoders,
-    /// How long a request waits for its first byte.
+    /// How long a request waits for its first byte, wherever that comes from.
     wait: Duration,
 }
 
@@ -152,6 +152,12 @@ impl BlobCache {
     /// # Errors
     /// It is not there and cannot be fetched, or not soon enough.
     pub(crate) async fn get(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
+        // Over all of it: a disk may be silent, too.
+        let obtained = tokio::time::timeout(self.inner.wait, self.obtain(wanted, first, verify_again)).await;
+        obtained.unwrap_or(Err(FillError::TooSlow))
+    }
+
+    async fn obtain(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
         let inner = &self.inner;
         if !verify_again && let Some(blob) = inner.store.verified(wanted.digest, wanted.size).await {
             return Ok(self.held(wanted, blob));
@@ -161,11 +167,11 @@ impl BlobCache {
             inner.running.join(&wanted.digest, |announcer| async move { filler.fill(wanted, announcer).await })?;
         // What is whole when it is asked for waits only to be named: that is a hit like any other.
         let is_hit = seat.watcher.now().is_whole();
-        let progress = tokio::time::timeout(inner.wait, seat.watcher.answered(first)).await;
+        let progress = seat.watcher.answered(first).await;
         let from = |stored| {
             if is_hit { Source::Disk } else { Source::Origin { stored, collapsed: seat.collapsed } }
         };
-        let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
+        let (content, source) = match progress {
             Progress::Held(blob) => return Ok(self.held(wanted, blob)),
             Progress::InMemory { bytes, stored } => (Content::Memory(bytes), from(stored)),
             Progress::Arriving { file, stored, .. } => {
@@ -232,8 +238,12 @@ impl BlobCache {
     }
 
     /// What is used of each bound that has no metric of its own, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 1] {
-        [("queued_fills", self.inner.running.len() as u64, MAX_QUEUED_FILLS as u64)]
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        let (verifications, most) = self.inner.store.verifications();
+        [
+            ("queued_fills", self.inner.running.len() as u64, MAX_QUEUED_FILLS as u64),
+            ("verifications", verifications as u64, most as u64),
+        ]
     }
 
     /// What the cache holds.

@@ -201,6 +201,27 @@ async fn without_its_index_an_edge_finds_its_blobs_all_the_same() {
     assert!(index.with_extension("damaged").exists());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_files_are_verified_a_few_at_a_time() {
+    let mut site = Site::with(|config| config.cache.verifications = 1).await;
+    let tarballs = publish(&site, 6, 2_000_000);
+    fetch(&site, &tarballs).await;
+    site.stop_edge().await;
+    site.start_edge().await;
+    let limit = site.metric("weir_edge_bound_limit", &[("bound", "verifications")]);
+    assert_eq!(limit, 1.0);
+    let client = site.client("h2").await;
+    let all = (0..).zip(&tarballs).map(|(number, tarball)| {
+        let (mut client, site) = (client.clone(), &site);
+        async move {
+            assert!(client.get(&path(number), &[ZSTD]).await.bytes() == &tarball.zstd);
+            assert!(site.metric("weir_edge_bound_in_use", &[("bound", "verifications")]) <= limit);
+        }
+    });
+    futures_util::future::join_all(all).await;
+    assert_eq!(site.origin.asked("blob").len(), 6, "all were held");
+}
+
 #[tokio::test]
 async fn the_number_of_files_is_bounded() {
     let site = Site::with(|config| config.cache.blobs = 3).await;

@@ -27,6 +27,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use tempfile::NamedTempFile;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
 
 use self::directory::is_out_of_descriptors;
@@ -71,6 +72,9 @@ pub(super) struct Store {
     index: Mutex<Index>,
     index_was: Found,
     rooms: Rooms,
+    /// Files that are read to be compared with their names, because somebody asks for them.
+    verifications: Arc<Semaphore>,
+    most_verifications: usize,
     pause: WritePause,
     /// Why the disk did not take the last blob, while it does not.
     disk_failure: Mutex<Option<String>>,
@@ -156,6 +160,7 @@ impl Store {
                 "the index of the blobs is damaged: it was set aside, and the directories are gone through"
             ),
         }
+        let most_verifications = config.verifications.min(Semaphore::MAX_PERMITS);
         let (now, wall) = (clock.now(), SystemTime::now());
         let mut policy = Policy::new(limits);
         for (digest, known) in blobs {
@@ -175,6 +180,8 @@ impl Store {
             index: Mutex::new(index),
             index_was: found,
             rooms: Rooms::of(limits.bytes),
+            verifications: Arc::new(Semaphore::new(most_verifications)),
+            most_verifications,
             pause: WritePause::none(now),
             disk_failure: Mutex::default(),
             clock,
@@ -227,21 +234,29 @@ impl Store {
         Some(blob)
     }
 
-    /// A blob of `size` bytes on disk, compared with its name now. What is wrong is dropped.
+    /// A blob of `size` bytes on disk, compared with its name now, in its turn. What is wrong is dropped.
     pub(super) async fn verify(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
         if let Some(blob) = self.small_one(digest, size).await
             && blob.is(&digest).unwrap_or(false)
         {
             return Some(blob);
         }
+        let turn = self.verifications.clone().acquire_owned().await.ok()?;
         let store = self.clone();
         let checked = tokio::task::spawn_blocking(move || {
+            // Until it is done, whoever waits for it.
+            let _turn = turn;
             store.books().touch(&digest, store.clock.now());
             store.check(&digest, size)
         });
         let blob = checked.await.ok()??;
         self.metrics.hit(Tier::File, size);
         Some(blob)
+    }
+
+    /// Files that are being verified because somebody asks for them, and how many may be.
+    pub(super) fn verifications(&self) -> (usize, usize) {
+        (self.most_verifications - self.verifications.available_permits(), self.most_verifications)
     }
 
     /// A blob that is held among the small ones.
