@@ -151,13 +151,13 @@ impl Store {
         let small_bytes = small.as_ref().map_or(0, Small::on_disk);
         let memory = memory - if small.is_some() { memory / SMALL_SHARE_OF_MEMORY } else { 0 };
         let limits = Limits { bytes: config.disk.as_u64() - small_bytes, entries: config.blobs };
-        let Loaded { index, blobs, found } = Index::load(&directory.index_path())?;
+        let Loaded { index, blobs, found } = Index::load(&directory.index_path());
         match found {
             Found::Whole => tracing::info!(blobs = blobs.len(), "the index of the blobs was read"),
             Found::Nothing => tracing::info!("there is no index of the blobs; the directories are gone through"),
             Found::Damaged => tracing::warn!(
                 blobs = blobs.len(),
-                "the index of the blobs is damaged: it was set aside, and the directories are gone through"
+                "the index of the blobs is damaged: the directories are gone through"
             ),
         }
         let most_verifications = config.verifications.min(Semaphore::MAX_PERMITS);
