@@ -105,6 +105,16 @@ pub(crate) struct Holding {
     pub(crate) small_limit_bytes: u64,
 }
 
+/// What became of a file that was compared with its name.
+enum Checked {
+    /// It is right.
+    Right(Blob),
+    /// It was wrong, and is dropped.
+    Dropped,
+    /// It is not held, or cannot be opened now.
+    Unavailable,
+}
+
 /// What a purge met.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Purged {
@@ -249,7 +259,7 @@ impl Store {
             store.books().touch(&digest, store.clock.now());
             store.check(&digest, size)
         });
-        let blob = checked.await.ok()??;
+        let Checked::Right(blob) = checked.await.ok()? else { return None };
         self.metrics.hit(Tier::File, size);
         Some(blob)
     }
@@ -421,31 +431,33 @@ impl Store {
 
     /// Opens a file and compares it with the name. What is wrong is dropped; a file that nobody knew of is taken up.
     /// Blocks.
-    fn check(&self, digest: &BlobDigest, size: u64) -> Option<Blob> {
+    fn check(&self, digest: &BlobDigest, size: u64) -> Checked {
         let (why, dropped) = match self.directory.blob(digest, size) {
             Ok(blob) => match blob.is(digest) {
                 Ok(true) => {
                     self.take_up_verified(digest, size);
-                    return Some(blob);
+                    return Checked::Right(blob);
                 }
                 Ok(false) => ("its bytes have changed".to_owned(), Dropped::Corrupt),
                 Err(error) => (error.to_string(), Dropped::Corrupt),
             },
             Err(error) if is_out_of_descriptors(&error) => {
                 tracing::warn!(blob = %digest, %error, "a blob on disk cannot be opened now; its origin is asked");
-                return None;
+                return Checked::Unavailable;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => ("it is gone".to_owned(), Dropped::Vanished),
             Err(error) => (error.to_string(), Dropped::Corrupt),
         };
         // Nothing is wrong with one that was evicted meanwhile.
-        self.books().policy.slot(digest)?;
+        if self.books().policy.slot(digest).is_none() {
+            return Checked::Unavailable;
+        }
         if dropped == Dropped::Corrupt {
             self.metrics.verify_failed(VerifiedAt::Disk);
         }
         tracing::warn!(blob = %digest, why, "a blob on disk cannot be used; it is dropped, and fetched when asked for");
         self.forget(&[*digest], dropped);
-        None
+        Checked::Dropped
     }
 
     /// Notes that a file is what its name says. The index may not have known of it.

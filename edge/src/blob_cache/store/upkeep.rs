@@ -10,7 +10,7 @@ use weir_shared::process::shutdown::Drain;
 
 use super::blob::read_at;
 use super::index::Found;
-use super::{Blob, Dropped, Store};
+use super::{Blob, Checked, Dropped, Store};
 
 /// How often the index is told which blobs came and went.
 const INDEX_INTERVAL: Duration = Duration::from_secs(10);
@@ -174,7 +174,7 @@ async fn scrub_blob(store: &Arc<Store>, digest: BlobDigest, size: u64, rate: u64
     let checker = store.clone();
     let checked = tokio::task::spawn_blocking(move || {
         let is_known = checker.books().policy.slot(&digest).is_some();
-        is_known && checker.check(&digest, size).is_none()
+        is_known && matches!(checker.check(&digest, size), Checked::Dropped)
     });
     if checked.await.unwrap_or(false) {
         store.metrics.scrubbed("dropped");
