@@ -354,21 +354,23 @@ impl Store {
         let mut met = Purged::default();
         let _naming = self.naming();
         for digest in digests {
-            let in_memory = self.memory.remove(digest);
             let small = self.small.as_ref().and_then(|small| small.take(digest));
             let dropped = self.books().remove(digest);
             self.unlink(dropped.as_slice(), why);
+            // Last: one who brings it there looks into the books afterwards.
+            let in_memory = self.memory.remove(digest);
             met.add(dropped.map(|dropped| dropped.size).or(in_memory).or(small));
         }
         met
     }
 
-    /// Has blobs compared with their names before their next use. How many there are, and their bytes. Small ones are
-    /// whenever they come from the disk.
+    /// Has blobs compared with their names before their next use. How many there are, and their bytes. Small ones leave
+    /// the memory for that: they are compared whenever they come from the disk.
     pub(super) fn distrust(&self, digests: &[BlobDigest]) -> Purged {
         let mut met = Purged::default();
         for digest in digests {
-            let in_memory = self.memory.remove(digest);
+            let small = self.small.as_ref().and_then(|small| small.leave_memory(digest));
+            let in_memory = self.memory.remove(digest).or(small);
             let mut books = self.books();
             books.policy.doubt(digest);
             met.add(books.policy.slot(digest).map(|slot| slot.size).or(in_memory));
@@ -487,7 +489,14 @@ impl Store {
     fn bring_to_memory(&self, digest: BlobDigest, blob: Blob) -> Option<Blob> {
         let Some(coming) = self.memory.expect(digest, blob.length()) else { return Some(blob) };
         match blob.read() {
-            Ok(bytes) if BlobDigest::of(&bytes) == digest => Some(Blob::Memory(coming.put(bytes, self.clock.now()))),
+            Ok(bytes) if BlobDigest::of(&bytes) == digest => {
+                let bytes = coming.put(bytes, self.clock.now());
+                // One who forgot it meanwhile may have looked for it there too early.
+                if self.books().policy.slot(&digest).is_none() {
+                    self.memory.remove(&digest);
+                }
+                Some(Blob::Memory(bytes))
+            }
             // Whoever asks verifies it next, and drops it there.
             Ok(_) => {
                 self.books().policy.doubt(&digest);

@@ -199,6 +199,11 @@ impl Small {
         }
     }
 
+    /// Has a blob read from the disk before its next use, and gives its size; `None` when it was not in memory.
+    pub(super) fn leave_memory(&self, digest: &BlobDigest) -> Option<u64> {
+        self.cache.memory().remove(&Name(*digest)).map(|entry| entry.value().bytes.len() as u64)
+    }
+
     /// The disk does not take the small blobs any more: only those in memory are held.
     pub(super) fn is_broken(&self) -> bool {
         self.health.is_broken()
