@@ -8,38 +8,38 @@
 //! `upkeep` compares it with what is really there.
 
 mod blob;
+mod books;
 mod directory;
 mod disk_trouble;
 mod eviction;
 mod index;
+mod keeping;
 mod memory;
 mod room;
 mod small;
 mod upkeep;
+mod verified;
 mod write_pause;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use bytes::Bytes;
-use tempfile::NamedTempFile;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
 
-use self::directory::is_out_of_descriptors;
+use self::books::Books;
 use self::eviction::{Evicted, Limits, Policy, Slot, Usage};
-use self::index::{Found, Index, Known, Loaded, Row};
-use self::memory::{Memory, Place};
+use self::index::{Found, Index, Loaded};
+use self::memory::Memory;
 use self::room::Rooms;
-use self::small::{FoundIn, Small};
+use self::small::Small;
 use self::write_pause::WritePause;
 use crate::clock::{Clock, Moment};
 use crate::config::CacheConfig;
-use crate::metrics::{CacheMetrics, Dropped, Tier, VerifiedAt, WriteDropped};
+use crate::metrics::{CacheMetrics, Dropped};
 
 pub(crate) use blob::Blob;
 pub(crate) use directory::Directory;
@@ -51,12 +51,6 @@ pub(super) use upkeep::{finish, start, stop};
 
 /// The part of the memory that is for small blobs: one in so many bytes.
 const SMALL_SHARE_OF_MEMORY: u64 = 4;
-
-/// Rows of the index that are gathered at a time: nobody waits for the books while all are gone through.
-const INDEX_PAGE: usize = 4096;
-
-/// What is the matter while the disk takes blobs, but small ones only in files of their own.
-const SMALL_BROKEN: &str = "a write of small blobs failed; until the next start they are kept in files like the others";
 
 /// The blobs that are kept.
 pub(super) struct Store {
@@ -82,15 +76,6 @@ pub(super) struct Store {
     metrics: CacheMetrics,
 }
 
-/// What is in the directory, and what the index does not know of it yet.
-struct Books {
-    policy: Policy,
-    /// Blobs that came or went.
-    unwritten: BTreeSet<BlobDigest>,
-    /// Blobs that were used.
-    used: BTreeSet<BlobDigest>,
-}
-
 /// What the store holds, for `/status`.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(crate) struct Holding {
@@ -103,16 +88,6 @@ pub(crate) struct Holding {
     pub(crate) memory_limit_bytes: u64,
     pub(crate) memory_blobs: usize,
     pub(crate) small_limit_bytes: u64,
-}
-
-/// What became of a file that was compared with its name.
-enum Checked {
-    /// It is right.
-    Right(Blob),
-    /// It was wrong, and is dropped.
-    Dropped,
-    /// It is not held, or cannot be opened now.
-    Unavailable,
 }
 
 /// What a purge met.
@@ -201,153 +176,6 @@ impl Store {
         Ok(store)
     }
 
-    /// A blob of `size` bytes that lies in memory. Does not wait.
-    pub(super) fn at_hand(&self, digest: &BlobDigest, size: u64) -> Option<Bytes> {
-        let bytes = match self.small.as_ref().filter(|_| Small::takes(size)) {
-            Some(small) => small.at_hand(digest)?,
-            None => {
-                let now = self.clock.now();
-                let bytes = self.memory.get(digest, now)?;
-                self.books().touch(digest, now);
-                bytes
-            }
-        };
-        let is_whole = bytes.len() as u64 == size;
-        is_whole.then(|| {
-            self.metrics.hit(Tier::Memory, size);
-            bytes
-        })
-    }
-
-    /// A blob of `size` bytes, when it is there and was verified since the process began. What is wrong with its file is
-    /// found out by [`Store::verify`].
-    pub(super) async fn verified(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
-        let now = self.clock.now();
-        let slot = self.books().touch(&digest, now);
-        if let Some(bytes) = self.memory.get(&digest, now).filter(|bytes| bytes.len() as u64 == size) {
-            self.metrics.hit(Tier::Memory, size);
-            return Some(Blob::Memory(bytes));
-        }
-        if let Some(blob) = self.small_one(digest, size).await {
-            return Some(blob);
-        }
-        let slot = slot.filter(|slot| slot.verified)?;
-        let store = self.clone();
-        let opened = tokio::task::spawn_blocking(move || {
-            let blob = store.directory.blob(&digest, size).ok()?;
-            // What is asked for the first time since it came is not likely to be asked for often.
-            let is_wanted_again = slot.usage.uses > 0 || slot.usage.established;
-            if is_wanted_again { store.bring_to_memory(digest, blob) } else { Some(blob) }
-        });
-        let blob = opened.await.ok()??;
-        self.metrics.hit(Tier::File, size);
-        Some(blob)
-    }
-
-    /// A blob of `size` bytes on disk, compared with its name now, in its turn. What is wrong is dropped.
-    pub(super) async fn verify(self: &Arc<Self>, digest: BlobDigest, size: u64) -> Option<Blob> {
-        if let Some(blob) = self.small_one(digest, size).await
-            && blob.is(&digest).unwrap_or(false)
-        {
-            return Some(blob);
-        }
-        let turn = self.verifications.clone().acquire_owned().await.ok()?;
-        let store = self.clone();
-        let checked = tokio::task::spawn_blocking(move || {
-            // Until it is done, whoever waits for it.
-            let _turn = turn;
-            store.books().touch(&digest, store.clock.now());
-            store.check(&digest, size)
-        });
-        let Checked::Right(blob) = checked.await.ok()? else { return None };
-        self.metrics.hit(Tier::File, size);
-        Some(blob)
-    }
-
-    /// Files that are being verified because somebody asks for them, and how many may be.
-    pub(super) fn verifications(&self) -> (usize, usize) {
-        (self.most_verifications - self.verifications.available_permits(), self.most_verifications)
-    }
-
-    /// A blob that is held among the small ones.
-    async fn small_one(&self, digest: BlobDigest, size: u64) -> Option<Blob> {
-        let small = self.small.as_ref().filter(|_| Small::takes(size))?;
-        let (bytes, found_in) = small.get(digest).await?;
-        let tier = match found_in {
-            FoundIn::Memory => Tier::Memory,
-            FoundIn::Disk => Tier::Small,
-        };
-        self.metrics.hit(tier, size);
-        (bytes.len() as u64 == size).then_some(Blob::Memory(bytes))
-    }
-
-    /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
-    /// larger than the whole store gets none, and so does every blob while the disk takes no writes: it is served and
-    /// not kept.
-    ///
-    /// # Errors
-    /// The process ends.
-    pub(super) async fn reserve(self: &Arc<Self>, size: u64) -> io::Result<Room> {
-        Room::reserve(self.clone(), size).await
-    }
-
-    /// A place in memory for a blob that is being fetched; `None` while readers have too much of the memory: it goes
-    /// through a file then.
-    pub(super) fn place(&self, size: u64) -> Option<Place> {
-        self.memory.place(size)
-    }
-
-    /// A file for a blob that is being fetched; removed when it is dropped. Blocks.
-    ///
-    /// # Errors
-    /// The disk failed.
-    pub(super) fn incoming(&self) -> io::Result<NamedTempFile> {
-        self.directory.incoming()
-    }
-
-    /// Gives a fetched blob, whose bytes are what `digest` says, its name, when there is room for it. A disk that fails
-    /// now takes nothing from those who read it. Blocks.
-    pub(super) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) {
-        self.kept(&digest, room.is_reserved().then(|| self.keep_file(digest, file, room)));
-    }
-
-    /// As [`Store::keep`], of a blob that is in memory: a small one is kept with its like. Blocks.
-    pub(super) fn keep_bytes(&self, digest: BlobDigest, bytes: &Bytes, room: Room) {
-        let small = self.small.as_ref().filter(|_| Small::takes(bytes.len() as u64));
-        if small.is_some_and(|small| small.put(digest, bytes.clone())) {
-            return;
-        }
-        let kept = room.is_reserved().then(|| {
-            let file = self.incoming()?;
-            file.as_file().write_all_at(bytes, 0)?;
-            self.keep_file(digest, file, room)
-        });
-        self.kept(&digest, kept);
-    }
-
-    /// What became of a blob that was to be kept; `None`: there was no room for it.
-    fn kept(&self, digest: &BlobDigest, outcome: Option<io::Result<()>>) {
-        match outcome {
-            Some(Ok(())) => self.disk_says(None),
-            Some(Err(error)) => {
-                self.write_failed(digest, &error);
-            }
-            None if self.pause.is_on(self.clock.now()) => self.metrics.write_dropped(WriteDropped::Paused),
-            // It is larger than the whole store.
-            None => {}
-        }
-    }
-
-    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<()> {
-        file.as_file().sync_all()?;
-        let _naming = self.naming();
-        let blob = self.directory.keep(&digest, file)?;
-        let mut books = self.books();
-        room.release_in(&mut books.policy);
-        books.insert(digest, blob.length(), true, self.clock.now());
-        Ok(())
-    }
-
     /// Forgets blobs, wherever they are held. How many there were, and their bytes. Those who read them now are not
     /// disturbed. Blocks.
     pub(super) fn forget(&self, digests: &[BlobDigest], why: Dropped) -> Purged {
@@ -396,13 +224,6 @@ impl Store {
         self.books().policy.slot(digest).map(|slot| of_slot("file", *slot))
     }
 
-    /// Why the disk did not take the last blob; `None` when it did.
-    pub(super) fn disk_failure(&self) -> Option<String> {
-        let failure = self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let is_small_broken = self.small.as_ref().is_some_and(Small::is_broken);
-        failure.or_else(|| is_small_broken.then(|| SMALL_BROKEN.to_owned()))
-    }
-
     /// What is held.
     pub(super) fn holding(&self) -> Holding {
         let now = self.clock.now();
@@ -429,141 +250,6 @@ impl Store {
         let entries_limit = self.books().policy.limits().entries as u64;
         let is_writing = !self.pause.is_on(self.clock.now());
         self.metrics.usage.set(&holding, entries_limit, is_writing);
-    }
-
-    /// Opens a file and compares it with the name. What is wrong is dropped; a file that nobody knew of is taken up.
-    /// Blocks.
-    fn check(&self, digest: &BlobDigest, size: u64) -> Checked {
-        let (why, dropped) = match self.directory.blob(digest, size) {
-            Ok(blob) => match blob.is(digest) {
-                Ok(true) => {
-                    self.take_up_verified(digest, size);
-                    return Checked::Right(blob);
-                }
-                Ok(false) => ("its bytes have changed".to_owned(), Dropped::Corrupt),
-                Err(error) => (error.to_string(), Dropped::Corrupt),
-            },
-            Err(error) if is_out_of_descriptors(&error) => {
-                tracing::warn!(blob = %digest, %error, "a blob on disk cannot be opened now; its origin is asked");
-                return Checked::Unavailable;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => ("it is gone".to_owned(), Dropped::Vanished),
-            Err(error) => (error.to_string(), Dropped::Corrupt),
-        };
-        // Nothing is wrong with one that was evicted meanwhile.
-        if self.books().policy.slot(digest).is_none() {
-            return Checked::Unavailable;
-        }
-        if dropped == Dropped::Corrupt {
-            self.metrics.verify_failed(VerifiedAt::Disk);
-        }
-        tracing::warn!(blob = %digest, why, "a blob on disk cannot be used; it is dropped, and fetched when asked for");
-        self.forget(&[*digest], dropped);
-        Checked::Dropped
-    }
-
-    /// Notes that a file is what its name says. The index may not have known of it.
-    fn take_up_verified(&self, digest: &BlobDigest, size: u64) {
-        if self.books().policy.slot(digest).is_none() {
-            self.take_up(digest, size);
-        }
-        self.books().policy.verified(digest);
-    }
-
-    /// Takes up a file that the index did not know of. Blocks.
-    fn take_up(&self, digest: &BlobDigest, size: u64) {
-        let _naming = self.naming();
-        let surplus = {
-            let mut books = self.books();
-            if books.policy.slot(digest).is_some() || self.directory.size(digest).ok() != Some(size) {
-                return;
-            }
-            books.insert(*digest, size, false, self.clock.now());
-            books.shrink()
-        };
-        self.unlink(&surplus, Dropped::Size);
-    }
-
-    /// The blob, in memory if that is where it belongs. Its bytes are compared with its name on the way: `None` when they
-    /// are not what it says, or cannot be read. Blocks.
-    fn bring_to_memory(&self, digest: BlobDigest, blob: Blob) -> Option<Blob> {
-        let Some(coming) = self.memory.expect(digest, blob.length()) else { return Some(blob) };
-        match blob.read() {
-            Ok(bytes) if BlobDigest::of(&bytes) == digest => {
-                let bytes = coming.put(bytes, self.clock.now());
-                // One who forgot it meanwhile may have looked for it there too early.
-                if self.books().policy.slot(&digest).is_none() {
-                    self.memory.remove(&digest);
-                }
-                Some(Blob::Memory(bytes))
-            }
-            // Whoever asks verifies it next, and drops it there.
-            Ok(_) => {
-                self.books().policy.doubt(&digest);
-                None
-            }
-            Err(error) => {
-                self.cannot_read(&digest, &error);
-                None
-            }
-        }
-    }
-
-    /// A file that was verified cannot be read: it is verified again before its next use.
-    pub(super) fn cannot_read(&self, digest: &BlobDigest, error: &io::Error) {
-        tracing::warn!(blob = %digest, %error, "a blob on disk cannot be read");
-        self.metrics.read_failures.inc();
-        self.books().policy.doubt(digest);
-    }
-
-    fn disk_says(&self, failure: Option<String>) {
-        *self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-    }
-
-    /// A blob could not be kept: what is the matter with the disk.
-    pub(super) fn write_failed(&self, digest: &BlobDigest, error: &io::Error) -> DiskTrouble {
-        let trouble = DiskTrouble::from(error);
-        self.pause.after(trouble, self.clock.now());
-        self.disk_says(Some(error.to_string()));
-        self.metrics.write_dropped(WriteDropped::Disk(trouble));
-        tracing::warn!(blob = %digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
-        trouble
-    }
-
-    /// Writes to the index what it does not know yet; with `uses`, also how blobs were used. Blocks.
-    ///
-    /// # Errors
-    /// The disk failed.
-    fn write_index(&self, uses: bool) -> io::Result<()> {
-        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, wall) = (self.clock.now(), SystemTime::now());
-        let known = |slot: &Slot| Known::of(slot, |moment| moment.on_the_wall(now, wall));
-        let (mut changed, mut used, held) = {
-            let mut books = self.books();
-            let used = if uses { std::mem::take(&mut books.used) } else { BTreeSet::new() };
-            (std::mem::take(&mut books.unwritten), used, books.policy.len())
-        };
-        if !index.is_overgrown(held) {
-            changed.append(&mut used);
-            let changed: Vec<BlobDigest> = changed.into_iter().collect();
-            return changed.chunks(INDEX_PAGE).try_for_each(|page| {
-                let rows: Vec<Row> = {
-                    let books = self.books();
-                    page.iter()
-                        .map(|digest| Row { digest: *digest, held: books.policy.slot(digest).map(known) })
-                        .collect()
-                };
-                index.append(&rows)
-            });
-        }
-        let mut behind = None;
-        index.rewrite(|| {
-            let books = self.books();
-            let page = books.policy.by_name(behind).take(INDEX_PAGE);
-            let page: Vec<Row> = page.map(|(digest, slot)| Row { digest: *digest, held: Some(known(slot)) }).collect();
-            behind = page.last().map(|row| row.digest);
-            page
-        })
     }
 
     fn unlink(&self, dropped: &[Evicted], why: Dropped) {
@@ -602,35 +288,5 @@ fn open_small(directory: &Directory, config: &CacheConfig, memory: u64, metrics:
             directory.remove_small();
             None
         }
-    }
-}
-
-impl Books {
-    fn touch(&mut self, digest: &BlobDigest, now: Moment) -> Option<Slot> {
-        let slot = self.policy.touch(digest, now)?;
-        self.used.insert(*digest);
-        Some(slot)
-    }
-
-    fn reserve(&mut self, size: u64) -> Vec<Evicted> {
-        let evicted = self.policy.reserve(size);
-        self.unwritten.extend(evicted.iter().map(|gone| gone.digest));
-        evicted
-    }
-
-    fn insert(&mut self, digest: BlobDigest, size: u64, verified: bool, now: Moment) {
-        self.policy.insert(digest, size, verified, now);
-        self.unwritten.insert(digest);
-    }
-
-    fn remove(&mut self, digest: &BlobDigest) -> Option<Evicted> {
-        self.unwritten.insert(*digest);
-        self.policy.remove(digest)
-    }
-
-    fn shrink(&mut self) -> Vec<Evicted> {
-        let evicted = self.policy.shrink();
-        self.unwritten.extend(evicted.iter().map(|gone| gone.digest));
-        evicted
     }
 }
