@@ -237,6 +237,7 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
     let site = Site::with(|config| config.cache.scrub = Duration::from_secs(1)).await;
     let tarballs = publish(&site, 3, 400_000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     flip(&site.blob_files()[0]);
     site.until("it is dropped", async || site.metric("weir_edge_scrub_blobs_total", &[("result", "dropped")]) == 1.0)
         .await;
@@ -245,10 +246,10 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
     site.until("a round ends", async || site.metric("weir_edge_scrub_round_timestamp_seconds", &[]) > 1e9).await;
     assert!(site.metric("weir_edge_scrub_bytes_total", &[]) > 400_000.0);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert_eq!(site.blob_files().len(), 3);
 }
 
-/// A file system of its own with few inodes; gone when this is dropped.
 /// Leaves room for exactly one more file.
 fn fill(dir: &Path) {
     let mut number = 0;
