@@ -36,6 +36,7 @@ pub(crate) struct CacheMetrics {
     pub(crate) decoders: IntGauge,
     pub(crate) decoders_limit: IntGauge,
     verify_failures: IntCounterVec,
+    pub(crate) read_failures: IntCounter,
     evictions: IntCounterVec,
     evicted_bytes: IntCounterVec,
     evicted_idle: Histogram,
@@ -82,10 +83,12 @@ pub(crate) enum WriteDropped {
     BufferFull,
     /// A small blob found too many before it that wait to be written.
     QueueFull,
+    /// The disk did not take a batch of small blobs.
+    SmallLost,
 }
 
 impl WriteDropped {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Disk(DiskTrouble::NoSpace),
         Self::Disk(DiskTrouble::ReadOnly),
         Self::Disk(DiskTrouble::TooManyFiles),
@@ -93,6 +96,7 @@ impl WriteDropped {
         Self::Paused,
         Self::BufferFull,
         Self::QueueFull,
+        Self::SmallLost,
     ];
 
     fn as_str(self) -> &'static str {
@@ -101,6 +105,7 @@ impl WriteDropped {
             Self::Paused => "paused",
             Self::BufferFull => "small_buffer_full",
             Self::QueueFull => "small_queue_full",
+            Self::SmallLost => "small_lost",
         }
     }
 }
@@ -196,6 +201,10 @@ impl CacheMetrics {
                 "Blobs whose bytes were not what their name says, by where they came from. Should be 0.",
                 "where",
                 &["disk", "origin"],
+            )?,
+            read_failures: family.counter(
+                "weir_edge_cache_read_failures_total",
+                "Blobs in files that had been verified and could not be read. Should be 0.",
             )?,
             evictions: family.counters_of(
                 "weir_edge_evictions_total",
@@ -305,6 +314,11 @@ impl CacheMetrics {
 
     pub(crate) fn write_dropped(&self, why: WriteDropped) {
         self.writes_dropped.with_label_values(&[why.as_str()]).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn dropped_writes(&self, reason: &str) -> u64 {
+        self.writes_dropped.with_label_values(&[reason]).get()
     }
 
     pub(crate) fn scrubbed(&self, result: &'static str) {

@@ -120,8 +120,9 @@ impl Filler {
     async fn bring(&self, wanted: Wanted, announcer: &Announcer, begun: Instant) -> Result<(Form, Room), Stopped> {
         let room = self.store.reserve(wanted.size).await.map_err(|_| FillError::Abandoned)?;
         let stored = room.is_reserved();
+        let mut place = is_one_piece(wanted.size).then(|| self.store.place(wanted.size)).flatten();
         let mut file = None;
-        if !is_one_piece(wanted.size) {
+        if place.is_none() {
             let store = self.store.clone();
             let incoming = spawn_blocking(move || {
                 let incoming = store.incoming()?;
@@ -138,10 +139,11 @@ impl Filler {
                 self.upstream.metrics.first_piece_verified(begun.elapsed());
             }
             verified = piece.verified;
-            let Some((_, readable)) = &file else {
-                announcer.tell(Progress::InMemory { bytes: piece.bytes.clone(), stored });
+            if let Some(place) = place.take() {
+                announcer.tell(Progress::InMemory { bytes: place.put(piece.bytes.clone()), stored });
                 return Ok((Form::InMemory(piece.bytes), room));
-            };
+            }
+            let Some((_, readable)) = &file else { return Err(FillError::Abandoned.into()) };
             write(readable.clone(), piece).await?;
             if verified > 0 {
                 announcer.tell(Progress::Arriving { file: readable.clone(), verified, size: wanted.size, stored });

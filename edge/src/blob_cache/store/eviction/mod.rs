@@ -28,6 +28,10 @@ const LOW_WATERMARK_PERCENT: u64 = 90;
 /// be deleted.
 const MAX_AHEAD: usize = 256;
 
+/// Blobs that one eviction gives another turn, at the most: where all were used it would otherwise go through all of them
+/// before it finds one, and everybody waits for it.
+const MAX_TURNS_GIVEN: usize = 4096;
+
 /// The share of the limits that is probation's, in hundredths.
 const PROBATION_PERCENT: u64 = 10;
 
@@ -227,12 +231,15 @@ impl Policy {
         if !self.is_above(bytes, entries) {
             return evicted;
         }
-        let mut ahead = 0;
-        while self.is_above(low_bytes, low_entries) && (ahead < MAX_AHEAD || self.is_above(bytes, entries)) {
+        let (mut ahead, mut turns_left) = (0, MAX_TURNS_GIVEN);
+        while self.is_above(low_bytes, low_entries) {
             if !self.is_above(bytes, entries) {
+                if ahead == MAX_AHEAD || turns_left == 0 {
+                    break;
+                }
                 ahead += 1;
             }
-            let Some(gone) = self.evict() else { break };
+            let Some(gone) = self.evict(&mut turns_left) else { break };
             evicted.push(gone);
         }
         evicted
@@ -242,25 +249,25 @@ impl Policy {
         self.used() > bytes || self.slots.len() + self.reserved.entries > entries
     }
 
-    /// Forgets the blob whose turn it is. Those that were used stay for another turn.
-    fn evict(&mut self) -> Option<Evicted> {
+    /// Forgets the blob whose turn it is. Those that were used stay for another turn, as long as there are any to give.
+    fn evict(&mut self, turns_left: &mut usize) -> Option<Evicted> {
         loop {
-            if self.is_probation_s_turn() {
-                let digest = self.probation.first()?;
-                if self.slots.get(&digest)?.usage.uses > 0 {
-                    self.queue_again(&digest, |usage| Usage { uses: 0, established: true, ..usage });
-                    continue;
-                }
+            let is_on_probation = self.is_probation_s_turn();
+            let digest = self.queue(!is_on_probation).first()?;
+            let was_used = self.slots.get(&digest)?.usage.uses > 0;
+            if !was_used || *turns_left == 0 {
                 let gone = self.remove(&digest)?;
-                let most = self.slots.len().max(ghosts::AT_LEAST).min(self.limits.entries);
-                self.ghosts.remember(&digest, gone.size, Limits { bytes: self.limits.bytes, entries: most });
+                if is_on_probation {
+                    let most = self.slots.len().max(ghosts::AT_LEAST).min(self.limits.entries);
+                    self.ghosts.remember(&digest, gone.size, Limits { bytes: self.limits.bytes, entries: most });
+                }
                 return Some(gone);
             }
-            let digest = self.established.first()?;
-            if self.slots.get(&digest)?.usage.uses == 0 {
-                return self.remove(&digest);
-            }
-            self.queue_again(&digest, |usage| Usage { uses: usage.uses - 1, ..usage });
+            *turns_left -= 1;
+            self.queue_again(&digest, |usage| {
+                let uses = if is_on_probation { 0 } else { usage.uses - 1 };
+                Usage { uses, established: true, ..usage }
+            });
         }
     }
 
@@ -405,6 +412,25 @@ mod tests {
         }
         let gone = |policy: &mut Policy| policy.reserve(60).into_iter().map(|gone| gone.digest).collect::<Vec<_>>();
         assert_eq!(gone(&mut after), gone(&mut before));
+    }
+
+    #[test]
+    fn an_eviction_looks_at_a_bounded_number_of_blobs_however_much_they_were_used() {
+        let now = Clock::begin().now();
+        let usage = Usage { last: now, uses: MAX_USES, established: true };
+        let mut policy = of(100_000, 100_000);
+        let wide = |n: u64| BlobDigest::of(&n.to_le_bytes());
+        for n in 0..100_000 {
+            policy.restore(wide(n), 1, usage, n + 1);
+        }
+        let before = policy.next_turn;
+        let gone = policy.reserve(1).into_iter().map(|gone| gone.digest);
+        assert_eq!(
+            gone.collect::<Vec<_>>(),
+            [wide(MAX_TURNS_GIVEN as u64)],
+            "the one that is needed, the next in turn"
+        );
+        assert_eq!(policy.next_turn - before, MAX_TURNS_GIVEN as u64);
     }
 
     #[derive(Debug, Clone)]

@@ -1,0 +1,107 @@
+//! Takes up blobs that were fetched: room for them, their bytes, their names; and what the disk says to that.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use tempfile::NamedTempFile;
+use weir_shared::digest::BlobDigest;
+
+use super::memory::Place;
+use super::small::Small;
+use super::{DiskTrouble, Room, Store};
+use crate::metrics::WriteDropped;
+
+/// What is the matter while the disk takes blobs, but small ones only in files of their own.
+const SMALL_BROKEN: &str = "a write of small blobs failed; until the next start they are kept in files like the others";
+
+impl Store {
+    /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
+    /// larger than the whole store gets none, and so does every blob while the disk takes no writes: it is served and
+    /// not kept.
+    ///
+    /// # Errors
+    /// The process ends.
+    pub(in crate::blob_cache) async fn reserve(self: &Arc<Self>, size: u64) -> io::Result<Room> {
+        Room::reserve(self.clone(), size).await
+    }
+
+    /// A place in memory for a blob that is being fetched; `None` while readers have too much of the memory: it goes
+    /// through a file then.
+    pub(in crate::blob_cache) fn place(&self, size: u64) -> Option<Place> {
+        self.memory.place(size)
+    }
+
+    /// A file for a blob that is being fetched; removed when it is dropped. Blocks.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub(in crate::blob_cache) fn incoming(&self) -> io::Result<NamedTempFile> {
+        self.directory.incoming()
+    }
+
+    /// Gives a fetched blob, whose bytes are what `digest` says, its name, when there is room for it. A disk that fails
+    /// now takes nothing from those who read it. Blocks.
+    pub(in crate::blob_cache) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) {
+        self.kept(&digest, room.is_reserved().then(|| self.keep_file(digest, file, room)));
+    }
+
+    /// As [`Store::keep`], of a blob that is in memory: a small one is kept with its like. Blocks.
+    pub(in crate::blob_cache) fn keep_bytes(&self, digest: BlobDigest, bytes: &Bytes, room: Room) {
+        let small = self.small.as_ref().filter(|_| Small::takes(bytes.len() as u64));
+        if small.is_some_and(|small| small.put(digest, bytes.clone())) {
+            return;
+        }
+        let kept = room.is_reserved().then(|| {
+            let file = self.incoming()?;
+            file.as_file().write_all_at(bytes, 0)?;
+            self.keep_file(digest, file, room)
+        });
+        self.kept(&digest, kept);
+    }
+
+    /// What became of a blob that was to be kept; `None`: there was no room for it.
+    fn kept(&self, digest: &BlobDigest, outcome: Option<io::Result<()>>) {
+        match outcome {
+            Some(Ok(())) => self.disk_says(None),
+            Some(Err(error)) => {
+                self.write_failed(digest, &error);
+            }
+            None if self.pause.is_on(self.clock.now()) => self.metrics.write_dropped(WriteDropped::Paused),
+            // It is larger than the whole store.
+            None => {}
+        }
+    }
+
+    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<()> {
+        file.as_file().sync_all()?;
+        let _naming = self.naming();
+        let blob = self.directory.keep(&digest, file)?;
+        let mut books = self.books();
+        room.release_in(&mut books.policy);
+        books.insert(digest, blob.length(), true, self.clock.now());
+        Ok(())
+    }
+
+    /// A blob could not be kept: what is the matter with the disk.
+    pub(in crate::blob_cache) fn write_failed(&self, digest: &BlobDigest, error: &io::Error) -> DiskTrouble {
+        let trouble = DiskTrouble::from(error);
+        self.pause.after(trouble, self.clock.now());
+        self.disk_says(Some(error.to_string()));
+        self.metrics.write_dropped(WriteDropped::Disk(trouble));
+        tracing::warn!(blob = %digest, %error, "a blob cannot be kept: the disk of the cache does not take it");
+        trouble
+    }
+
+    fn disk_says(&self, failure: Option<String>) {
+        *self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// Why the disk did not take the last blob; `None` when it did.
+    pub(in crate::blob_cache) fn disk_failure(&self) -> Option<String> {
+        let failure = self.disk_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_small_broken = self.small.as_ref().is_some_and(Small::is_broken);
+        failure.or_else(|| is_small_broken.then(|| SMALL_BROKEN.to_owned()))
+    }
+}
