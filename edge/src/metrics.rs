@@ -154,10 +154,28 @@ pub(crate) enum WriteDropped {
     Disk(DiskTrouble),
     /// The disk was full or read-only a moment ago.
     Paused,
+    /// It is larger than the whole cache.
+    TooLarge,
+    /// Other blobs on their way have all the room that there is for them.
+    NoRoom,
     /// A small blob found the buffer full that goes to disk next.
     BufferFull,
     /// A small blob found too many before it that wait to be written.
     QueueFull,
+}
+
+impl WriteDropped {
+    /// The value of a metric's label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            WriteDropped::Disk(trouble) => trouble.as_str(),
+            WriteDropped::Paused => "paused",
+            WriteDropped::TooLarge => "too_large",
+            WriteDropped::NoRoom => "no_room",
+            WriteDropped::BufferFull => "small_buffer_full",
+            WriteDropped::QueueFull => "small_queue_full",
+        }
+    }
 }
 
 /// All families of an edge.
@@ -554,13 +572,7 @@ impl CacheMetrics {
     }
 
     pub(crate) fn write_dropped(&self, why: WriteDropped) {
-        let reason = match why {
-            WriteDropped::Disk(trouble) => trouble.as_str(),
-            WriteDropped::Paused => "paused",
-            WriteDropped::BufferFull => "small_buffer_full",
-            WriteDropped::QueueFull => "small_queue_full",
-        };
-        self.writes_dropped.with_label_values(&[reason]).inc();
+        self.writes_dropped.with_label_values(&[why.as_str()]).inc();
     }
 
     pub(crate) fn scrubbed(&self, result: &'static str) {

@@ -126,7 +126,8 @@ impl BlobCache {
         };
         let running = Running::new(bounds, clock, cache.clone(), drain);
         cache.fills_limit.set(i64::try_from(config.fills).unwrap_or(i64::MAX));
-        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle: config.fill_idle };
+        let (idle, patience) = (config.fill_idle, config.fill_wait);
+        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle, patience };
         let upstream = Arc::new(upstream);
         let past_disk = PastDisk::new(upstream.clone(), config.past_disk, config.fill_wait);
         let permits = Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS));
@@ -152,8 +153,7 @@ impl BlobCache {
             return Ok(Obtained::held(blob));
         }
         let filler = inner.filler.clone();
-        let mut seat =
-            inner.running.join(&wanted.digest, |announcer| async move { filler.fill(wanted, announcer).await })?;
+        let mut seat = inner.running.join(wanted, |announcer| async move { filler.fill(wanted, announcer).await })?;
         // What is whole when it is asked for waits only to be named: that is a hit like any other.
         let is_hit = seat.watcher.now().is_whole();
         let progress = tokio::time::timeout(inner.wait, seat.watcher.answered(first)).await;
@@ -163,17 +163,17 @@ impl BlobCache {
         let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
             Progress::Held(blob) => return Ok(Obtained::held(blob)),
             Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(stored)),
-            Progress::Arriving { file, stored, .. } => {
+            Progress::Arriving { file, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
-                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(stored))
+                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(true))
             }
-            Progress::PastDisk(why) => {
+            Progress::PastDisk { why, .. } => {
                 drop(seat);
                 let through = Box::new(inner.past_disk.serve(wanted, first, why).await?);
                 let source = Source::Origin { stored: false, collapsed: false };
                 (Content::Passing(Passing { wanted, through, past_disk: inner.past_disk.clone() }), source)
             }
-            Progress::Failed(error) => return Err(error),
+            Progress::Failed { error, .. } => return Err(error),
             Progress::Queued | Progress::Asked => return Err(FillError::Abandoned),
         };
         Ok(Obtained { content, source })

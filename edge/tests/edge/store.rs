@@ -181,6 +181,7 @@ async fn the_number_of_files_is_bounded() {
     let site = Site::with(|config| config.cache.blobs = 3).await;
     let tarballs = publish(&site, 8, 300_000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert!(site.blob_files().len() <= 3);
     assert_eq!(site.metric("weir_edge_cache_limit_entries", &[]), 3.0);
     assert_eq!(site.metric("weir_edge_cache_entries", &[]), site.blob_files().len() as f64);
@@ -191,6 +192,7 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
     let site = Site::with(|config| config.cache.scrub = Duration::from_secs(1)).await;
     let tarballs = publish(&site, 3, 400_000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     flip(&site.blob_files()[0]);
     site.until("it is dropped", async || site.metric("weir_edge_scrub_blobs_total", &[("result", "dropped")]) == 1.0)
         .await;
@@ -199,6 +201,7 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
     site.until("a round ends", async || site.metric("weir_edge_scrub_round_timestamp_seconds", &[]) > 1e9).await;
     assert!(site.metric("weir_edge_scrub_bytes_total", &[]) > 400_000.0);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert_eq!(site.blob_files().len(), 3);
 }
 

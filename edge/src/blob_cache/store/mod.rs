@@ -1,8 +1,8 @@
 //! What the cache holds: verified blobs in memory and in a directory, within a budget.
 //!
-//! The store knows nothing of origins, and who fetches knows nothing of files and budgets. They meet in three steps: a
-//! [`Room`] is reserved before a blob is fetched, its bytes go to [`Store::incoming`], and [`Store::keep`] gives them
-//! their name.
+//! The store knows nothing of origins, and who fetches knows nothing of files and budgets. They meet in four steps: a
+//! [`Room`] is claimed before a blob is fetched, and made when it begins to come; its bytes go to [`Store::incoming`], and
+//! [`Store::keep`] gives them their name.
 //!
 //! Which blobs are kept is decided by `eviction`, in memory; the `index` carries that over to the next process, and
 //! `upkeep` compares it with what is really there.
@@ -170,7 +170,7 @@ impl Store {
             small,
             index: Mutex::new(index),
             index_was: found,
-            rooms: Rooms::of(limits.bytes),
+            rooms: Rooms::default(),
             pause: WritePause::none(now),
             disk_failure: Mutex::default(),
             clock,
@@ -252,14 +252,23 @@ impl Store {
         (bytes.len() as u64 == size).then_some(Blob::Memory(bytes))
     }
 
-    /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
-    /// larger than the whole store gets none, and so does every blob while the disk takes no writes: it is served and
-    /// not kept.
+    /// Whether a blob of this size is kept among the small ones, which need no room.
+    pub(super) fn is_small(&self, size: u64) -> bool {
+        self.small.is_some() && Small::takes(size)
+    }
+
+    /// Claims room for a blob that is to be kept in a file, if need be after a short wait.
     ///
     /// # Errors
-    /// The process ends.
-    pub(super) async fn reserve(self: &Arc<Self>, size: u64) -> io::Result<Room> {
-        Room::reserve(self.clone(), size).await
+    /// Why it is not to be kept: it is larger than the whole store, the disk takes no writes just now, or others have all
+    /// the room there is for blobs on their way.
+    pub(super) async fn claim(self: &Arc<Self>, size: u64) -> Result<Room, WriteDropped> {
+        Room::claim(self, size).await
+    }
+
+    /// Whether a blob that is fetched into memory is to be kept.
+    pub(super) fn keeps(&self, size: u64) -> bool {
+        self.is_small(size) || !self.pause.is_on(self.clock.now()) && self.books().policy.fits(size)
     }
 
     /// A file for a blob that is being fetched; removed when it is dropped. Blocks.
@@ -270,40 +279,39 @@ impl Store {
         self.directory.incoming()
     }
 
-    /// Gives a fetched blob, whose bytes are what `digest` says, its name, when there is room for it. A disk that fails
-    /// now takes nothing from those who read it. Blocks.
+    /// Gives a fetched blob, whose bytes are what `digest` says, its name. A disk that fails now takes nothing from those
+    /// who read it. Blocks.
     pub(super) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) {
-        self.kept(&digest, room.is_reserved().then(|| self.keep_file(digest, file, room)));
+        self.kept(&digest, self.keep_file(digest, file, room));
     }
 
-    /// As [`Store::keep`], of a blob that is in memory: a small one is kept with its like. Blocks.
+    /// As [`Store::keep`], of a blob that is in memory. Blocks.
     pub(super) fn keep_bytes(&self, digest: BlobDigest, bytes: &Bytes, room: Room) {
-        let small = self.small.as_ref().filter(|_| Small::takes(bytes.len() as u64));
-        if small.is_some_and(|small| small.put(digest, bytes.clone())) {
-            return;
-        }
-        let kept = room.is_reserved().then(|| {
-            let file = self.incoming()?;
+        let kept = self.incoming().and_then(|file| {
             file.as_file().write_all_at(bytes, 0)?;
             self.keep_file(digest, file, room)
         });
         self.kept(&digest, kept);
     }
 
-    /// What became of a blob that was to be kept; `None`: there was no room for it.
-    fn kept(&self, digest: &BlobDigest, outcome: Option<io::Result<()>>) {
-        match outcome {
-            Some(Ok(())) => self.disk_says(None),
-            Some(Err(error)) => {
-                self.write_failed(digest, &error);
-            }
-            None if self.pause.is_on(self.clock.now()) => self.metrics.write_dropped(WriteDropped::Paused),
-            // It is larger than the whole store.
-            None => {}
+    /// As [`Store::keep`], of a small blob. Blocks.
+    pub(super) fn keep_small(&self, digest: BlobDigest, bytes: Bytes) {
+        if let Some(small) = &self.small {
+            small.put(digest, bytes);
         }
     }
 
-    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<()> {
+    /// What became of a blob that was to be kept.
+    fn kept(&self, digest: &BlobDigest, outcome: io::Result<()>) {
+        match outcome {
+            Ok(()) => self.disk_says(None),
+            Err(error) => {
+                self.write_failed(digest, &error);
+            }
+        }
+    }
+
+    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, mut room: Room) -> io::Result<()> {
         file.as_file().sync_all()?;
         let _naming = self.naming();
         let blob = self.directory.keep(&digest, file)?;
