@@ -84,16 +84,19 @@ async fn the_bound_holds_for_blobs_on_their_way_and_a_large_one_keeps_no_small_o
     }
     let gate = Arc::new(Semaphore::new(0));
     site.origin.faults([Fault::Hold(gate.clone())]);
-    let get = async |number| {
-        let mut client = site.client("h2").await;
+    let mut client = site.client("h2").await;
+    for number in 0..3 {
         client.head(&path(number), &[ZSTD]).await;
+    }
+    let get = |number| {
+        let mut client = client.clone();
         tokio::spawn(async move { client.get(&path(number), &[ZSTD]).await })
     };
-    let first = get(0).await;
+    let first = get(0);
     site.until("the first is on its way", async || site.origin.asked("blob").len() == 1).await;
-    let second = get(1).await;
+    let second = get(1);
     site.until("two wait", async || site.metric("weir_edge_fill_waiters", &[]) == 2.0).await;
-    let small = get(2).await.await.unwrap();
+    let small = get(2).await.unwrap();
     assert_eq!((small.bytes(), small.header("cache-status").contains("stored")), (&tarballs[2].zstd, true));
     assert!(!second.is_finished(), "it waits for room");
     // There is none for a while: it is served all the same.
@@ -107,7 +110,7 @@ async fn the_bound_holds_for_blobs_on_their_way_and_a_large_one_keeps_no_small_o
     site.settled().await;
     assert_eq!(site.blob_files().len(), 2);
     assert_eq!(bytes_on_disk(&site) as f64, site.metric("weir_edge_cache_bytes", &[]));
-    assert!(get(1).await.await.unwrap().header("cache-status").contains("stored"), "now there is room");
+    assert!(get(1).await.unwrap().header("cache-status").contains("stored"), "now there is room");
     site.settled().await;
     assert!(bytes_on_disk(&site) <= 10 << 20);
 }

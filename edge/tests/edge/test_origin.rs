@@ -357,7 +357,7 @@ impl Handler for Api {
                 match (bytes, fault) {
                     (None, _) | (_, Some(Fault::Missing)) => Problem::no_such_path().into_response(),
                     (_, Some(Fault::Refuse(seconds))) => overloaded(seconds),
-                    (Some(bytes), fault) => blob(&bytes, header(header::RANGE), fault),
+                    (Some(bytes), fault) => blob(&bytes, header(header::RANGE).as_deref(), fault),
                 }
             }
             Route::Events => {
@@ -478,9 +478,9 @@ fn piece_list(blob: Option<&Bytes>, lists: Lists) -> Response<Body> {
     }
 }
 
-fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<Body> {
+fn blob(bytes: &Bytes, range: Option<&str>, fault: Option<Fault>) -> Response<Body> {
     let length = bytes.len();
-    let range = range.as_deref().map(|range| range["bytes=".len()..].split_once('-').unwrap());
+    let range = range.map(|range| range["bytes=".len()..].split_once('-').unwrap());
     let mut offset = range.map_or(0, |(first, _)| first.parse().unwrap());
     let mut end = range.and_then(|(_, last)| last.parse::<usize>().ok()).map_or(length, |last| last + 1);
     match fault {
