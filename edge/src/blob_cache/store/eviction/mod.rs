@@ -463,7 +463,7 @@ mod tests {
                 let failed: u32 = under_way.pop_front().unwrap();
                 policy.release(30);
                 policy.unclaim(30);
-                if failed % 3 > 0 {
+                if !failed.is_multiple_of(3) {
                     policy.insert(BlobDigest::of(&failed.to_le_bytes()), 30, true, now);
                 }
             }
