@@ -5,13 +5,14 @@
 //! because of the disk it then goes on past it.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::fill::{Progress, Wanted, Watcher};
 use super::past_disk::{PastDisk, Through};
@@ -107,8 +108,13 @@ fn readable(part: &Range<u64>, verified: u64, chunk: u64) -> Range<u64> {
 }
 
 async fn read(file: Arc<File>, part: Range<u64>) -> io::Result<Bytes> {
+    let mut bytes = vec![0; usize::try_from(part.end - part.start).expect("a chunk fits in memory")];
+    // What was written just now is in the page cache: to ask a thread for it would cost more than to copy it here.
+    let cached = preadv2(&file, &mut [IoSliceMut::new(&mut bytes)], part.start, ReadWriteFlags::NOWAIT);
+    if cached == Ok(bytes.len()) {
+        return Ok(bytes.into());
+    }
     let read = tokio::task::spawn_blocking(move || {
-        let mut bytes = vec![0; usize::try_from(part.end - part.start).expect("a chunk fits in memory")];
         file.read_exact_at(&mut bytes, part.start)?;
         Ok(bytes.into())
     });
