@@ -14,6 +14,7 @@ use super::followed::Passing;
 use super::past_disk::PastDisk;
 use super::reader::{self, Chunks};
 use super::store::{Blob, DiskTrouble, Store};
+use crate::metrics::WriteDropped;
 
 /// A blob that is held in a file.
 pub(crate) struct Held {
@@ -53,7 +54,8 @@ impl Reading {
             && let Some((store, past_disk)) = self.aside.take()
         {
             store.cannot_read(&self.wanted.digest, error);
-            let through = past_disk.serve(self.wanted, self.part.start, DiskTrouble::from(error)).await;
+            let why = WriteDropped::Disk(DiskTrouble::from(error));
+            let through = past_disk.serve(self.wanted, self.part.start, why).await;
             let through = Box::new(through.map_err(io::Error::other)?);
             let passing = Passing { wanted: self.wanted, through, past_disk };
             self.chunks = Box::pin(passing.chunks(self.part.clone(), self.chunk));

@@ -131,7 +131,8 @@ impl BlobCache {
         };
         let running = Running::new(bounds, clock, cache.clone(), drain);
         cache.fills_limit.set(i64::try_from(config.fills).unwrap_or(i64::MAX));
-        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle: config.fill_idle };
+        let (idle, patience) = (config.fill_idle, config.fill_wait);
+        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle, patience };
         let upstream = Arc::new(upstream);
         let past_disk = PastDisk::new(upstream.clone(), config.past_disk, config.fill_wait);
         let permits = Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS));
@@ -163,8 +164,7 @@ impl BlobCache {
             return Ok(self.held(wanted, blob, tier));
         }
         let filler = inner.filler.clone();
-        let mut seat =
-            inner.running.join(&wanted.digest, |announcer| async move { filler.fill(wanted, announcer).await })?;
+        let mut seat = inner.running.join(wanted, |announcer| async move { filler.fill(wanted, announcer).await })?;
         // What is whole when it is asked for waits only to be named: that is a hit like any other.
         let is_hit = seat.watcher.now().is_whole();
         let progress = seat.watcher.answered(first).await;
@@ -172,17 +172,17 @@ impl BlobCache {
         let (content, source) = match progress {
             Progress::Held(blob, tier) => return Ok(self.held(wanted, blob, tier)),
             Progress::InMemory { bytes, stored } => (Content::Memory(bytes), from(Source::Memory, stored)),
-            Progress::Arriving { file, stored, .. } => {
+            Progress::Arriving { file, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
-                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(Source::Disk, stored))
+                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(Source::Disk, true))
             }
-            Progress::PastDisk(why) => {
+            Progress::PastDisk { why, .. } => {
                 drop(seat);
                 let through = Box::new(inner.past_disk.serve(wanted, first, why).await?);
                 let source = Source::Origin { stored: false, collapsed: false };
                 (Content::Passing(Passing { wanted, through, past_disk: inner.past_disk.clone() }), source)
             }
-            Progress::Failed(error) => return Err(error),
+            Progress::Failed { error, .. } => return Err(error),
             Progress::Queued | Progress::Asked => return Err(FillError::Abandoned),
         };
         Ok(Obtained { content, source })
@@ -197,7 +197,7 @@ impl BlobCache {
         let filler = inner.filler.clone();
         let fill = |announcer| async move { filler.fill(wanted, announcer).await };
         // When it cannot be had now, whoever asks for it tries again, and is told why.
-        if let Ok(mut seat) = inner.running.join(&wanted.digest, fill) {
+        if let Ok(mut seat) = inner.running.join(wanted, fill) {
             seat.watcher.ended().await;
         }
     }

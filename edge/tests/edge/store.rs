@@ -237,6 +237,7 @@ async fn the_number_of_files_is_bounded() {
     let site = Site::with(|config| config.cache.blobs = 3).await;
     let tarballs = publish(&site, 8, 300_000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert!(site.blob_files().len() <= 3);
     assert_eq!(site.metric("weir_edge_cache_limit_entries", &[]), 3.0);
     assert_eq!(site.metric("weir_edge_cache_entries", &[]), site.blob_files().len() as f64);

@@ -17,14 +17,23 @@ use crate::metrics::WriteDropped;
 const SMALL_BROKEN: &str = "a write of small blobs failed; until the next start they are kept in files like the others";
 
 impl Store {
-    /// Sets room aside for a blob that is about to be fetched, in turn, evicting what has to go for it. A blob that is
-    /// larger than the whole store gets none, and so does every blob while the disk takes no writes: it is served and
-    /// not kept.
+    /// Whether a blob of this size is kept among the small ones, which need no room.
+    pub(in crate::blob_cache) fn is_small(&self, size: u64) -> bool {
+        Small::takes(size) && self.small.as_ref().is_some_and(|small| !small.is_broken())
+    }
+
+    /// Claims room for a blob that is to be kept in a file, if need be after a short wait.
     ///
     /// # Errors
-    /// The process ends.
-    pub(in crate::blob_cache) async fn reserve(self: &Arc<Self>, size: u64) -> io::Result<Room> {
-        Room::reserve(self.clone(), size).await
+    /// Why it is not to be kept: it is larger than the whole store, the disk takes no writes just now, or others have all
+    /// the room there is for blobs on their way.
+    pub(in crate::blob_cache) async fn claim(self: &Arc<Self>, size: u64) -> Result<Room, WriteDropped> {
+        Room::claim(self, size).await
+    }
+
+    /// Whether a blob that is fetched into memory is to be kept.
+    pub(in crate::blob_cache) fn keeps(&self, size: u64) -> bool {
+        self.is_small(size) || !self.pause.is_on(self.clock.now()) && self.books().policy.fits(size)
     }
 
     /// A place in memory for a blob that is being fetched; `None` while readers have too much of the memory: it goes
@@ -41,40 +50,37 @@ impl Store {
         self.directory.incoming()
     }
 
-    /// Gives a fetched blob, whose bytes are what `digest` says, its name, when there is room for it. A disk that fails
-    /// now takes nothing from those who read it. Blocks.
+    /// Gives a fetched blob, whose bytes are what `digest` says, its name. A disk that fails now takes nothing from those
+    /// who read it. Blocks.
     pub(in crate::blob_cache) fn keep(&self, digest: BlobDigest, file: NamedTempFile, room: Room) {
-        self.kept(&digest, room.is_reserved().then(|| self.keep_file(digest, file, room)));
+        self.kept(&digest, self.keep_file(digest, file, room));
     }
 
-    /// As [`Store::keep`], of a blob that is in memory: a small one is kept with its like. Blocks.
+    /// As [`Store::keep`], of a blob that is in memory. Blocks.
     pub(in crate::blob_cache) fn keep_bytes(&self, digest: BlobDigest, bytes: &Bytes, room: Room) {
-        let small = self.small.as_ref().filter(|_| Small::takes(bytes.len() as u64));
-        if small.is_some_and(|small| small.put(digest, bytes.clone())) {
-            return;
-        }
-        let kept = room.is_reserved().then(|| {
-            let file = self.incoming()?;
+        let kept = self.incoming().and_then(|file| {
             file.as_file().write_all_at(bytes, 0)?;
             self.keep_file(digest, file, room)
         });
         self.kept(&digest, kept);
     }
 
-    /// What became of a blob that was to be kept; `None`: there was no room for it.
-    fn kept(&self, digest: &BlobDigest, outcome: Option<io::Result<()>>) {
+    /// As [`Store::keep`], of a small blob; `false` when it has to be kept in a file. Blocks.
+    pub(in crate::blob_cache) fn keep_small(&self, digest: BlobDigest, bytes: Bytes) -> bool {
+        self.small.as_ref().is_some_and(|small| small.put(digest, bytes))
+    }
+
+    /// What became of a blob that was to be kept.
+    fn kept(&self, digest: &BlobDigest, outcome: io::Result<()>) {
         match outcome {
-            Some(Ok(())) => self.disk_says(None),
-            Some(Err(error)) => {
+            Ok(()) => self.disk_says(None),
+            Err(error) => {
                 self.write_failed(digest, &error);
             }
-            None if self.pause.is_on(self.clock.now()) => self.metrics.write_dropped(WriteDropped::Paused),
-            // It is larger than the whole store.
-            None => {}
         }
     }
 
-    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, room: Room) -> io::Result<()> {
+    fn keep_file(&self, digest: BlobDigest, file: NamedTempFile, mut room: Room) -> io::Result<()> {
         file.as_file().sync_all()?;
         let _naming = self.naming();
         let blob = self.directory.keep(&digest, file)?;

@@ -1,8 +1,8 @@
 //! What the cache holds: verified blobs in memory and in a directory, within a budget.
 //!
-//! The store knows nothing of origins, and who fetches knows nothing of files and budgets. They meet in three steps: a
-//! [`Room`] is reserved before a blob is fetched, its bytes go to [`Store::incoming`], and [`Store::keep`] gives them
-//! their name.
+//! The store knows nothing of origins, and who fetches knows nothing of files and budgets. They meet in four steps: a
+//! [`Room`] is claimed before a blob is fetched, and made when it begins to come; its bytes go to [`Store::incoming`], and
+//! [`Store::keep`] gives them their name.
 //!
 //! Which blobs are kept is decided by `eviction`, in memory; the `index` carries that over to the next process, and
 //! `upkeep` compares it with what is really there.
@@ -164,7 +164,7 @@ impl Store {
             small,
             index: Mutex::new(index),
             index_was: found,
-            rooms: Rooms::of(limits.bytes),
+            rooms: Rooms::default(),
             verifications: Arc::new(Semaphore::new(most_verifications)),
             most_verifications,
             pause: WritePause::none(now),
