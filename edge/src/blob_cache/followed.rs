@@ -1,20 +1,23 @@
 //! Reads a blob while it comes: up to where it is verified, then as more of it is.
 //!
 //! Every reader goes at its own pace and holds one chunk of memory: the bytes are in the fill's file, which stays open
-//! for as long as somebody reads. When the disk fails a reader goes on past it, from where it is.
+//! for as long as somebody reads. When the fill ends badly a reader still gets what was verified of it; when that is
+//! because of the disk it then goes on past it.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::fill::{Progress, Wanted, Watcher};
 use super::past_disk::{PastDisk, Through};
 use super::store::DiskTrouble;
+use crate::metrics::WriteDropped;
 
 /// A blob that is on its way into a file.
 pub(crate) struct Followed {
@@ -76,18 +79,21 @@ impl Reading {
     /// The next bytes: at least one.
     async fn next(&mut self) -> io::Result<Bytes> {
         if let From::File(file, watcher) = &mut self.from {
-            let trouble = match watcher.answered(self.part.start).await {
-                Progress::Failed(error) => return Err(io::Error::other(error)),
-                Progress::PastDisk(trouble) => trouble,
-                progress => match read(file.clone(), readable(&self.part, &progress, self.chunk)).await {
+            let progress = watcher.answered(self.part.start).await;
+            let there = readable(&self.part, progress.verified(), self.chunk);
+            let why = match progress {
+                _ if !there.is_empty() => match read(file.clone(), there).await {
                     Ok(bytes) => return Ok(bytes),
                     Err(error) => {
                         tracing::warn!(blob = %self.wanted.digest, %error, "a blob on its way cannot be read back");
-                        DiskTrouble::from(&error)
+                        WriteDropped::Disk(DiskTrouble::from(&error))
                     }
                 },
+                Progress::PastDisk { why, .. } => why,
+                Progress::Failed { error, .. } => return Err(io::Error::other(error)),
+                _ => return Err(io::ErrorKind::UnexpectedEof.into()),
             };
-            let through = self.past_disk.serve(self.wanted, self.part.start, trouble).await;
+            let through = self.past_disk.serve(self.wanted, self.part.start, why).await;
             self.from = From::Origin(Box::new(through.map_err(io::Error::other)?));
         }
         let From::Origin(through) = &mut self.from else { return Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -96,18 +102,19 @@ impl Reading {
     }
 }
 
-/// What may be read now of a part whose first byte is there.
-fn readable(part: &Range<u64>, progress: &Progress, chunk: u64) -> Range<u64> {
-    let verified = match progress {
-        Progress::Arriving { verified, .. } => *verified,
-        _ => part.end,
-    };
+/// What may be read now of a part.
+fn readable(part: &Range<u64>, verified: u64, chunk: u64) -> Range<u64> {
     part.start..part.end.min(verified).min(part.start.saturating_add(chunk))
 }
 
 async fn read(file: Arc<File>, part: Range<u64>) -> io::Result<Bytes> {
+    let mut bytes = vec![0; usize::try_from(part.end - part.start).expect("a chunk fits in memory")];
+    // What was written just now is in the page cache: to ask a thread for it would cost more than to copy it here.
+    let cached = preadv2(&file, &mut [IoSliceMut::new(&mut bytes)], part.start, ReadWriteFlags::NOWAIT);
+    if cached == Ok(bytes.len()) {
+        return Ok(bytes.into());
+    }
     let read = tokio::task::spawn_blocking(move || {
-        let mut bytes = vec![0; usize::try_from(part.end - part.start).expect("a chunk fits in memory")];
         file.read_exact_at(&mut bytes, part.start)?;
         Ok(bytes.into())
     });
@@ -127,12 +134,11 @@ mod tests {
         ) {
             let part = start..start + length;
             let verified = start + ahead;
-            let file = Arc::new(tempfile::tempfile().unwrap());
-            let progress = Progress::Arriving { file, verified, size: part.end.max(verified), stored: true };
-            let now = readable(&part, &progress, chunk);
+            let now = readable(&part, verified, chunk);
             prop_assert!(now.start == start && now.end > start);
             prop_assert!(now.end <= verified && now.end <= part.end && now.end - start <= chunk);
             prop_assert!(now.end == verified || now.end == part.end || now.end - start == chunk, "and no less");
+            prop_assert!(readable(&part, start, chunk).is_empty() && readable(&part, start / 2, chunk).is_empty());
         }
     }
 }

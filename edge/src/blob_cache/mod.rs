@@ -2,11 +2,13 @@
 //!
 //! A blob is handed out as bytes in memory or as an open file, verified since this process began; one that is not there
 //! is fetched by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it is fetched is the
-//! [`fill`]'s, how it is read meanwhile is [`followed`]'s; [`past_disk`] serves what the disk cannot take.
+//! [`fill`]'s, how it is read meanwhile is [`followed`]'s and afterwards [`held`]'s; [`past_disk`] serves what the disk
+//! cannot take, or cannot give back.
 
 mod decoders;
 mod fill;
 mod followed;
+mod held;
 mod past_disk;
 mod reader;
 mod store;
@@ -16,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
@@ -25,6 +28,7 @@ use weir_shared::process::shutdown::Drain;
 use self::decoders::Decoders;
 use self::fill::{Bounds, Filler, Progress, Running, Upstream};
 use self::followed::{Followed, Passing};
+use self::held::Held;
 use self::past_disk::PastDisk;
 use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
 use self::store::Store;
@@ -59,7 +63,7 @@ struct Inner {
     running: Running,
     past_disk: Arc<PastDisk>,
     decoders: Decoders,
-    /// How long a request waits for its first byte.
+    /// How long a request waits for its first byte, wherever that comes from.
     wait: Duration,
 }
 
@@ -72,7 +76,8 @@ pub(crate) struct Obtained {
 
 /// The bytes of a blob, as far as they are there: at least the first that was asked for.
 enum Content {
-    Held(Blob),
+    Memory(Bytes),
+    Held(Held),
     Followed(Followed),
     Passing(Passing),
 }
@@ -126,7 +131,8 @@ impl BlobCache {
         };
         let running = Running::new(bounds, clock, cache.clone(), drain);
         cache.fills_limit.set(i64::try_from(config.fills).unwrap_or(i64::MAX));
-        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle: config.fill_idle };
+        let (idle, patience) = (config.fill_idle, config.fill_wait);
+        let upstream = Upstream { origins, metrics: cache, origin_metrics: origin, clock, idle, patience };
         let upstream = Arc::new(upstream);
         let past_disk = PastDisk::new(upstream.clone(), config.past_disk, config.fill_wait);
         let permits = Semaphore::new(config.fills.min(Semaphore::MAX_PERMITS));
@@ -138,7 +144,7 @@ impl BlobCache {
 
     /// A blob that lies in memory: without I/O, without waiting.
     pub(crate) fn at_hand(&self, digest: &BlobDigest, size: u64) -> Option<Obtained> {
-        self.inner.store.at_hand(digest, size).map(|bytes| Obtained::held(Blob::Memory(bytes), Tier::Memory))
+        self.inner.store.at_hand(digest, size).map(Obtained::in_memory)
     }
 
     /// A blob from the byte `first` on: verified since this process began, or, with `verify_again`, since this was
@@ -147,31 +153,36 @@ impl BlobCache {
     /// # Errors
     /// It is not there and cannot be fetched, or not soon enough.
     pub(crate) async fn get(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
+        // Over all of it: a disk may be silent, too.
+        let obtained = tokio::time::timeout(self.inner.wait, self.obtain(wanted, first, verify_again)).await;
+        obtained.unwrap_or(Err(FillError::TooSlow))
+    }
+
+    async fn obtain(&self, wanted: Wanted, first: u64, verify_again: bool) -> Result<Obtained, FillError> {
         let inner = &self.inner;
         if !verify_again && let Some((blob, tier)) = inner.store.verified(wanted.digest, wanted.size).await {
-            return Ok(Obtained::held(blob, tier));
+            return Ok(self.held(wanted, blob, tier));
         }
         let filler = inner.filler.clone();
-        let mut seat =
-            inner.running.join(&wanted.digest, |announcer| async move { filler.fill(wanted, announcer).await })?;
+        let mut seat = inner.running.join(wanted, |announcer| async move { filler.fill(wanted, announcer).await })?;
         // What is whole when it is asked for waits only to be named: that is a hit like any other.
         let is_hit = seat.watcher.now().is_whole();
-        let progress = tokio::time::timeout(inner.wait, seat.watcher.answered(first)).await;
+        let progress = seat.watcher.answered(first).await;
         let from = |held, stored| if is_hit { held } else { Source::Origin { stored, collapsed: seat.collapsed } };
-        let (content, source) = match progress.map_err(|_| FillError::TooSlow)? {
-            Progress::Held(blob, tier) => return Ok(Obtained::held(blob, tier)),
-            Progress::InMemory { bytes, stored } => (Content::Held(Blob::Memory(bytes)), from(Source::Memory, stored)),
-            Progress::Arriving { file, stored, .. } => {
+        let (content, source) = match progress {
+            Progress::Held(blob, tier) => return Ok(self.held(wanted, blob, tier)),
+            Progress::InMemory { bytes, stored } => (Content::Memory(bytes), from(Source::Memory, stored)),
+            Progress::Arriving { file, .. } => {
                 let (watcher, past_disk) = (seat.watcher.clone(), inner.past_disk.clone());
-                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(Source::Disk, stored))
+                (Content::Followed(Followed { wanted, file, watcher, past_disk }), from(Source::Disk, true))
             }
-            Progress::PastDisk(why) => {
+            Progress::PastDisk { why, .. } => {
                 drop(seat);
                 let through = Box::new(inner.past_disk.serve(wanted, first, why).await?);
                 let source = Source::Origin { stored: false, collapsed: false };
                 (Content::Passing(Passing { wanted, through, past_disk: inner.past_disk.clone() }), source)
             }
-            Progress::Failed(error) => return Err(error),
+            Progress::Failed { error, .. } => return Err(error),
             Progress::Queued | Progress::Asked => return Err(FillError::Abandoned),
         };
         Ok(Obtained { content, source })
@@ -186,9 +197,23 @@ impl BlobCache {
         let filler = inner.filler.clone();
         let fill = |announcer| async move { filler.fill(wanted, announcer).await };
         // When it cannot be had now, whoever asks for it tries again, and is told why.
-        if let Ok(mut seat) = inner.running.join(&wanted.digest, fill) {
+        if let Ok(mut seat) = inner.running.join(wanted, fill) {
             seat.watcher.ended().await;
         }
+    }
+
+    /// A blob that is there, found in `tier`. One that was read from the disk just now is in memory by then, and came from
+    /// the disk.
+    fn held(&self, wanted: Wanted, blob: Blob, tier: Tier) -> Obtained {
+        let source = if tier == Tier::Memory { Source::Memory } else { Source::Disk };
+        let content = match blob {
+            Blob::Memory(bytes) => Content::Memory(bytes),
+            blob => {
+                let (store, past_disk) = (self.inner.store.clone(), self.inner.past_disk.clone());
+                Content::Held(Held { wanted, blob, store, past_disk })
+            }
+        };
+        Obtained { content, source }
     }
 
     /// A place for a decoder; `None` when all are taken.
@@ -230,8 +255,12 @@ impl BlobCache {
     }
 
     /// What is used of each bound that has no metric of its own, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 1] {
-        [("queued_fills", self.inner.running.len() as u64, MAX_QUEUED_FILLS as u64)]
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        let (verifications, most) = self.inner.store.verifications();
+        [
+            ("queued_fills", self.inner.running.len() as u64, MAX_QUEUED_FILLS as u64),
+            ("verifications", verifications as u64, most as u64),
+        ]
     }
 
     /// What the cache holds.
@@ -251,38 +280,34 @@ impl BlobCache {
 }
 
 impl Obtained {
-    /// What was found in `tier`. One that was read from the disk just now is in memory by then, and came from the disk.
-    fn held(blob: Blob, tier: Tier) -> Self {
-        let source = if tier == Tier::Memory { Source::Memory } else { Source::Disk };
-        Self { content: Content::Held(blob), source }
+    fn in_memory(bytes: Bytes) -> Self {
+        Self { content: Content::Memory(bytes), source: Source::Memory }
     }
 
     /// Part of the blob, as it is stored; it begins with the byte that was asked for.
     pub(crate) fn stored(self, part: Range<u64>, sent: &IntCounter) -> Body {
-        if let Content::Held(Blob::Memory(bytes)) = &self.content
+        if let Content::Memory(bytes) = &self.content
             && let Some(bytes) = reader::slice(bytes, &part)
         {
             sent.inc_by(bytes.len() as u64);
             return Body::Full(bytes);
         }
         let length = part.end - part.start;
-        Body::stream(reader::stored_chunks(self.content.chunks(part, CHUNK), length, sent.clone()))
+        Body::stream(reader::stored(self.content.chunks(part, CHUNK), length, sent.clone()))
     }
 
     /// The whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with
     /// the body.
     pub(crate) fn decoded(self, size: u64, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
-        match self.content {
-            Content::Held(blob) => reader::decoded(&blob, length, decoding, sent),
-            other => reader::decoded_chunks(other.chunks(0..size, DECODED_CHUNK), length, decoding, sent),
-        }
+        reader::decoded(self.content.chunks(0..size, DECODED_CHUNK), length, decoding, sent)
     }
 }
 
 impl Content {
     fn chunks(self, part: Range<u64>, chunk: u64) -> Chunks {
         match self {
-            Content::Held(blob) => reader::chunks(&blob, part, chunk),
+            Content::Memory(bytes) => reader::chunks(&Blob::Memory(bytes), part, chunk),
+            Content::Held(held) => Box::pin(held.chunks(part, chunk)),
             Content::Followed(followed) => Box::pin(followed.chunks(part, chunk)),
             Content::Passing(passing) => Box::pin(passing.chunks(part, chunk)),
         }

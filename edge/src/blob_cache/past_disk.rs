@@ -1,7 +1,9 @@
 //! Serves blobs past the edge's disk, when that cannot take them: each request asks the origin for itself.
 //!
-//! A request holds two pieces in memory at the most, the one that its client reads and the one that comes next, and the
-//! requests that do so have places of a stated number.
+//! It asks for one piece, and for the next when its client has taken that: no answer of an origin is ever read at a
+//! client's pace, which would hold up all others on the same connection. So a request holds two pieces in memory at the
+//! most, the one that its client reads and the one that comes next, and the requests that do so have places of a stated
+//! number.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::fill::{Counted, FillError, Transfer, Upstream, Wanted};
-use super::store::DiskTrouble;
+use crate::metrics::WriteDropped;
 
 /// The way past the disk.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl PastDisk {
     ///
     /// # Errors
     /// There is no place, or its origin does not give it.
-    pub(super) async fn serve(&self, wanted: Wanted, from: u64, why: DiskTrouble) -> Result<Through, FillError> {
+    pub(super) async fn serve(&self, wanted: Wanted, from: u64, why: WriteDropped) -> Result<Through, FillError> {
         let begun = tokio::time::timeout(self.wait, async {
             let place = self.places.clone().acquire_owned().await.map_err(|_| FillError::Abandoned)?;
             let serving = Counted::new(&self.upstream.metrics.serving_through);

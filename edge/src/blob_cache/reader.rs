@@ -35,26 +35,14 @@ pub(super) const DECODED_CHUNK: u64 = 64 << 10;
 /// The largest window of a zstd frame that is decoded, as a power of two: 8 MiB, as the protocol promises.
 pub(super) const MAX_WINDOW_LOG: u32 = 23;
 
-/// Part of a blob, as it is stored.
-#[cfg(test)]
-fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
-    let left = part.end - part.start;
-    BlobBody { source: Source::Stored(chunks(blob, part, CHUNK)), left, sent }
+/// Part of a blob of `length` bytes, as it is stored.
+pub(super) fn stored(chunks: Chunks, length: u64, sent: IntCounter) -> BlobBody {
+    BlobBody { source: Source::Stored(chunks), left: length, sent }
 }
 
 /// A whole blob, decoded from zstd on the way; it must give exactly `length` bytes. `decoding` is given back with the
 /// body.
-pub(crate) fn decoded(blob: &Blob, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
-    decoded_chunks(chunks(blob, 0..blob.length(), DECODED_CHUNK), length, decoding, sent)
-}
-
-/// As [`stored`], of `length` bytes that come from elsewhere.
-pub(super) fn stored_chunks(chunks: Chunks, length: u64, sent: IntCounter) -> BlobBody {
-    BlobBody { source: Source::Stored(chunks), left: length, sent }
-}
-
-/// As [`decoded`], from stored bytes that come from elsewhere.
-pub(super) fn decoded_chunks(chunks: Chunks, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
+pub(super) fn decoded(chunks: Chunks, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
     let coded = StreamReader::new(chunks);
     let mut decoder = Decoder::with_params(coded, &[DParameter::window_log_max(MAX_WINDOW_LOG)]);
     // One frame after the other until the input ends.
@@ -93,6 +81,13 @@ async fn decode(mut decoder: Decoder, left: u64) -> io::Result<(Decoder, Bytes)>
     Ok((decoder, chunk.into()))
 }
 
+impl BlobBody {
+    /// Whether a chunk is no more than is still to be sent, and brings it on.
+    fn takes(&self, chunk: &Bytes) -> bool {
+        chunk.len() as u64 <= self.left && (self.left == 0 || !chunk.is_empty())
+    }
+}
+
 impl Body for BlobBody {
     type Data = Bytes;
     type Error = BoxError;
@@ -115,24 +110,24 @@ impl Body for BlobBody {
                 }
                 None => None,
             },
-            Source::Ended => None,
+            Source::Ended => return Poll::Ready(None),
         };
-        match read {
-            Some(Ok(chunk)) => {
+        let error = match read {
+            Some(Ok(chunk)) if body.takes(&chunk) => {
                 body.left -= chunk.len() as u64;
                 body.sent.inc_by(chunk.len() as u64);
                 if body.left == 0 {
                     body.source = Source::Ended;
                 }
-                if chunk.is_empty() { Poll::Ready(None) } else { Poll::Ready(Some(Ok(Frame::data(chunk)))) }
+                return Poll::Ready((!chunk.is_empty()).then(|| Ok(Frame::data(chunk))));
             }
-            Some(Err(error)) => {
-                body.source = Source::Ended;
-                tracing::warn!(%error, left = body.left, "a body breaks off: its blob cannot be read");
-                Poll::Ready(Some(Err(error.into())))
-            }
-            None => Poll::Ready(None),
-        }
+            None if body.left == 0 => return Poll::Ready(None),
+            Some(Ok(_)) | None => io::Error::new(io::ErrorKind::InvalidData, "the blob has another length"),
+            Some(Err(error)) => error,
+        };
+        body.source = Source::Ended;
+        tracing::warn!(%error, left = body.left, "a body breaks off: its blob cannot be read");
+        Poll::Ready(Some(Err(error.into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -247,6 +242,14 @@ mod tests {
         crate::blob_cache::decoders::Decoders::new(1, gauge(), &gauge()).begin().unwrap()
     }
 
+    fn stored(blob: &Blob, part: Range<u64>, sent: IntCounter) -> BlobBody {
+        super::stored(chunks(blob, part.clone(), CHUNK), part.end - part.start, sent)
+    }
+
+    fn decoded(blob: &Blob, length: u64, decoding: Decoding, sent: IntCounter) -> BlobBody {
+        super::decoded(chunks(blob, 0..blob.length(), DECODED_CHUNK), length, decoding, sent)
+    }
+
     fn content() -> Vec<u8> {
         (0..400_000u32).flat_map(u32::to_le_bytes).collect()
     }
@@ -274,6 +277,23 @@ mod tests {
         assert_eq!(none.collect().await.unwrap().to_bytes(), "");
         let length = content.len() as u64;
         assert!(stored(&Blob::Memory(content), 0..length + 1, sent()).collect().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_gives_too_little_or_too_much_ends_in_an_error_and_not_cleanly() {
+        for (chunks, length) in [(&["ab"][..], 3), (&["ab", "", "c"], 3), (&["ab", "cd"], 3), (&[], 1)] {
+            let given = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes())));
+            let mut body = super::stored(Box::pin(stream::iter(given.collect::<Vec<_>>())), length, sent());
+            let mut read = 0;
+            let end = loop {
+                match body.frame().await {
+                    Some(Ok(frame)) => read += frame.into_data().unwrap().len() as u64,
+                    end => break end,
+                }
+            };
+            assert!(matches!(end, Some(Err(_))) && read < length, "{chunks:?}");
+            assert!(body.frame().await.is_none(), "{chunks:?}: it has ended");
+        }
     }
 
     #[tokio::test]

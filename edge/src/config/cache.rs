@@ -39,7 +39,7 @@ pub struct CacheConfig {
     /// that has stood still for twice as long.
     #[serde(default = "default_fill_idle", with = "duration")]
     pub fill_idle: Duration,
-    /// How long a request waits for the first byte of a blob that is being fetched.
+    /// How long a request waits for the first byte of a blob, which may have to be verified or fetched first.
     #[serde(default = "default_fill_wait", with = "duration")]
     pub fill_wait: Duration,
     /// The requests that wait for the first bytes of blobs, in all; further ones are refused (`503`).
@@ -52,6 +52,10 @@ pub struct CacheConfig {
     /// Further ones wait as long as for a fill, and are refused then (`503`).
     #[serde(default = "default_past_disk")]
     pub past_disk: usize,
+    /// The blobs in files that are compared with their names at a time, because somebody asks for them; further ones
+    /// wait, as long as for a fill.
+    #[serde(default = "default_verifications")]
+    pub verifications: usize,
     /// The tarballs that are decoded at a time, for clients that take no stored coding; each takes up to 9 MiB of
     /// memory for as long as its client reads. Further ones are refused (`503`).
     #[serde(default = "default_decoders")]
@@ -108,6 +112,10 @@ fn default_past_disk() -> usize {
     64
 }
 
+fn default_verifications() -> usize {
+    8
+}
+
 fn default_decoders() -> usize {
     128
 }
@@ -134,6 +142,7 @@ impl CacheConfig {
             waiters: default_waiters(),
             waiters_per_fill: default_waiters_per_fill(),
             past_disk: default_past_disk(),
+            verifications: default_verifications(),
             decoders: default_decoders(),
         }
     }
@@ -151,6 +160,9 @@ impl CacheConfig {
         }
         if self.services == 0 || self.fills == 0 || self.decoders == 0 || self.blobs == 0 {
             return invalid("blobs, services, fills and decoders in [cache] must be at least 1");
+        }
+        if self.verifications == 0 {
+            return invalid("verifications in [cache] must be at least 1");
         }
         if self.waiters == 0 || self.waiters_per_fill == 0 || self.past_disk == 0 {
             return invalid("waiters, waiters_per_fill and past_disk in [cache] must be at least 1");

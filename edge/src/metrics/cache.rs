@@ -10,8 +10,8 @@ use super::observed::Observed;
 use crate::blob_cache::DiskTrouble;
 
 /// What becomes of fills, as values of a label.
-const FILL_RESULTS: [&str; 8] =
-    ["ok", "not_found", "origin_failed", "broken", "stalled", "corrupt", "disk_failed", "abandoned"];
+const FILL_RESULTS: [&str; 9] =
+    ["ok", "not_found", "origin_failed", "broken", "stalled", "corrupt", "disk_failed", "no_room", "abandoned"];
 
 /// Why blobs are dropped, as values of a label.
 const DROP_REASONS: [&str; 4] = ["size", "corrupt", "vanished", "purged"];
@@ -36,6 +36,7 @@ pub(crate) struct CacheMetrics {
     pub(crate) decoders: IntGauge,
     pub(crate) decoders_limit: IntGauge,
     verify_failures: IntCounterVec,
+    pub(crate) read_failures: IntCounter,
     evictions: IntCounterVec,
     evicted_bytes: IntCounterVec,
     evicted_idle: Histogram,
@@ -78,29 +79,53 @@ pub(crate) enum WriteDropped {
     Disk(DiskTrouble),
     /// The disk was full or read-only a moment ago.
     Paused,
+    /// It is larger than the whole cache.
+    TooLarge,
+    /// Other blobs on their way have all the room that there is for them.
+    NoRoom,
     /// A small blob found the buffer full that goes to disk next.
     BufferFull,
     /// A small blob found too many before it that wait to be written.
     QueueFull,
+    /// The disk did not take a batch of small blobs.
+    SmallLost,
 }
 
 impl WriteDropped {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::Disk(DiskTrouble::NoSpace),
         Self::Disk(DiskTrouble::ReadOnly),
         Self::Disk(DiskTrouble::TooManyFiles),
         Self::Disk(DiskTrouble::Failed),
         Self::Paused,
+        Self::TooLarge,
+        Self::NoRoom,
         Self::BufferFull,
         Self::QueueFull,
+        Self::SmallLost,
     ];
 
-    fn as_str(self) -> &'static str {
+    /// Why an answer goes past the disk: those that are found out before the blob is there.
+    const PAST_DISK: [Self; 7] = [
+        Self::Disk(DiskTrouble::NoSpace),
+        Self::Disk(DiskTrouble::ReadOnly),
+        Self::Disk(DiskTrouble::TooManyFiles),
+        Self::Disk(DiskTrouble::Failed),
+        Self::Paused,
+        Self::TooLarge,
+        Self::NoRoom,
+    ];
+
+    /// The value of a metric's label.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Disk(trouble) => trouble.as_str(),
             Self::Paused => "paused",
+            Self::TooLarge => "too_large",
+            Self::NoRoom => "no_room",
             Self::BufferFull => "small_buffer_full",
             Self::QueueFull => "small_queue_full",
+            Self::SmallLost => "small_lost",
         }
     }
 }
@@ -156,7 +181,7 @@ impl CacheMetrics {
                 "weir_edge_fill_resumes_total",
                 "Transfers of blobs that were taken up again, by what had ended them.",
                 "reason",
-                &["broken", "stalled", "unreachable", "timeout", "wrong_bytes"],
+                &["broken", "stalled", "unreachable", "timeout", "refused", "wrong_bytes"],
             )?,
             pieces_verified: family
                 .counter("weir_edge_pieces_verified_total", "Pieces of blobs that origins sent and that were right.")?,
@@ -176,7 +201,7 @@ impl CacheMetrics {
                 "weir_edge_served_through_total",
                 "Answers whose bytes went past the edge's disk, by what was the matter with it.",
                 "why",
-                &DiskTrouble::ALL.map(DiskTrouble::as_str),
+                &WriteDropped::PAST_DISK.map(WriteDropped::as_str),
             )?,
             serving_through: family
                 .gauge("weir_edge_serving_through", "Answers whose bytes go past the edge's disk now.")?,
@@ -196,6 +221,10 @@ impl CacheMetrics {
                 "Blobs whose bytes were not what their name says, by where they came from. Should be 0.",
                 "where",
                 &["disk", "origin"],
+            )?,
+            read_failures: family.counter(
+                "weir_edge_cache_read_failures_total",
+                "Blobs in files that had been verified and could not be read. Should be 0.",
             )?,
             evictions: family.counters_of(
                 "weir_edge_evictions_total",
@@ -305,6 +334,11 @@ impl CacheMetrics {
 
     pub(crate) fn write_dropped(&self, why: WriteDropped) {
         self.writes_dropped.with_label_values(&[why.as_str()]).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn dropped_writes(&self, reason: &str) -> u64 {
+        self.writes_dropped.with_label_values(&[reason]).get()
     }
 
     pub(crate) fn scrubbed(&self, result: &'static str) {

@@ -15,6 +15,7 @@ pub(crate) struct CacheUsage {
     /// Of no value while nothing is kept.
     oldest_idle_seconds: IntGaugeVec,
     memory_bytes: IntGauge,
+    memory_lent_bytes: IntGauge,
     memory_limit_bytes: IntGauge,
     memory_entries: IntGauge,
     small_limit_bytes: IntGauge,
@@ -36,9 +37,13 @@ impl CacheUsage {
                 &[],
             )?,
             memory_bytes: IntGauge::new("weir_edge_cache_memory_bytes", "Bytes of blobs in memory.")?,
+            memory_lent_bytes: IntGauge::new(
+                "weir_edge_cache_memory_lent_bytes",
+                "Bytes in memory of blobs that are on their way there, or have left it and are still read.",
+            )?,
             memory_limit_bytes: IntGauge::new(
                 "weir_edge_cache_memory_limit_bytes",
-                "Bytes of blobs in memory, at the most.",
+                "Bytes of blobs in memory, lent ones included, at the most.",
             )?,
             memory_entries: IntGauge::new("weir_edge_cache_memory_entries", "Blobs in memory.")?,
             small_limit_bytes: IntGauge::new(
@@ -59,6 +64,7 @@ impl CacheUsage {
             &self.entries,
             &self.limit_entries,
             &self.memory_bytes,
+            &self.memory_lent_bytes,
             &self.memory_limit_bytes,
             &self.memory_entries,
             &self.small_limit_bytes,
@@ -79,6 +85,7 @@ impl CacheUsage {
             None => self.oldest_idle_seconds.reset(),
         }
         self.memory_bytes.set(number(holding.memory_bytes));
+        self.memory_lent_bytes.set(number(holding.memory_lent_bytes));
         self.memory_limit_bytes.set(number(holding.memory_limit_bytes));
         self.memory_entries.set(number(holding.memory_blobs as u64));
         self.small_limit_bytes.set(number(holding.small_limit_bytes));

@@ -65,13 +65,13 @@ mod tests {
         let families = registry.gather();
         for (name, series) in [
             ("weir_edge_verify_failures_total", 2),
-            ("weir_edge_served_through_total", 4),
-            ("weir_edge_cache_write_dropped_total", 7),
+            ("weir_edge_served_through_total", 7),
+            ("weir_edge_cache_write_dropped_total", 10),
             ("weir_edge_tarballs_served_total", 3),
             ("weir_edge_generation_regressions_total", 1),
             ("weir_edge_push_missed_total", 1),
             ("weir_edge_stale_served_total", 4),
-            ("weir_edge_fills_total", 8),
+            ("weir_edge_fills_total", 9),
             ("weir_edge_evictions_total", 4),
             ("weir_edge_streams_ended_total", 7),
             ("weir_edge_purges_total", 6),

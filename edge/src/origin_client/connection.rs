@@ -81,6 +81,8 @@ impl Patience {
 pub(crate) struct BlobRequest {
     /// The first byte that is wanted.
     pub(crate) offset: u64,
+    /// The byte behind the last one that is wanted; `None`: all up to the blob's end.
+    pub(crate) end: Option<u64>,
     /// Caches on the way are to be passed by: what came before was wrong.
     pub(crate) no_cache: bool,
 }
@@ -188,15 +190,17 @@ impl Origin {
         Ok(bytes)
     }
 
-    /// Begins to fetch a blob. The answer's status is 200, or 206 when an offset was asked for.
+    /// Begins to fetch a blob. The answer's status is 200, or 206 when a part was asked for.
     pub(super) async fn blob(
         &self,
         digest: &BlobDigest,
         request: BlobRequest,
     ) -> Result<Response<Incoming>, OriginError> {
         let mut headers = HeaderMap::new();
-        if request.offset > 0 {
-            let range = format!("bytes={}-", request.offset);
+        let is_part = request.offset > 0 || request.end.is_some();
+        if is_part {
+            let last = request.end.map_or_else(String::new, |end| (end - 1).to_string());
+            let range = format!("bytes={}-{last}", request.offset);
             headers.insert(header::RANGE, HeaderValue::from_str(&range).expect("digits"));
         }
         if request.no_cache {
@@ -205,7 +209,7 @@ impl Origin {
         let response = self.get("blob", &Route::Blob(*digest).to_string(), headers).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::PARTIAL_CONTENT if request.offset > 0 => Ok(response),
+            StatusCode::PARTIAL_CONTENT if is_part => Ok(response),
             status => Err(self.bad_answer(&format!("status {status} in answer to a request for a blob"))),
         }
     }
@@ -246,9 +250,10 @@ impl Origin {
         match response.status() {
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
             StatusCode::MISDIRECTED_REQUEST => Err(OriginError::Misdirected(self.name().to_owned())),
-            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                Err(self.refused(response).await)
-            }
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Err(self.refused(response).await),
             _ => Ok(response),
         }
     }

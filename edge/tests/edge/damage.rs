@@ -64,6 +64,61 @@ async fn damage_from_before_the_start_is_healed_in_the_request() {
 }
 
 #[tokio::test]
+async fn what_rots_after_it_was_verified_is_healed_by_the_request_that_finds_out() {
+    let site = Site::start().await;
+    for (n, size) in [(1, 300_000), (2, 3_500_000)] {
+        let tarball = Tarball::random(n, size);
+        site.origin.publish("shop", n, 1, &tarball);
+        let path = format!("/v1/services/shop/tarballs/{}", tarball.digest());
+        let mut client = site.client("h2").await;
+        // It is fetched, and read from its file once; the next one would bring it to memory.
+        for _ in 0..2 {
+            assert_eq!(client.get(&path, &[ZSTD]).await.bytes(), &tarball.zstd);
+            site.settled().await;
+        }
+        let files = site.blob_files();
+        let file = files.iter().find(|file| fs::metadata(file).unwrap().len() == tarball.zstd.len() as u64);
+        flip(file.unwrap());
+        let reply = client.get(&path, &[ZSTD]).await;
+        assert!(reply.bytes() == &tarball.zstd, "{size}: no wrong byte is served");
+        assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored", "{size}");
+        assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "corrupt")]), n as f64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_cannot_be_read_to_its_end_costs_nobody_an_answer_and_is_fetched_anew() {
+    const SIZE: usize = 24 << 20;
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, SIZE);
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
+    // In the middle of their answers the file turns out to be short.
+    let mut downloads = Vec::new();
+    for (version, encoding) in [("h1", vec![ZSTD]), ("h2", vec![]), ("h3", vec![ZSTD])] {
+        let mut client = site.client(version).await;
+        let mut download = client.begin("GET", TARBALL, &encoding).await;
+        let first = download.next().await.unwrap().unwrap();
+        let whole = if encoding.is_empty() { &tarball.tar } else { &tarball.zstd };
+        downloads.push((version, client, download, whole.slice(first.len()..)));
+    }
+    let file = site.blob_files().remove(0);
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(SIZE as u64 / 2 + 5).unwrap();
+    for (version, client, download, rest) in downloads {
+        assert!(download.finish().await.bytes() == &rest, "{version}");
+        drop(client);
+    }
+    assert_eq!(site.metric("weir_edge_cache_read_failures_total", &[]), 3.0);
+    assert_eq!(site.metric("weir_edge_served_through_total", &[("why", "failed")]), 3.0);
+    let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+    assert!(reply.bytes() == &tarball.zstd);
+    assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
+    site.settled().await;
+    assert_eq!(fs::metadata(&site.blob_files()[0]).unwrap().len(), tarball.zstd.len() as u64);
+}
+
+#[tokio::test]
 async fn wrong_bytes_of_the_origin_reach_nobody() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 300_000);

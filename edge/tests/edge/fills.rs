@@ -246,6 +246,54 @@ async fn an_origin_that_dies_in_mid_body_for_good_is_a_reset_and_what_is_held_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_is_behind_gets_what_had_come_before_its_fill_failed() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 40 * PIECE);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let gate = gate();
+    site.origin.faults([Fault::GateAndBreak(gate.clone()), Fault::Break(1), Fault::Break(1)]);
+    let mut behind = Vec::new();
+    for version in ["h2", "h3"] {
+        let mut client = site.client(version).await;
+        let mut download = client.begin("GET", TARBALL, &[ZSTD]).await;
+        let first = read(&mut download, 1).await;
+        behind.push((version, client, download, BytesMut::from(&first[..])));
+    }
+    site.until("half has come", async || site.metric("weir_edge_pieces_verified_total", &[]) == 20.0).await;
+    gate.add_permits(1);
+    site.until("it has failed", async || site.metric("weir_edge_fills_total", &[("result", "broken")]) == 1.0).await;
+    for (version, client, mut download, mut got) in behind {
+        let end = loop {
+            match download.next().await {
+                Some(Ok(part)) => got.extend_from_slice(&part),
+                end => break end,
+            }
+        };
+        assert!(matches!(end, Some(Err(_))), "{version}: it is reset");
+        // A reset may overtake the last of it.
+        assert!(got.len() > 17 * PIECE && got == tarball.zstd.slice(..got.len()), "{version}: {}", got.len());
+        drop(client);
+    }
+}
+
+#[tokio::test]
+async fn an_overloaded_origin_is_asked_again_when_it_wants_to_be() {
+    let site = Site::start().await;
+    let (tarball, other) = (Tarball::random(1, 300_000), Tarball::random(2, 300_000));
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.origin.publish("other", 7, 1, &other);
+    let mut client = site.client("h2").await;
+    site.origin.faults([Fault::Refuse(0), Fault::Refuse(0)]);
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    assert_eq!(site.metric("weir_edge_fill_resumes_total", &[("reason", "refused")]), 2.0);
+    // Nobody waits that long.
+    site.origin.faults([Fault::Refuse(3600)]);
+    let reply = client.get("/v1/services/other/tarball", &[ZSTD]).await;
+    assert_eq!((reply.status, site.origin.asked("blob").len()), (503, 4));
+    assert_eq!(client.get("/v1/services/other/tarball", &[ZSTD]).await.bytes(), &other.zstd);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_during_a_fill_is_served_as_soon_as_its_bytes_are_there() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 4 * PIECE);

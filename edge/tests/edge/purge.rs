@@ -147,6 +147,21 @@ async fn a_purge_of_a_service_that_is_not_held_forgets_that_it_is_not_there() {
 }
 
 #[tokio::test]
+async fn a_soft_purge_has_small_blobs_read_from_the_disk_again() {
+    let site = start().await;
+    let tarball = Tarball::random(1, 10_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let mut client = site.client("h2").await;
+    client.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
+    let done = purge(&site, r#"{"service": "shop", "soft": true}"#).await;
+    assert_eq!(counts(&done), [1, 1, tarball.zstd.len() as u64]);
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    assert_eq!(site.metric("weir_edge_cache_hits_total", &[("tier", "small")]), 1.0);
+    assert_eq!(site.origin.asked("blob").len(), 1);
+}
+
+#[tokio::test]
 async fn a_digest_and_a_repository_can_be_purged() {
     let site = start().await;
     let tarballs: Vec<_> = (0..3).map(|seed| Tarball::random(seed, 300_000)).collect();

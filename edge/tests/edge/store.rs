@@ -73,6 +73,31 @@ async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_of_many_blobs_hold_no_more_memory_than_is_allowed() {
+    let site = Site::with(|config| config.cache.memory = ByteSize::mib(20)).await;
+    let limit = f64::from(15 << 20);
+    // Each is one piece, and comes through the memory; then each is asked for again, and would be held there.
+    let tarballs = publish(&site, 40, 900_000);
+    // All over one connection, whose window is soon used up.
+    let mut client = site.client("h2").await;
+    let (mut readers, mut most_lent) = (Vec::new(), 0.0);
+    for _ in 0..3 {
+        for (number, tarball) in (0..).zip(&tarballs) {
+            let download = client.begin("GET", &path(number), &[ZSTD]).await;
+            readers.push(async move { assert!(download.finish().await.bytes() == &tarball.zstd) });
+            let lent = site.metric("weir_edge_cache_memory_lent_bytes", &[]);
+            let bytes = site.metric("weir_edge_cache_memory_bytes", &[]);
+            assert!(lent + bytes <= limit, "{lent} and {bytes}");
+            most_lent = lent.max(most_lent);
+        }
+        site.settled().await;
+    }
+    assert!(most_lent > 0.5 * limit, "{most_lent}: they were slow");
+    futures_util::future::join_all(readers).await;
+    site.until("all is given back", async || site.metric("weir_edge_cache_memory_lent_bytes", &[]) == 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_blobs_are_held_without_files_and_outlive_a_restart_and_a_crash() {
     let mut site = Site::start().await;
     assert_eq!(site.metric("weir_edge_cache_small_limit_bytes", &[]), f64::from(32 << 20));
@@ -186,11 +211,33 @@ async fn without_its_index_an_edge_finds_its_blobs_all_the_same() {
     assert!(index.with_extension("damaged").exists());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_files_are_verified_a_few_at_a_time() {
+    let mut site = Site::with(|config| config.cache.verifications = 1).await;
+    let tarballs = publish(&site, 6, 2_000_000);
+    fetch(&site, &tarballs).await;
+    site.stop_edge().await;
+    site.start_edge().await;
+    let limit = site.metric("weir_edge_bound_limit", &[("bound", "verifications")]);
+    assert_eq!(limit, 1.0);
+    let client = site.client("h2").await;
+    let all = (0..).zip(&tarballs).map(|(number, tarball)| {
+        let (mut client, site) = (client.clone(), &site);
+        async move {
+            assert!(client.get(&path(number), &[ZSTD]).await.bytes() == &tarball.zstd);
+            assert!(site.metric("weir_edge_bound_in_use", &[("bound", "verifications")]) <= limit);
+        }
+    });
+    futures_util::future::join_all(all).await;
+    assert_eq!(site.origin.asked("blob").len(), 6, "all were held");
+}
+
 #[tokio::test]
 async fn the_number_of_files_is_bounded() {
     let site = Site::with(|config| config.cache.blobs = 3).await;
     let tarballs = publish(&site, 8, 300_000);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert!(site.blob_files().len() <= 3);
     assert_eq!(site.metric("weir_edge_cache_limit_entries", &[]), 3.0);
     assert_eq!(site.metric("weir_edge_cache_entries", &[]), site.blob_files().len() as f64);
@@ -210,10 +257,10 @@ async fn the_scrub_finds_what_rots_while_nobody_asks() {
     site.until("a round ends", async || site.metric("weir_edge_scrub_round_timestamp_seconds", &[]) > 1e9).await;
     assert!(site.metric("weir_edge_scrub_bytes_total", &[]) > 400_000.0);
     fetch(&site, &tarballs).await;
+    site.settled().await;
     assert_eq!(site.blob_files().len(), 3);
 }
 
-/// A file system of its own with few inodes; gone when this is dropped.
 /// Leaves room for exactly one more file.
 fn fill(dir: &Path) {
     let mut number = 0;

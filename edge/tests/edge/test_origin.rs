@@ -110,6 +110,8 @@ pub(crate) enum Fault {
     OtherRange,
     /// It is not there.
     Missing,
+    /// Not now: after this many seconds.
+    Refuse(u64),
 }
 
 /// What an origin has of piece lists.
@@ -366,7 +368,8 @@ impl Handler for Api {
                 let bytes = state.blobs.get(&digest).cloned();
                 match (bytes, fault) {
                     (None, _) | (_, Some(Fault::Missing)) => Problem::no_such_path().into_response(),
-                    (Some(bytes), fault) => blob(&bytes, header(header::RANGE), fault),
+                    (_, Some(Fault::Refuse(seconds))) => overloaded(seconds),
+                    (Some(bytes), fault) => blob(&bytes, header(header::RANGE).as_deref(), fault),
                 }
             }
             Route::Events => {
@@ -467,6 +470,12 @@ fn descriptor(bytes: Option<&Bytes>, held: Option<&str>) -> Response<Body> {
     response
 }
 
+fn overloaded(seconds: u64) -> Response<Body> {
+    let problem =
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too much to do", "As the test wants it.");
+    problem.retry_after(Duration::from_secs(seconds)).into_response()
+}
+
 fn piece_list(blob: Option<&Bytes>, lists: Lists) -> Response<Body> {
     let mut hasher = PieceHasher::new();
     hasher.update(blob.map_or(&[], |bytes| &bytes[..]));
@@ -481,15 +490,17 @@ fn piece_list(blob: Option<&Bytes>, lists: Lists) -> Response<Body> {
     }
 }
 
-fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<Body> {
+fn blob(bytes: &Bytes, range: Option<&str>, fault: Option<Fault>) -> Response<Body> {
     let length = bytes.len();
-    let mut offset = range.map_or(0, |range| range["bytes=".len()..].trim_end_matches('-').parse().unwrap());
+    let range = range.map(|range| range["bytes=".len()..].split_once('-').unwrap());
+    let mut offset = range.map_or(0, |(first, _)| first.parse().unwrap());
+    let mut end = range.and_then(|(_, last)| last.parse::<usize>().ok()).map_or(length, |last| last + 1);
     match fault {
-        Some(Fault::RangeIgnored) => offset = 0,
+        Some(Fault::RangeIgnored) => (offset, end) = (0, length),
         Some(Fault::OtherRange) => offset += 1,
         _ => {}
     }
-    let part = bytes.slice(offset..);
+    let part = bytes.slice(offset..end);
     let body = match fault {
         Some(Fault::Flip) => {
             let mut wrong = part.to_vec();
@@ -514,9 +525,9 @@ fn blob(bytes: &Bytes, range: Option<String>, fault: Option<Fault>) -> Response<
         _ => Body::from(part),
     };
     let mut response = Response::new(body);
-    if offset > 0 {
+    if offset > 0 || end < length {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-        let range = format!("bytes {offset}-{}/{length}", length - 1);
+        let range = format!("bytes {offset}-{}/{length}", end - 1);
         response.headers_mut().insert(header::CONTENT_RANGE, range.parse().unwrap());
     }
     response

@@ -1,32 +1,44 @@
 //! `kill -9` of each role in the middle of its work: nothing torn is ever served or switched to.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{Node, until};
 use weir_loadtest::tree::{self, Entry};
+use weir_shared::digest::BlobDigest;
 
 use crate::site::{Plan, Site};
 
-const FILES: usize = 400;
+const FILES: usize = 160;
 const ROUNDS: usize = 9;
 
-/// Every file of a commit says the commit's number and is different from its neighbour: a mixture shows.
+/// The bytes of a file: all together they are several pieces, and do not compress.
+const FILE_BYTES: usize = 40 << 10;
+
+/// Every file of a commit is that commit's own and is different from its neighbour: a mixture shows.
+fn contents(version: &str, file: usize) -> Vec<u8> {
+    let mut bytes = vec![0; FILE_BYTES];
+    blake3::Hasher::new().update(format!("{version} {file}").as_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
 fn write_version(upstream: &GitRepository, version: usize) -> anyhow::Result<()> {
+    let version = version.to_string();
     for file in 0..FILES {
-        let line = format!("{version} {file}\n");
-        upstream.write(format!("deploy/prod/{:02}/{file}", file % 20), line.repeat(300))?;
+        upstream.write(format!("deploy/prod/{:02}/{file}", file % 20), contents(&version, file))?;
     }
-    upstream.write("deploy/prod/version", version.to_string())?;
-    upstream.commit_and_push(&version.to_string()).map(drop)
+    upstream.write("deploy/prod/version", &version)?;
+    upstream.commit_and_push(&version).map(drop)
 }
 
 /// Reads a release as a user of it would: through `current`, resolved once. The version it is, or what is wrong with it.
 fn check(current: &Path) -> anyhow::Result<Option<String>> {
-    let Ok(release) = std::fs::canonicalize(current) else {
+    let Ok(release) = fs::canonicalize(current) else {
         return Ok(None);
     };
     let Ok(tree) = tree::read(&release) else {
@@ -39,15 +51,28 @@ fn check(current: &Path) -> anyhow::Result<Option<String>> {
     let version = String::from_utf8(contents.clone())?;
     for file in 0..FILES {
         let path = format!("{:02}/{file}", file % 20);
-        let expected = format!("{version} {file}\n").repeat(300);
         match tree.get(path.as_bytes()) {
             Some(Entry::File { contents, .. }) => {
-                ensure!(*contents == expected.as_bytes(), "{path} of {version} is torn");
+                ensure!(*contents == self::contents(&version, file), "{path} of {version} is torn");
             }
             other => bail!("{path} of {version} is {other:?}"),
         }
     }
     Ok(Some(version))
+}
+
+/// Waits until the edge is in the middle of a fill. False when that was over sooner than it was seen.
+async fn meets_a_fill(incoming: &Path, current: &Path, version: usize) -> anyhow::Result<bool> {
+    loop {
+        if fs::read_dir(incoming)?.next().is_some() {
+            return Ok(true);
+        }
+        let released = fs::read_to_string(current.join("version"));
+        if released.is_ok_and(|released| released == version.to_string()) {
+            return Ok(false);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,14 +95,24 @@ async fn a_kill_at_any_moment_leaves_no_torn_release() -> anyhow::Result<()> {
         })
     };
 
+    let (incoming, index) = (site.path("edge-cache/incoming"), site.path("edge-cache/blobs.index"));
+    let mut fills_met = 0;
     for round in 1..=ROUNDS {
+        if round == ROUNDS - 1 {
+            // The last kill of the edge leaves one that the next process believes.
+            until("the edge has an index", async || index.exists()).await?;
+        }
         write_version(&site.upstream, round)?;
-        // The kill falls somewhere within fetch, build, fill or unpack: later in each round.
-        tokio::time::sleep(std::time::Duration::from_millis(150 * round as u64)).await;
         let node: &mut Node = match round % 3 {
-            0 => &mut site.origin,
-            1 => &mut site.agent,
-            _ => &mut site.edge,
+            2 => {
+                fills_met += usize::from(meets_a_fill(&incoming, &current, round).await?);
+                &mut site.edge
+            }
+            other => {
+                // The kill falls somewhere within fetch, build or unpack: later in each round.
+                tokio::time::sleep(Duration::from_millis(150 * round as u64)).await;
+                if other == 0 { &mut site.origin } else { &mut site.agent }
+            }
         };
         node.kill()?;
         node.start().await?;
@@ -86,16 +121,26 @@ async fn a_kill_at_any_moment_leaves_no_torn_release() -> anyhow::Result<()> {
     stop.store(true, Ordering::Relaxed);
     let seen = reader.await??;
     assert!(seen > 0, "the reader saw no release");
+    assert!(fills_met > 0, "no kill fell into a fill");
     assert_eq!(check(&current)?, Some(ROUNDS.to_string()));
+
+    // Nor is anything torn held by the edge.
+    until("no fill is left behind", async || fs::read_dir(&incoming).is_ok_and(|mut left| left.next().is_none()))
+        .await?;
+    for group in fs::read_dir(site.path("edge-cache/blobs"))? {
+        for blob in fs::read_dir(group?.path())? {
+            let path = blob?.path();
+            assert_eq!(path.file_name(), Some(BlobDigest::of(&fs::read(&path)?).hex().as_ref()));
+        }
+    }
 
     // Nothing half-done is left behind once the agent has tidied up.
     let releases = site.path("agent-data/shop-prod/releases");
-    let is_release = |entry: std::io::Result<std::fs::DirEntry>| {
+    let is_release = |entry: std::io::Result<fs::DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("b3-")))
     };
-    until("only releases are left", async || std::fs::read_dir(&releases).is_ok_and(|mut all| all.all(is_release)))
-        .await?;
-    let incoming = std::fs::read_dir(site.path("agent-data/shop-prod/incoming"))?;
+    until("only releases are left", async || fs::read_dir(&releases).is_ok_and(|mut all| all.all(is_release))).await?;
+    let incoming = fs::read_dir(site.path("agent-data/shop-prod/incoming"))?;
     assert_eq!(incoming.count(), 0, "a download was left behind");
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Blobs on disk, each in a file named by its digest: `blobs/ab/<64 hex>`, with its piece list beside it.
 //!
 //! A blob appears whole or not at all: its bytes go to a temporary file, to the disk, and then take their name. Nothing
-//! leaves the store that was not verified by the same call ([`BlobStore::open_verified`]), so that a bit that flipped
-//! on the disk stays here. All of this blocks.
+//! leaves the store that was not verified by the same call ([`BlobStore::piece`], [`BlobStore::open_verified`]), so that
+//! a bit that flipped on the disk stays here. All of this blocks.
 
 mod pieces;
+mod piecewise;
 mod sweep;
 mod temporary;
 
@@ -17,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_shared::digest::BlobDigest;
 use weir_shared::piece::{PieceHasher, PieceList};
 
+pub(crate) use piecewise::OpenPieces;
 pub(crate) use temporary::TemporaryBlob;
 use temporary::sync_folder;
 
@@ -38,7 +40,6 @@ pub(crate) struct BlobStore {
 #[derive(Debug)]
 pub(crate) struct OpenBlob {
     pub(crate) file: File,
-    pub(crate) size: u64,
     /// Of a blob of more than one piece.
     pub(crate) pieces: Option<PieceList>,
 }
@@ -105,19 +106,27 @@ impl BlobStore {
                 if let Some(list) = &found.pieces {
                     self.keep_pieces(digest, list);
                 }
-                return Ok(OpenBlob { file, size: found.size, pieces: found.pieces });
+                return Ok(OpenBlob { file, pieces: found.pieces });
             }
             Ok(_) => {}
             Err(error) if is_lost(&error) => {}
             Err(error) => return Err(error.into()),
         }
-        let opened = file.metadata()?;
-        let _names = self.names();
-        // Another request may have found it first, and a good file may stand there by now.
-        if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
-            fs::remove_file(&path)?;
-        }
-        Err(BlobError::Corrupt)
+        Err(self.discard(digest, &file))
+    }
+
+    /// Removes a file whose bytes are wrong, unless something else has its name by now.
+    fn discard(&self, digest: &BlobDigest, file: &File) -> BlobError {
+        let path = self.path(digest);
+        let removed = file.metadata().and_then(|opened| {
+            let _names = self.names();
+            // Another request may have found it first, and a good file may stand there by now.
+            if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
+                fs::remove_file(&path)?;
+            }
+            Ok(())
+        });
+        removed.map_or_else(BlobError::from, |()| BlobError::Corrupt)
     }
 }
 
@@ -130,7 +139,6 @@ fn is_lost(error: &io::Error) -> bool {
 /// What a file's bytes are.
 struct Hashed {
     digest: BlobDigest,
-    size: u64,
     pieces: Option<PieceList>,
 }
 
@@ -143,9 +151,8 @@ fn hash(file: &mut File) -> io::Result<Hashed> {
             read => hasher.update(&buffer[..read]),
         }
     }
-    let size = hasher.count();
     let (digest, pieces) = hasher.finish();
-    Ok(Hashed { digest, size, pieces })
+    Ok(Hashed { digest, pieces })
 }
 
 #[cfg(test)]
@@ -167,7 +174,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = BlobStore::open(dir.path()).unwrap();
         let digest = keep(&store, b"some bytes");
-        assert_eq!(store.open_verified(&digest).unwrap().size, 10);
+        assert_eq!(store.open_verified(&digest).unwrap().file.metadata().unwrap().len(), 10);
         assert!(store.contains(&digest, 10) && !store.contains(&digest, 9));
 
         fs::write(store.path(&digest), b"some bytEs").unwrap();

@@ -1,7 +1,7 @@
 //! Piece lists, each in a file beside its blob: `blobs/ab/<64 hex>.pieces`.
 //!
-//! A list falls off whenever a blob is verified, because both hash the same bytes. It is kept so that it need not be
-//! made twice, and it is checked against the blob's digest whenever it is read: one that is missing or wrong is made
+//! A list falls off whenever a blob is written or verified, because both hash the same bytes. It is kept so that it need
+//! not be made twice, and it is checked against the blob's digest whenever it is read: one that is missing or wrong is made
 //! again from the blob, and none is ever believed.
 
 use std::fs::{self, File};
@@ -102,10 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_made_when_its_blob_is_verified_and_read_without_it_after() {
+    fn a_list_is_made_when_its_blob_is_written_or_verified_and_read_without_it_after() {
         let (_dir, store) = store();
         let digest = keep(&store, &long());
-        assert!(!store.pieces_path(&digest).exists());
+        let written = fs::read(store.pieces_path(&digest)).unwrap();
+        assert_eq!(store.pieces(&digest).unwrap().unwrap().to_bytes(), written);
+        fs::remove_file(store.pieces_path(&digest)).unwrap();
         let made = store.open_verified(&digest).unwrap().pieces.unwrap();
         assert_eq!(fs::read(store.pieces_path(&digest)).unwrap(), made.to_bytes());
         // The list is right whatever became of the blob's bytes since.
@@ -148,6 +150,7 @@ mod tests {
     fn a_blob_that_is_wrong_gives_no_list() {
         let (_dir, store) = store();
         let digest = keep(&store, &long());
+        fs::remove_file(store.pieces_path(&digest)).unwrap();
         change(&store.path(&digest), |bytes| bytes[2_000_000] ^= 1);
         assert!(matches!(store.pieces(&digest), Err(BlobError::Corrupt)));
         assert!(!store.pieces_path(&digest).exists());

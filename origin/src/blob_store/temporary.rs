@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 use weir_shared::digest::BlobDigest;
+use weir_shared::piece::PieceHasher;
 
 use super::{BlobStore, TEMPORARY};
 
@@ -16,6 +17,7 @@ const WRITE_BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct TemporaryBlob<'a> {
     store: &'a BlobStore,
     file: BufWriter<NamedTempFile>,
+    hasher: PieceHasher,
 }
 
 impl BlobStore {
@@ -24,16 +26,25 @@ impl BlobStore {
         let folder = self.root.join(TEMPORARY);
         fs::create_dir_all(&folder)?;
         let file = NamedTempFile::new_in(folder).map_err(|error| without_path(&error))?;
-        Ok(TemporaryBlob { store: self, file: BufWriter::with_capacity(WRITE_BUFFER_BYTES, file) })
+        let file = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
+        Ok(TemporaryBlob { store: self, file, hasher: PieceHasher::new() })
     }
 }
 
 impl TemporaryBlob<'_> {
-    /// Gives the blob its name, after its bytes are on the disk; when this returns, the name is as well. `digest` is
-    /// the digest of what was written.
-    pub(crate) fn keep(self, digest: &BlobDigest) -> io::Result<()> {
-        let path = self.store.path(digest);
-        self.keep_as(&path)
+    /// Gives the blob its name, after its bytes are on the disk; when this returns, the name is as well. Its piece list
+    /// is kept with it. `digest` is the digest of what was written.
+    pub(crate) fn keep(mut self, digest: &BlobDigest) -> io::Result<()> {
+        let (store, path) = (self.store, self.store.path(digest));
+        let (written, list) = std::mem::take(&mut self.hasher).finish();
+        if written != *digest {
+            return Err(io::Error::other("other bytes were written than those that were hashed"));
+        }
+        self.keep_as(&path)?;
+        if let Some(list) = list {
+            store.keep_pieces(digest, &list);
+        }
+        Ok(())
     }
 
     /// The same under any path of a blob's folder.
@@ -54,7 +65,9 @@ impl TemporaryBlob<'_> {
 
 impl Write for TemporaryBlob<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

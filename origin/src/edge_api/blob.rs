@@ -1,21 +1,23 @@
-//! `/v1/blobs/{digest}`: immutable bytes, verified before the first of them is sent.
+//! `/v1/blobs/{digest}`: immutable bytes, each piece verified before the first of its bytes is sent.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::BlobDigest;
 use weir_shared::encoding::Encoding;
+use weir_shared::piece::PIECE_BYTES;
 use weir_shared::process::serve::{Body, RequestBody};
 use weir_shared::{conditional, range};
 
 use super::EdgeApi;
 use super::failure::Failure;
-use super::file_body::FileBody;
-use crate::blob_store::{BlobError, BlobStore};
+use super::piece_body::{PieceBody, Reading};
+use crate::blob_store::{BlobError, BlobStore, OpenPieces};
 use crate::service::Service;
 
 /// How long a request waits for a blob to be built again.
@@ -23,9 +25,6 @@ const HEAL_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a request waits for its turn to verify.
 const VERIFICATION_WAIT: Duration = Duration::from_secs(10);
-
-/// What is read of a blob. It blocks, and reads all of it at worst.
-type Read<T> = fn(&BlobStore, &BlobDigest) -> Result<T, BlobError>;
 
 impl EdgeApi {
     /// The bytes of a blob, or a part of them.
@@ -44,15 +43,46 @@ impl EdgeApi {
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
             return Ok(response);
         }
-        let blob = self.read(digest, BlobStore::open_verified).await?;
-        let (mut response, part) = part(request.headers(), digest, &etag, blob.size)?;
-        *response.body_mut() = Body::stream(FileBody::new(blob.file, part, self.metrics.blob_sent_bytes.clone()));
+        let range = range_that_applies(request.headers(), &etag).map(str::to_owned);
+        // The piece that the answer begins in is verified before its head is sent: what is wrong there is healed first.
+        let begin = move |blobs: &BlobStore, digest: &BlobDigest| {
+            let blob = blobs.open_pieces(digest)?;
+            let requested = range::requested(range.as_deref(), blob.size());
+            let first = blobs.piece(&blob, first_byte(&requested) / PIECE_BYTES)?;
+            Ok((blob, requested, first))
+        };
+        let (blob, requested, first) = self.read(digest, begin).await?;
+        let (mut response, part) = part(requested, digest, &etag, blob.size())?;
+        let sent = self.metrics.blob_sent_bytes.clone();
+        *response.body_mut() = Body::stream(PieceBody::new(part, first, self.pieces_of(*digest, blob), sent));
         Ok(response)
     }
 
-    /// What a blob holds, verified; one that is missing or corrupt is waited for while it is built again.
-    pub(super) async fn read<T: Send + 'static>(&self, digest: &BlobDigest, read: Read<T>) -> Result<T, Failure> {
-        match self.read_once(digest, read).await? {
+    /// What reads the further pieces of a blob, each when it is this one's turn to verify.
+    fn pieces_of(&self, digest: BlobDigest, blob: OpenPieces) -> impl Fn(u64) -> Reading + Send + Unpin + use<> {
+        let (api, blob) = (self.clone(), Arc::new(blob));
+        move |index| {
+            let (api, blob) = (api.clone(), blob.clone());
+            Box::pin(async move {
+                let turn = api.verifications.clone().acquire_owned().await?;
+                let piece = api.read_in_turn(&digest, turn, move |blobs, _| blobs.piece(&blob, index)).await;
+                // The next one who asks for it has it built again.
+                piece.map_err(|_| "the process ends")?.map_err(|error| {
+                    tracing::warn!(blob = %digest, %error, index, "an answer breaks off: a piece cannot be sent");
+                    error.into()
+                })
+            })
+        }
+    }
+
+    /// What is `read` of a blob, verified; one that is missing or corrupt is waited for while it is built again. `read`
+    /// may block, and read all of it.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        digest: &BlobDigest,
+        read: impl Fn(&BlobStore, &BlobDigest) -> Result<T, BlobError> + Clone + Send + 'static,
+    ) -> Result<T, Failure> {
+        match self.read_once(digest, read.clone()).await? {
             Ok(found) => return Ok(found),
             Err(BlobError::Unreadable(error)) => return Err(unreadable(digest, &error)),
             Err(BlobError::Missing | BlobError::Corrupt) => {}
@@ -68,14 +98,23 @@ impl EdgeApi {
     async fn read_once<T: Send + 'static>(
         &self,
         digest: &BlobDigest,
-        read: Read<T>,
+        read: impl FnOnce(&BlobStore, &BlobDigest) -> Result<T, BlobError> + Send + 'static,
     ) -> Result<Result<T, BlobError>, Failure> {
-        let permit = tokio::time::timeout(VERIFICATION_WAIT, self.verifications.clone().acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
+        let turn = tokio::time::timeout(VERIFICATION_WAIT, self.verifications.clone().acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(Failure::Overloaded) };
+        self.read_in_turn(digest, turn, read).await
+    }
+
+    async fn read_in_turn<T: Send + 'static>(
+        &self,
+        digest: &BlobDigest,
+        turn: OwnedSemaphorePermit,
+        read: impl FnOnce(&BlobStore, &BlobDigest) -> Result<T, BlobError> + Send + 'static,
+    ) -> Result<Result<T, BlobError>, Failure> {
         let (publisher, wanted) = (self.publisher.clone(), *digest);
         let found = spawn_blocking(move || {
             let found = read(publisher.blobs(), &wanted);
-            drop(permit);
+            drop(turn);
             found
         });
         let found = found.await.map_err(|_| Failure::Internal)?;
@@ -142,13 +181,13 @@ impl EdgeApi {
 
 /// The head of an answer with the bytes that are asked for, of `size`, and which those are.
 pub(super) fn part(
-    headers: &HeaderMap,
+    requested: range::Requested,
     blob: &BlobDigest,
     etag: &str,
     size: u64,
 ) -> Result<(Response<Body>, Range<u64>), Failure> {
     let mut response = described(etag);
-    let part = match requested(headers, etag, size) {
+    let part = match requested {
         range::Requested::Unsatisfiable => return Err(Failure::RangeNotSatisfiable { blob: *blob, size }),
         range::Requested::Part(part) => {
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -167,11 +206,17 @@ fn unreadable(digest: &BlobDigest, error: &std::io::Error) -> Failure {
     Failure::BlobUnavailable(*digest)
 }
 
-/// What the headers ask of a blob of this size: a range only when `If-Range`, if there is one, names our tag.
-fn requested(headers: &HeaderMap, etag: &str, size: u64) -> range::Requested {
+/// The range that the headers ask for: only when `If-Range`, if there is one, names our tag.
+pub(super) fn range_that_applies<'h>(headers: &'h HeaderMap, etag: &str) -> Option<&'h str> {
     let applies = values(headers, &header::IF_RANGE).all(|tag| conditional::if_range(tag, etag));
-    let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok()).filter(|_| applies);
-    range::requested(range, size)
+    headers.get(header::RANGE).and_then(|value| value.to_str().ok()).filter(|_| applies)
+}
+
+fn first_byte(requested: &range::Requested) -> u64 {
+    match requested {
+        range::Requested::Part(part) => part.start,
+        range::Requested::Full | range::Requested::Unsatisfiable => 0,
+    }
 }
 
 fn values<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {

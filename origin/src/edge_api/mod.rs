@@ -4,8 +4,8 @@ mod blob;
 mod descriptor;
 mod events;
 mod failure;
-mod file_body;
 mod gzip;
+mod piece_body;
 mod pieces;
 
 use std::sync::Arc;

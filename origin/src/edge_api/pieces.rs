@@ -4,9 +4,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
 use weir_shared::digest::BlobDigest;
 use weir_shared::process::serve::{Body, RequestBody};
+use weir_shared::range;
 
 use super::EdgeApi;
-use super::blob::{described, not_modified, part};
+use super::blob::{described, not_modified, part, range_that_applies};
 use super::failure::Failure;
 use crate::blob_store::BlobStore;
 
@@ -28,7 +29,8 @@ impl EdgeApi {
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
             return Ok(response);
         }
-        let (mut response, part) = part(request.headers(), digest, &etag, bytes.len() as u64)?;
+        let requested = range::requested(range_that_applies(request.headers(), &etag), bytes.len() as u64);
+        let (mut response, part) = part(requested, digest, &etag, bytes.len() as u64)?;
         let at = |byte: u64| usize::try_from(byte).expect("the list is in memory");
         *response.body_mut() = Body::from(bytes.slice(at(part.start)..at(part.end)));
         Ok(response)

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -131,6 +131,21 @@ impl Node {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.request(Method::GET, path, &[]).await
+    }
+
+    /// What comes of an answer's body, and how that ends.
+    pub(crate) async fn read_to_whatever_end(&self, path: &str) -> (Bytes, Result<(), hyper::Error>) {
+        let uri = format!("https://{}{path}", self.running.address());
+        let request = Request::builder().uri(uri).body(Empty::new()).unwrap();
+        let mut body = in_time(self.client.request(request)).await.unwrap().into_body();
+        let mut read = BytesMut::new();
+        while let Some(frame) = in_time(body.frame()).await {
+            match frame {
+                Ok(frame) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                Err(error) => return (read.freeze(), Err(error)),
+            }
+        }
+        (read.freeze(), Ok(()))
     }
 
     pub(crate) async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {

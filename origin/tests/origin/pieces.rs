@@ -122,12 +122,47 @@ async fn a_list_is_had_of_a_blob_that_is_gone_or_wrong() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, descriptor) = publish_pieces(&home, &upstream).await;
     let (digest, size) = (descriptor.representations()[0].digest, descriptor.representations()[0].size);
-    flip_a_bit(&home.blob(&digest));
     let list = fetch_list(&node, &digest, size).await;
+    flip_a_bit(&home.blob(&digest));
+    assert_eq!(fetch_list(&node, &digest, size).await, list, "it is right whatever became of the blob");
+    std::fs::remove_file(pieces_file(&home, &digest)).unwrap();
+    assert_eq!(fetch_list(&node, &digest, size).await, list);
     assert_eq!(node.metric("weir_origin_blob_corruptions_total").await, 1.0);
     assert_eq!(node.metric("weir_origin_blob_heals_total{result=\"healed\"}").await, 1.0);
     std::fs::remove_file(home.blob(&digest)).unwrap();
     assert_eq!(fetch_list(&node, &digest, size).await, list);
     node.tarball(&descriptor).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn damage_in_mid_body_resets_the_answer_and_is_healed_for_the_next_one() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = publish_pieces(&home, &upstream).await;
+    let (digest, size) = (descriptor.representations()[0].digest, descriptor.representations()[0].size);
+    assert!(pieces_file(&home, &digest).exists(), "a list is there from the start");
+    let whole = node.get(&blob_path(&digest)).await.body;
+    // In the middle: in the third piece of six.
+    flip_a_bit(&home.blob(&digest));
+    // What is not wrong is served, and nothing else of the blob looked at.
+    for part in [0..PIECE_BYTES, PIECE_BYTES + 5..2 * PIECE_BYTES, 4 * PIECE_BYTES..size] {
+        let range = format!("bytes={}-{}", part.start, part.end - 1);
+        let answer = node.request(Method::GET, &blob_path(&digest), &[("range", &range)]).await;
+        let part = usize::try_from(part.start).unwrap()..usize::try_from(part.end).unwrap();
+        assert_eq!((answer.status.as_u16(), answer.body == whole.slice(part)), (206, true), "{range}");
+    }
+    assert_eq!(node.metric("weir_origin_blob_corruptions_total").await, 0.0);
+    let (sent, end) = node.read_to_whatever_end(&blob_path(&digest)).await;
+    assert!(end.is_err(), "it is reset, and never ends cleanly");
+    assert!(sent.len() as u64 <= 2 * PIECE_BYTES && sent == whole.slice(..sent.len()), "nothing wrong has left");
+    assert_eq!(node.metric("weir_origin_blob_corruptions_total").await, 1.0);
+    assert!(node.get(&blob_path(&digest)).await.body == whole);
+    assert_eq!(node.metric("weir_origin_blob_heals_total{result=\"healed\"}").await, 1.0);
+    // Where an answer begins it is healed before.
+    flip_a_bit(&home.blob(&digest));
+    let range = format!("bytes={}-", 2 * PIECE_BYTES + 9);
+    let answer = node.request(Method::GET, &blob_path(&digest), &[("range", &range)]).await;
+    assert!(answer.status == 206 && answer.body == whole.slice(2 * PIECE_BYTES as usize + 9..));
+    assert_eq!(node.metric("weir_origin_blob_corruptions_total").await, 2.0);
     node.stop().await;
 }

@@ -55,6 +55,15 @@ impl FillError {
             FillError::Stalled(_) => Some("stalled"),
             FillError::Origin(OriginError::Unreachable { .. }) => Some("unreachable"),
             FillError::Origin(OriginError::TimedOut { .. }) => Some("timeout"),
+            FillError::Origin(OriginError::Refused { retry_after: Some(_), .. }) => Some("refused"),
+            _ => None,
+        }
+    }
+
+    /// When the origin wants to be asked again, if it said so.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            FillError::Origin(OriginError::Refused { retry_after, .. }) => *retry_after,
             _ => None,
         }
     }

@@ -25,6 +25,7 @@ use self::running::Announcer;
 use self::transfer::Piece;
 use self::verifier::is_one_piece;
 use super::store::{Room, Store};
+use crate::metrics::WriteDropped;
 use crate::origin_client::OriginId;
 
 pub(crate) use self::error::FillError;
@@ -36,7 +37,7 @@ pub(super) use self::transfer::{Transfer, Upstream};
 const FILL_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
 /// Which blob, and where it can be had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Wanted {
     /// The blob.
     pub(crate) digest: BlobDigest,
@@ -57,20 +58,27 @@ pub(super) struct Filler {
 /// Why a fill ended before its time.
 enum Stopped {
     Failed(FillError),
+    /// It is not to be kept.
+    NoRoom(WriteDropped),
     Disk(io::Error),
 }
 
 /// A blob that has come, and what it needs to be kept.
 struct Received<'f> {
     form: Form,
-    room: Room,
     _permit: SemaphorePermit<'f>,
     _running: Counted,
 }
 
+/// Where a blob comes to, and what it can be read by meanwhile.
+struct IncomingFile {
+    named: NamedTempFile,
+    readable: Arc<File>,
+}
+
 enum Form {
     InMemory(Bytes),
-    InFile(NamedTempFile),
+    InFile(NamedTempFile, Room),
 }
 
 impl Filler {
@@ -86,11 +94,15 @@ impl Filler {
             Ok(Some(received)) => self.keep(wanted, received).await,
             Err(Stopped::Failed(error)) => {
                 tracing::warn!(blob = %wanted.digest, %error, "a blob could not be fetched");
-                announcer.tell(Progress::Failed(error));
+                announcer.end(|verified| Progress::Failed { error, verified });
+            }
+            Err(Stopped::NoRoom(why)) => {
+                self.upstream.metrics.write_dropped(why);
+                announcer.end(|verified| Progress::PastDisk { why, verified });
             }
             Err(Stopped::Disk(error)) => {
-                let trouble = self.store.write_failed(&wanted.digest, &error);
-                announcer.tell(Progress::PastDisk(trouble));
+                let why = WriteDropped::Disk(self.store.write_failed(&wanted.digest, &error));
+                announcer.end(|verified| Progress::PastDisk { why, verified });
             }
         }
     }
@@ -109,56 +121,82 @@ impl Filler {
         let result = match &brought {
             Ok(_) => "ok",
             Err(Stopped::Failed(error)) => error.label(),
+            Err(Stopped::NoRoom(_)) => "no_room",
             Err(Stopped::Disk(_)) => "disk_failed",
         };
         self.upstream.metrics.filled(result, begun.elapsed());
-        let (form, room) = brought?;
+        let form = brought?;
         tracing::debug!(blob = %wanted.digest, bytes = wanted.size, "a blob was fetched");
-        Ok(Some(Received { form, room, _permit: permit, _running: running }))
+        Ok(Some(Received { form, _permit: permit, _running: running }))
     }
 
-    async fn bring(&self, wanted: Wanted, announcer: &Announcer, begun: Instant) -> Result<(Form, Room), Stopped> {
-        let room = self.store.reserve(wanted.size).await.map_err(|_| FillError::Abandoned)?;
-        let stored = room.is_reserved();
-        let mut file = None;
-        if !is_one_piece(wanted.size) {
-            let store = self.store.clone();
-            let incoming = spawn_blocking(move || {
-                let incoming = store.incoming()?;
-                let readable = Arc::new(incoming.as_file().try_clone()?);
-                Ok((incoming, readable))
-            });
-            file = Some(incoming.await?.map_err(Stopped::Disk)?);
+    async fn bring(&self, wanted: Wanted, announcer: &Announcer, begun: Instant) -> Result<Form, Stopped> {
+        // While readers have all of the memory what is one piece comes through a file like the others.
+        let place = is_one_piece(wanted.size).then(|| self.store.place(wanted.size)).flatten();
+        if let Some(place) = place {
+            let mut transfer = self.ask(wanted, announcer).await;
+            let piece = transfer.next().await?.ok_or(FillError::Abandoned)?;
+            self.upstream.metrics.first_piece_verified(begun.elapsed());
+            let (bytes, stored) = (place.put(piece.bytes.clone()), self.store.keeps(wanted.size));
+            announcer.tell(Progress::InMemory { bytes, stored });
+            return Ok(Form::InMemory(piece.bytes));
         }
-        announcer.tell(Progress::Asked);
-        let mut transfer = Transfer::begin(self.upstream.clone(), wanted, announcer.moved.clone()).await;
+        let room = self.store.claim(wanted.size).await.map_err(Stopped::NoRoom)?;
+        let incoming = self.incoming().await?;
+        let mut transfer = self.ask(wanted, announcer).await;
+        let mut next = transfer.next().await?;
+        // What is held is given up only for what comes.
+        let room = spawn_blocking(|| room.made()).await?;
         let mut verified = 0;
-        while let Some(piece) = transfer.next().await? {
+        while let Some(piece) = next {
             if verified == 0 && piece.verified > 0 {
                 self.upstream.metrics.first_piece_verified(begun.elapsed());
             }
             verified = piece.verified;
-            let Some((_, readable)) = &file else {
-                announcer.tell(Progress::InMemory { bytes: piece.bytes.clone(), stored });
-                return Ok((Form::InMemory(piece.bytes), room));
-            };
-            write(readable.clone(), piece).await?;
+            write(incoming.readable.clone(), piece).await?;
             if verified > 0 {
-                announcer.tell(Progress::Arriving { file: readable.clone(), verified, size: wanted.size, stored });
+                let file = incoming.readable.clone();
+                announcer.tell(Progress::Arriving { file, verified, size: wanted.size });
             }
+            next = transfer.next().await?;
         }
-        let (incoming, _) = file.ok_or(FillError::Abandoned)?;
-        Ok((Form::InFile(incoming), room))
+        Ok(Form::InFile(incoming.named, room))
+    }
+
+    async fn ask(&self, wanted: Wanted, announcer: &Announcer) -> Transfer {
+        announcer.tell(Progress::Asked);
+        Transfer::begin(self.upstream.clone(), wanted, announcer.moved.clone()).await
+    }
+
+    async fn incoming(&self) -> Result<IncomingFile, Stopped> {
+        let store = self.store.clone();
+        let made = spawn_blocking(move || {
+            let named = store.incoming()?;
+            let readable = Arc::new(named.as_file().try_clone()?);
+            Ok(IncomingFile { named, readable })
+        });
+        made.await?.map_err(Stopped::Disk)
     }
 
     /// Gives a blob its name. A disk that fails now takes nothing from those who read.
     async fn keep(&self, wanted: Wanted, received: Received<'_>) {
-        let Received { form, room, .. } = received;
-        let store = self.store.clone();
-        let kept = spawn_blocking(move || match form {
-            Form::InFile(file) => store.keep(wanted.digest, file, room),
-            Form::InMemory(bytes) => store.keep_bytes(wanted.digest, &bytes, room),
-        });
+        let Received { form, .. } = received;
+        let (store, digest) = (self.store.clone(), wanted.digest);
+        if let Form::InMemory(bytes) = &form
+            && store.is_small(wanted.size)
+        {
+            let (store, bytes) = (store.clone(), bytes.clone());
+            if spawn_blocking(move || store.keep_small(digest, bytes)).await.unwrap_or(true) {
+                return;
+            }
+        }
+        let kept = match form {
+            Form::InFile(file, room) => spawn_blocking(move || store.keep(digest, file, room)),
+            Form::InMemory(bytes) => match store.claim(wanted.size).await {
+                Ok(room) => spawn_blocking(move || store.keep_bytes(digest, &bytes, room.made())),
+                Err(why) => return self.upstream.metrics.write_dropped(why),
+            },
+        };
         // What went wrong was told, and counted, where it did.
         let _ = kept.await;
     }

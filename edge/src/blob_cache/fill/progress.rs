@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::FillError;
-use crate::blob_cache::store::{Blob, DiskTrouble};
-use crate::metrics::Tier;
+use crate::blob_cache::store::Blob;
+use crate::metrics::{Tier, WriteDropped};
 
 /// How far a fill is.
 #[derive(Debug, Clone)]
@@ -25,8 +25,6 @@ pub(in crate::blob_cache) enum Progress {
         verified: u64,
         /// Of how many.
         size: u64,
-        /// The blob is to be kept.
-        stored: bool,
     },
     /// The blob is one piece, and here it is.
     InMemory {
@@ -38,9 +36,19 @@ pub(in crate::blob_cache) enum Progress {
     /// It was there, and was verified now.
     Held(Blob, Tier),
     /// It cannot be had.
-    Failed(FillError),
+    Failed {
+        /// Why.
+        error: FillError,
+        /// Of a file that it came into, the first bytes that are good.
+        verified: u64,
+    },
     /// The edge's disk does not take it: whoever wants it asks the origin.
-    PastDisk(DiskTrouble),
+    PastDisk {
+        /// Why.
+        why: WriteDropped,
+        /// Of a file that it came into, the first bytes that are good.
+        verified: u64,
+    },
 }
 
 impl Progress {
@@ -49,7 +57,20 @@ impl Progress {
         match self {
             Progress::Queued | Progress::Asked => false,
             Progress::Arriving { verified, size, .. } => *verified > first || verified == size,
-            Progress::InMemory { .. } | Progress::Held(..) | Progress::Failed(_) | Progress::PastDisk(_) => true,
+            Progress::InMemory { .. } | Progress::Held(..) | Progress::Failed { .. } | Progress::PastDisk { .. } => {
+                true
+            }
+        }
+    }
+
+    /// How many bytes from the blob's start can be read, whatever becomes of the fill.
+    pub(in crate::blob_cache) fn verified(&self) -> u64 {
+        match self {
+            Progress::Queued | Progress::Asked => 0,
+            Progress::Arriving { verified, .. }
+            | Progress::Failed { verified, .. }
+            | Progress::PastDisk { verified, .. } => *verified,
+            Progress::InMemory { .. } | Progress::Held(..) => u64::MAX,
         }
     }
 
@@ -58,7 +79,7 @@ impl Progress {
         match self {
             Progress::Arriving { verified, size, .. } => verified == size,
             Progress::InMemory { .. } | Progress::Held(..) => true,
-            Progress::Queued | Progress::Asked | Progress::Failed(_) | Progress::PastDisk(_) => false,
+            Progress::Queued | Progress::Asked | Progress::Failed { .. } | Progress::PastDisk { .. } => false,
         }
     }
 }
@@ -84,10 +105,10 @@ impl Watcher {
 
     /// Waits until a request that begins with the byte `first` has something to go on with.
     pub(in crate::blob_cache) async fn answered(&mut self, first: u64) -> Progress {
-        match self.0.wait_for(|progress| progress.answers(first)).await {
-            Ok(progress) => progress.clone(),
-            Err(_) => Progress::Failed(FillError::Abandoned),
+        if let Ok(progress) = self.0.wait_for(|progress| progress.answers(first)).await {
+            return progress.clone();
         }
+        Progress::Failed { error: FillError::Abandoned, verified: self.0.borrow().verified() }
     }
 
     /// Waits until the fill has ended, whatever came of it.
@@ -103,7 +124,7 @@ mod tests {
     use weir_shared::piece::{PIECE_BYTES, covering};
 
     fn arriving(verified: u64, size: u64) -> Progress {
-        Progress::Arriving { file: Arc::new(tempfile::tempfile().unwrap()), verified, size, stored: true }
+        Progress::Arriving { file: Arc::new(tempfile::tempfile().unwrap()), verified, size }
     }
 
     #[test]
@@ -124,8 +145,8 @@ mod tests {
             assert_eq!(progress.is_whole(), verified == size);
         }
         assert!(!Progress::Queued.answers(0) && !Progress::Asked.answers(0));
-        let failed = Progress::Failed(FillError::Corrupt);
-        assert!(failed.answers(0) && !failed.is_whole());
+        let failed = Progress::Failed { error: FillError::Corrupt, verified: piece };
+        assert!(failed.answers(0) && !failed.is_whole() && failed.verified() == piece);
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! The fills under way: one per blob, whoever asks.
+//! The fills under way: one per blob and origin, whoever asks. Who has another origin's word for a blob, or for its size,
+//! has another fill: what is wrong with the one says nothing about the other.
 //!
 //! A fill belongs to nobody. It runs on when the one who began it goes away; only in a drain it ends with the last one
 //! who wants it. One that has stood still for too long is joined by nobody new: the next request begins another.
@@ -13,8 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_shared::digest::BlobDigest;
 use weir_shared::process::shutdown::Drain;
 
-use super::FillError;
 use super::progress::{Progress, Teller, Watcher, progress};
+use super::{FillError, Wanted};
 use crate::clock::{AtomicMoment, Clock, Moment};
 use crate::metrics::CacheMetrics;
 
@@ -41,7 +42,7 @@ pub(in crate::blob_cache) struct Running {
     metrics: CacheMetrics,
 }
 
-type Fills = Arc<Mutex<HashMap<BlobDigest, Fill>>>;
+type Fills = Arc<Mutex<HashMap<Wanted, Fill>>>;
 
 #[derive(Clone)]
 struct Fill {
@@ -75,7 +76,7 @@ impl Running {
     /// [`FillError::Full`]: a bound is reached.
     pub(in crate::blob_cache) fn join<F>(
         &self,
-        digest: &BlobDigest,
+        wanted: Wanted,
         begin: impl FnOnce(Announcer) -> F,
     ) -> Result<Seat, FillError>
     where
@@ -85,7 +86,7 @@ impl Running {
         let place = self.places.clone().try_acquire_owned().map_err(|_| FillError::Full).inspect_err(|_| full())?;
         let now = self.clock.now();
         let mut fills = lock(&self.fills);
-        let under_way = fills.get(digest).filter(|fill| fill.collapses(now, self.bounds.lock_age)).cloned();
+        let under_way = fills.get(&wanted).filter(|fill| fill.collapses(now, self.bounds.lock_age)).cloned();
         if let Some(fill) = under_way {
             drop(fills);
             let places = fill.places.try_acquire_owned().map_err(|_| FillError::Full).inspect_err(|_| full())?;
@@ -99,9 +100,9 @@ impl Running {
         let moved = Arc::new(AtomicMoment::new(now));
         let places = Arc::new(Semaphore::new(self.bounds.waiters_per_fill.clamp(1, Semaphore::MAX_PERMITS)));
         let mine = places.clone().try_acquire_owned().map_err(|_| FillError::Full)?;
-        fills.insert(*digest, Fill { watcher: watcher.clone(), moved: moved.clone(), places });
+        fills.insert(wanted, Fill { watcher: watcher.clone(), moved: moved.clone(), places });
         drop(fills);
-        let landing = Landing { fills: self.fills.clone(), digest: *digest, moved: moved.clone() };
+        let landing = Landing { fills: self.fills.clone(), wanted, moved: moved.clone() };
         let announcer = Announcer {
             landing: Mutex::new(Some(landing)),
             teller,
@@ -115,7 +116,7 @@ impl Running {
 
     /// Whether a blob is on its way.
     pub(in crate::blob_cache) fn is_under_way(&self, digest: &BlobDigest) -> bool {
-        lock(&self.fills).contains_key(digest)
+        lock(&self.fills).keys().any(|wanted| wanted.digest == *digest)
     }
 
     /// Fills that are under way.
@@ -157,6 +158,12 @@ pub(in crate::blob_cache) struct Announcer {
 }
 
 impl Announcer {
+    /// Tells that the fill has come to an end without all of the blob: what is good of it stays readable.
+    pub(super) fn end(&self, how: impl FnOnce(u64) -> Progress) {
+        let verified = self.teller.borrow().verified();
+        self.tell(how(verified));
+    }
+
     /// Tells how far the fill is.
     pub(super) fn tell(&self, progress: Progress) {
         self.moved.advance(self.clock.now());
@@ -174,7 +181,7 @@ impl Announcer {
 
 struct Landing {
     fills: Fills,
-    digest: BlobDigest,
+    wanted: Wanted,
     moved: Arc<AtomicMoment>,
 }
 
@@ -182,8 +189,8 @@ impl Drop for Landing {
     fn drop(&mut self) {
         let mut fills = lock(&self.fills);
         // Another may have begun since.
-        if fills.get(&self.digest).is_some_and(|fill| Arc::ptr_eq(&fill.moved, &self.moved)) {
-            fills.remove(&self.digest);
+        if fills.get(&self.wanted).is_some_and(|fill| Arc::ptr_eq(&fill.moved, &self.moved)) {
+            fills.remove(&self.wanted);
         }
     }
 }
@@ -208,18 +215,22 @@ mod tests {
         (Running::new(bounds, Clock::begin(), metrics, &drain), drain)
     }
 
-    fn blob(name: &str) -> BlobDigest {
-        BlobDigest::of(name.as_bytes())
+    fn blob(name: &str) -> Wanted {
+        Wanted { digest: BlobDigest::of(name.as_bytes()), size: 9, origin: Some(0) }
+    }
+
+    fn failed(announcer: &Announcer) {
+        announcer.end(|verified| Progress::Failed { error: FillError::Corrupt, verified });
     }
 
     async fn held(announcer: Announcer, gate: Arc<Notify>) {
         gate.notified().await;
-        announcer.tell(Progress::Failed(FillError::Corrupt));
+        failed(&announcer);
     }
 
     /// Why the fill failed.
     async fn ended(seat: &mut Seat) -> &'static str {
-        let Progress::Failed(error) = seat.watcher.answered(0).await else { panic!("it brought something") };
+        let Progress::Failed { error, .. } = seat.watcher.answered(0).await else { panic!("it brought something") };
         error.label()
     }
 
@@ -227,8 +238,8 @@ mod tests {
     async fn all_who_ask_meanwhile_share_one_fill_and_its_first_client_may_leave() {
         let (running, _drain) = running(2, 9, 9);
         let gate = Arc::new(Notify::new());
-        let first = running.join(&blob("a"), |announcer| held(announcer, gate.clone())).unwrap();
-        let mut second = running.join(&blob("a"), |_| async { panic!("it is under way") }).unwrap();
+        let first = running.join(blob("a"), |announcer| held(announcer, gate.clone())).unwrap();
+        let mut second = running.join(blob("a"), |_| async { panic!("it is under way") }).unwrap();
         assert!(!first.collapsed && second.collapsed);
         assert_eq!(running.metrics.fill_waiters.get(), 2);
         drop(first);
@@ -238,18 +249,30 @@ mod tests {
         while running.len() > 0 {
             tokio::task::yield_now().await;
         }
-        assert!(!running.join(&blob("a"), |announcer| held(announcer, gate)).unwrap().collapsed);
+        assert!(!running.join(blob("a"), |announcer| held(announcer, gate)).unwrap().collapsed);
         drop(second);
         assert_eq!(running.metrics.fill_waiters.get(), 0);
     }
 
     #[tokio::test]
+    async fn who_is_told_of_a_blob_by_another_origin_waits_for_that_one() {
+        let (running, _drain) = running(4, 9, 9);
+        let gate = Arc::new(Notify::new());
+        let wanted = blob("a");
+        let _first = running.join(wanted, |announcer| held(announcer, gate.clone())).unwrap();
+        for other in [Wanted { origin: Some(1), ..wanted }, Wanted { size: 10, ..wanted }] {
+            assert!(!running.join(other, |announcer| held(announcer, gate.clone())).unwrap().collapsed);
+        }
+        assert!(running.is_under_way(&wanted.digest) && running.len() == 3);
+    }
+
+    #[tokio::test]
     async fn a_panic_ends_the_wait_of_all() {
         let (running, drain) = running(2, 9, 9);
-        let mut seat = running.join(&blob("a"), |_announcer| async { panic!("as the test wants it") }).unwrap();
+        let mut seat = running.join(blob("a"), |_announcer| async { panic!("as the test wants it") }).unwrap();
         assert_eq!(ended(&mut seat).await, "abandoned");
         assert_eq!(running.len(), 0);
-        let mut seat = running.join(&blob("a"), |announcer| held(announcer, Arc::new(Notify::new()))).unwrap();
+        let mut seat = running.join(blob("a"), |announcer| held(announcer, Arc::new(Notify::new()))).unwrap();
         drain.cut().await;
         assert_eq!(ended(&mut seat).await, "abandoned");
     }
@@ -257,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn fills_and_those_who_wait_for_them_are_bounded() {
         let (running, _drain) = running(2, 3, 2);
-        let join = |name: &str| running.join(&blob(name), |announcer| held(announcer, Arc::new(Notify::new())));
+        let join = |name: &str| running.join(blob(name), |announcer| held(announcer, Arc::new(Notify::new())));
         let one = join("a").unwrap();
         let two = join("a").unwrap();
         assert!(matches!(join("a"), Err(FillError::Full)), "two wait for it");
@@ -281,9 +304,9 @@ mod tests {
                 held(announcer, gate).await;
             }
         };
-        let mut first = running.join(&blob("a"), still).unwrap();
+        let mut first = running.join(blob("a"), still).unwrap();
         asked.notified().await;
-        assert!(running.join(&blob("a"), still).unwrap().collapsed);
+        assert!(running.join(blob("a"), still).unwrap().collapsed);
         {
             let fills = lock(&running.fills);
             let fill = &fills[&blob("a")];
@@ -292,13 +315,13 @@ mod tests {
             assert!(!fill.collapses(moved.after(AGE), AGE));
         }
         let running = Running { bounds: Bounds { lock_age: Duration::ZERO, ..running.bounds }, ..running };
-        let second = running.join(&blob("a"), |announcer| held(announcer, Arc::new(Notify::new()))).unwrap();
+        let second = running.join(blob("a"), |announcer| held(announcer, Arc::new(Notify::new()))).unwrap();
         assert!(!second.collapsed);
         gate.notify_one();
         assert_eq!(ended(&mut first).await, "corrupt");
         assert_eq!(running.len(), 1, "the second one is under way still");
         // It waits for its turn: that is no standstill.
-        assert!(running.join(&blob("a"), still).unwrap().collapsed);
+        assert!(running.join(blob("a"), still).unwrap().collapsed);
     }
 
     #[tokio::test]
@@ -308,13 +331,13 @@ mod tests {
             move |announcer: Announcer| async move {
                 tokio::select! {
                     () = announcer.deserted() => {}
-                    () = gate.notified() => announcer.tell(Progress::Failed(FillError::Corrupt)),
+                    () = gate.notified() => failed(&announcer),
                 }
             }
         };
         let gate = Arc::new(Notify::new());
-        let deserted = running.join(&blob("a"), begin(Arc::new(Notify::new()))).unwrap();
-        let mut awaited = running.join(&blob("b"), begin(gate.clone())).unwrap();
+        let deserted = running.join(blob("a"), begin(Arc::new(Notify::new()))).unwrap();
+        let mut awaited = running.join(blob("b"), begin(gate.clone())).unwrap();
         drop(deserted);
         let draining = tokio::spawn(async move { drain.finish(Duration::from_secs(60)).await });
         let told = tokio::spawn(async move { ended(&mut awaited).await });

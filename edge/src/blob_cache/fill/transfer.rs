@@ -13,7 +13,7 @@ use weir_shared::piece::{PIECE_BYTES, PieceList};
 
 use super::verifier::{Verifier, Wrong, is_end, is_one_piece, length_of};
 use super::{FillError, Wanted};
-use crate::clock::{AtomicMoment, Clock};
+use crate::clock::{AtomicMoment, Clock, Moment};
 use crate::metrics::{CacheMetrics, OriginMetrics, VerifiedAt};
 use crate::origin_client::{BlobRequest, OriginError, Origins};
 
@@ -32,6 +32,8 @@ pub(in crate::blob_cache) struct Upstream {
     pub(in crate::blob_cache) clock: Clock,
     /// How long an origin may be silent in the middle of a body before the transfer is resumed.
     pub(in crate::blob_cache) idle: Duration,
+    /// How long a request waits for its first byte: an origin that wants to be asked later than that has refused.
+    pub(in crate::blob_cache) patience: Duration,
 }
 
 /// A blob on its way.
@@ -46,8 +48,12 @@ pub(in crate::blob_cache) struct Transfer {
     /// The piece that is coming, and what has come of it. It stays when a body breaks off: it is verified when whole.
     index: u64,
     gathered: BytesMut,
+    /// Each piece is asked for by itself, when it is wanted: whoever takes them may be slow.
+    one_at_a_time: bool,
     /// Requests since the last whole piece that came to nothing.
     failures: u32,
+    /// When the last whole piece came.
+    since: Moment,
     /// What came before was wrong: caches on the way are passed by. That happens once.
     no_cache: bool,
     moved: Arc<AtomicMoment>,
@@ -79,15 +85,15 @@ impl Transfer {
         wanted: Wanted,
         moved: Arc<AtomicMoment>,
     ) -> Self {
-        let whole = BlobRequest { offset: 0, no_cache: false };
+        let whole = BlobRequest::default();
         let asked = upstream.origins.blob(&wanted.digest, wanted.origin, whole);
         let (list, asked) = tokio::join!(piece_list(&upstream, wanted), asked);
         let verifier = Verifier::new(wanted.digest, wanted.size, list);
         Self { asked: Some(asked), ..Self::of(upstream, wanted, verifier, moved) }
     }
 
-    /// Asks for a blob from the piece that holds the byte `from`. Each piece is verified by itself, whatever the origin
-    /// offers: when it has no list the blob is read once before, to make it.
+    /// Prepares to ask for a blob from the piece that holds the byte `from` on, one piece at a time. Each piece is verified
+    /// by itself, whatever the origin offers: when it has no list the blob is read once before, to make it.
     pub(in crate::blob_cache) async fn begin_at(
         upstream: Arc<Upstream>,
         wanted: Wanted,
@@ -102,10 +108,12 @@ impl Transfer {
             transfer.body = None;
         }
         transfer.index = from / PIECE_BYTES;
+        transfer.one_at_a_time = true;
         Ok(transfer)
     }
 
     fn of(upstream: Arc<Upstream>, wanted: Wanted, verifier: Verifier, moved: Arc<AtomicMoment>) -> Self {
+        let since = upstream.clock.now();
         Self {
             upstream,
             wanted,
@@ -114,7 +122,9 @@ impl Transfer {
             body: None,
             index: 0,
             gathered: BytesMut::new(),
+            one_at_a_time: false,
             failures: 0,
+            since,
             no_cache: false,
             moved,
         }
@@ -155,29 +165,36 @@ impl Transfer {
             self.moved.advance(self.upstream.clock.now());
             self.gathered.extend_from_slice(&some);
         }
+        if self.one_at_a_time
+            && let Some(body) = self.body.take()
+        {
+            body.end(self.upstream.idle).await;
+        }
         Ok(())
     }
 
     /// Looks at an answer, the one that is there or a new one from where the bytes end.
     async fn open(&mut self) -> Result<Body, FillError> {
         let offset = self.index * PIECE_BYTES + self.gathered.len() as u64;
+        let size = self.wanted.size;
+        let end = if self.one_at_a_time { size.min((self.index + 1) * PIECE_BYTES) } else { size };
         let response = match self.asked.take() {
             Some(asked) => asked?,
             None => {
-                let request = BlobRequest { offset, no_cache: self.no_cache };
+                let request = BlobRequest { offset, end: self.one_at_a_time.then_some(end), no_cache: self.no_cache };
                 self.upstream.origins.blob(&self.wanted.digest, self.wanted.origin, request).await?
             }
         };
         self.moved.advance(self.upstream.clock.now());
-        let begins = match (response.status(), begins_at(&response)) {
-            (StatusCode::PARTIAL_CONTENT, Some(begins)) if begins == offset => begins,
-            (StatusCode::OK, _) => 0,
+        let part = match (response.status(), begins_at(&response)) {
+            (StatusCode::PARTIAL_CONTENT, Some(begins)) if begins == offset => begins..end,
+            (StatusCode::OK, _) => 0..size,
             _ => return Err(FillError::Corrupt),
         };
         let incoming = response.into_body();
         match incoming.size_hint().exact() {
-            Some(length) if length != self.wanted.size - begins => Err(FillError::Corrupt),
-            _ => Ok(Body { incoming, skip: offset - begins, rest: Bytes::new() }),
+            Some(length) if length != part.end - part.start => Err(FillError::Corrupt),
+            _ => Ok(Body { incoming, skip: offset - part.start, rest: Bytes::new() }),
         }
     }
 
@@ -193,7 +210,7 @@ impl Transfer {
         self.verifier = Some(verifier);
         Ok(verified.map(|verified| {
             self.upstream.metrics.pieces_verified.inc();
-            (self.index, self.failures) = (index + 1, 0);
+            (self.index, self.failures, self.since) = (index + 1, 0, self.upstream.clock.now());
             Piece { start: index * PIECE_BYTES, bytes, verified }
         }))
     }
@@ -214,11 +231,15 @@ impl Transfer {
             "wrong_bytes"
         } else {
             self.failures += 1;
-            let Some(reason) = error.worth_resuming().filter(|_| self.failures < MAX_ATTEMPTS) else {
-                return Err(error);
+            let resumed = error.worth_resuming().filter(|_| self.failures < MAX_ATTEMPTS);
+            let waited = self.upstream.clock.now().since(self.since);
+            let pause = match error.retry_after() {
+                Some(after) => later(after, self.upstream.patience.saturating_sub(waited), fastrand::f64()),
+                None => Some(pause(self.failures, fastrand::f64())),
             };
+            let Some((reason, pause)) = resumed.zip(pause) else { return Err(error) };
             tracing::debug!(%blob, %error, piece = self.index, "a transfer is resumed");
-            tokio::time::sleep(pause(self.failures, fastrand::f64())).await;
+            tokio::time::sleep(pause).await;
             reason
         };
         self.upstream.metrics.resumed(reason);
@@ -227,6 +248,13 @@ impl Transfer {
 }
 
 impl Body {
+    /// Sees the end of an answer of which everything has come: its stream would be reset otherwise.
+    async fn end(mut self, idle: Duration) {
+        if !self.incoming.is_end_stream() {
+            let _ = tokio::time::timeout(idle, self.incoming.frame()).await;
+        }
+    }
+
     /// The next bytes of it: at least one, and `most` at the most.
     async fn some(&mut self, most: usize, upstream: &Upstream) -> Result<Bytes, FillError> {
         loop {
@@ -281,9 +309,25 @@ fn pause(failures: u32, chance: f64) -> Duration {
     (RESUME_PAUSE * 2_u32.pow(failures.clamp(1, 8) - 1)).mul_f64(0.5 + chance)
 }
 
+/// The pause before an origin is asked again that wants it to be after this long; `None` when that is too late for those
+/// who wait. `chance`, from 0 to 1, spreads those who were told the same.
+fn later(after: Duration, patience: Duration, chance: f64) -> Option<Duration> {
+    let pause = after.checked_add(RESUME_PAUSE.mul_f64(chance))?;
+    (pause <= patience).then_some(pause)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_origin_is_asked_again_when_it_wants_it_and_as_long_as_somebody_waits() {
+        let seconds = Duration::from_secs;
+        assert_eq!(later(seconds(2), seconds(60), 0.0), Some(seconds(2)));
+        assert_eq!(later(seconds(2), seconds(60), 1.0), Some(seconds(2) + RESUME_PAUSE));
+        assert_eq!(later(seconds(2), seconds(2), 1.0), None);
+        assert_eq!(later(Duration::MAX, seconds(60), 1.0), None);
+    }
 
     #[test]
     fn pauses_grow_and_are_not_the_same_for_all() {

@@ -148,28 +148,28 @@ fn header() -> [u8; ROW] {
 }
 
 impl Index {
-    /// Reads the log. One that is damaged is set aside (`.damaged`), and what could be read of it counts.
-    ///
-    /// # Errors
-    /// The file system says no.
-    pub(super) fn load(path: &Path) -> io::Result<Loaded> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
+    /// Reads the log. One that is damaged or cannot be read is set aside (`.damaged`), and what could be read of it counts:
+    /// an edge can do without it.
+    pub(super) fn load(path: &Path) -> Loaded {
+        let nothing = Self { path: path.to_owned(), file: None, rows: 0 };
+        let read = match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let index = Self { path: path.to_owned(), file: None, rows: 0 };
-                return Ok(Loaded { index, blobs: HashMap::new(), found: Found::Nothing });
+                return Loaded { index: nothing, blobs: HashMap::new(), found: Found::Nothing };
             }
-            Err(error) => return Err(error),
+            read => read,
         };
-        let (blobs, found) = parse(&bytes);
-        let file = if found == Found::Whole {
-            Some(OpenOptions::new().append(true).open(path)?)
-        } else {
-            fs::rename(path, path.with_extension("damaged"))?;
-            None
-        };
-        let rows = (bytes.len() / ROW) as u64;
-        Ok(Loaded { index: Self { path: path.to_owned(), file, rows }, blobs, found })
+        let (blobs, found) = read.as_ref().map_or((HashMap::new(), Found::Damaged), |bytes| parse(bytes));
+        let rows = read.as_ref().map_or(0, |bytes| (bytes.len() / ROW) as u64);
+        if found == Found::Whole {
+            // One that takes nothing more is written anew.
+            let file = OpenOptions::new().append(true).open(path).ok();
+            return Loaded { index: Self { file, rows, ..nothing }, blobs, found };
+        }
+        let aside = fs::rename(path, path.with_extension("damaged"));
+        for error in read.err().into_iter().chain(aside.err()) {
+            tracing::warn!(%error, index = %path.display(), "the index of the blobs cannot be read or set aside");
+        }
+        Loaded { index: nothing, blobs, found }
     }
 
     /// Whether it is better to write everything anew, when `held` blobs are held.
@@ -259,14 +259,14 @@ mod tests {
     fn what_was_written_last_counts_and_damage_costs_only_what_it_hit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("blobs.index");
-        let Loaded { mut index, blobs, found } = Index::load(&path).unwrap();
+        let Loaded { mut index, blobs, found } = Index::load(&path);
         assert!(blobs.is_empty() && found == Found::Nothing && index.is_overgrown(0));
         rewrite(&mut index, (0..10).map(row).collect());
         assert!(!index.is_overgrown(10));
         let gone = Row { held: None, ..row(3) };
         index.append(&[gone, row(11)]).unwrap();
 
-        let loaded = Index::load(&path).unwrap();
+        let loaded = Index::load(&path);
         assert_eq!((loaded.found, loaded.blobs.len()), (Found::Whole, 10));
         assert!(!loaded.blobs.contains_key(&row(3).digest) && loaded.blobs.contains_key(&row(11).digest));
 
@@ -274,21 +274,32 @@ mod tests {
         bytes[ROW * 5 + 7] ^= 1;
         bytes.truncate(bytes.len() - 1);
         fs::write(&path, &bytes).unwrap();
-        let Loaded { index, blobs, found } = Index::load(&path).unwrap();
+        let Loaded { index, blobs, found } = Index::load(&path);
         assert_eq!((found, blobs.len()), (Found::Damaged, 8));
         assert!(index.is_overgrown(8) && !path.exists() && path.with_extension("damaged").exists());
         fs::write(&path, "something else").unwrap();
-        assert_eq!(Index::load(&path).unwrap().found, Found::Damaged);
+        assert_eq!(Index::load(&path).found, Found::Damaged);
+    }
+
+    #[test]
+    fn one_that_cannot_be_read_is_set_aside_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("blobs.index");
+        fs::create_dir(&path).unwrap();
+        let Loaded { mut index, blobs, found } = Index::load(&path);
+        assert_eq!((found, blobs.len(), path.exists()), (Found::Damaged, 0, false));
+        rewrite(&mut index, vec![row(1)]);
+        assert_eq!(Index::load(&path).found, Found::Whole);
     }
 
     #[test]
     fn a_log_that_could_not_be_written_is_written_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let mut index = Index::load(&dir.path().join("blobs.index")).unwrap().index;
+        let mut index = Index::load(&dir.path().join("blobs.index")).index;
         assert!(index.append(&[row(1)]).is_err());
         rewrite(&mut index, vec![row(1)]);
         index.append(&[row(2)]).unwrap();
-        assert_eq!(Index::load(&index.path).unwrap().blobs.len(), 2);
+        assert_eq!(Index::load(&index.path).blobs.len(), 2);
     }
 
     proptest! {

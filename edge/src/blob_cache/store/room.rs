@@ -1,75 +1,86 @@
-//! Room for blobs on their way: bytes that are set aside before the first one is written.
+//! Room for blobs on their way: claimed before the origin is asked, made once some of the blob is there, and before the
+//! first byte is written.
 
-use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
 use super::Store;
 use super::eviction::Policy;
-use crate::metrics::Dropped;
+use crate::metrics::{Dropped, WriteDropped};
 
-/// In what bytes are counted here: a semaphore gives out 2^32 at the most.
-const UNIT: u64 = 1 << 10;
+/// How long a fill waits for others to give back room before its blob is served and not kept.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
 
-/// The bytes that fills may set aside, all together: as many as the cache holds. A fill that finds too few waits until
-/// others have ended, in the order in which they came; what they fetched can then be evicted for it.
+/// Tells those who wait for room when some was given back. The smaller one goes first: it finds room where a larger one
+/// does not.
+#[derive(Debug, Default)]
 pub(super) struct Rooms {
-    units: Arc<Semaphore>,
-    all: u32,
+    freed: Notify,
 }
 
-impl Rooms {
-    pub(super) fn of(limit: u64) -> Self {
-        let all = u32::try_from(limit / UNIT).unwrap_or(u32::MAX).max(1);
-        Self { units: Arc::new(Semaphore::new(all as usize)), all }
-    }
-
-    async fn turn(&self, size: u64) -> io::Result<OwnedSemaphorePermit> {
-        let units = u32::try_from(size.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.all);
-        self.units.clone().acquire_many_owned(units).await.map_err(io::Error::other)
-    }
-}
-
-/// Bytes that are set aside for a blob on its way; given back when this is dropped.
+/// Room for a blob on its way; given back when this is dropped.
 pub(in crate::blob_cache) struct Room {
     store: Arc<Store>,
     size: u64,
-    _turn: Option<OwnedSemaphorePermit>,
+    is_made: bool,
 }
 
 impl Room {
-    /// Sets bytes aside, evicting what has to go for it; none when the blob is larger than the whole cache, or when the
-    /// disk takes no writes.
-    pub(super) async fn reserve(store: Arc<Store>, size: u64) -> io::Result<Self> {
-        let is_kept = !store.pause.is_on(store.clock.now()) && store.books().policy.fits(size);
-        let (size, turn) = if is_kept { (size, Some(store.rooms.turn(size).await?)) } else { (0, None) };
-        let reserved = tokio::task::spawn_blocking(move || {
-            if size > 0 {
-                let _naming = store.naming();
-                let evicted = store.books().reserve(size);
-                store.unlink(&evicted, Dropped::Size);
+    /// Claims room, if need be after a short wait. The error is why the blob is not to be kept.
+    pub(super) async fn claim(store: &Arc<Store>, size: u64) -> Result<Self, WriteDropped> {
+        let waited = tokio::time::timeout(ROOM_WAIT, async {
+            loop {
+                let freed = store.rooms.freed.notified();
+                match Self::claim_now(store, size) {
+                    Err(WriteDropped::NoRoom) => freed.await,
+                    claimed => return claimed,
+                }
             }
-            Room { store: store.clone(), size, _turn: turn }
         });
-        reserved.await.map_err(io::Error::other)
+        waited.await.unwrap_or(Err(WriteDropped::NoRoom))
     }
 
-    /// Whether the blob is to be kept.
-    pub(in crate::blob_cache) fn is_reserved(&self) -> bool {
-        self.size > 0
+    /// The same without waiting.
+    fn claim_now(store: &Arc<Store>, size: u64) -> Result<Self, WriteDropped> {
+        if store.pause.is_on(store.clock.now()) {
+            return Err(WriteDropped::Paused);
+        }
+        let mut books = store.books();
+        if !books.policy.fits(size) {
+            return Err(WriteDropped::TooLarge);
+        }
+        let is_claimed = books.policy.claim(size);
+        is_claimed.then(|| Self { store: store.clone(), size, is_made: false }).ok_or(WriteDropped::NoRoom)
+    }
+
+    /// The same once what has to go is evicted. Blocks.
+    pub(in crate::blob_cache) fn made(mut self) -> Self {
+        let store = self.store.clone();
+        let _naming = store.naming();
+        let evicted = store.books().reserve(self.size);
+        self.is_made = true;
+        store.unlink(&evicted, Dropped::Size);
+        self
     }
 
     /// Gives it back to a policy that is about to take up the blob.
-    pub(super) fn release_in(mut self, policy: &mut Policy) {
-        policy.release(std::mem::take(&mut self.size));
+    pub(super) fn release_in(&mut self, policy: &mut Policy) {
+        if std::mem::take(&mut self.is_made) {
+            policy.release(self.size);
+        }
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if self.size > 0 {
-            self.store.books().policy.release(self.size);
+        let mut books = self.store.books();
+        if self.is_made {
+            books.policy.release(self.size);
         }
+        books.policy.unclaim(self.size);
+        drop(books);
+        self.store.rooms.freed.notify_waiters();
     }
 }

@@ -1,15 +1,18 @@
 //! What the store does by itself: it writes its index, compares it with the directories, and reads its files again.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_shared::digest::BlobDigest;
 use weir_shared::process::shutdown::Drain;
 
 use super::blob::read_at;
-use super::index::Found;
+use super::eviction::Slot;
+use super::index::{Found, Known, Row};
+use super::verified::Checked;
 use super::{Blob, Dropped, Store};
 
 /// How often the index is told which blobs came and went.
@@ -17,6 +20,9 @@ const INDEX_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Every so many times it is told how they were used, too: every ten minutes.
 const USES_EVERY: u32 = 60;
+
+/// Rows of the index that are gathered at a time: nobody waits for the books while all are gone through.
+const INDEX_PAGE: usize = 4096;
 
 /// The directories that blobs lie in.
 const GROUPS: u16 = 256;
@@ -77,6 +83,42 @@ impl Store {
         if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             tracing::warn!(%error, "the index of the blobs could not be written; the next start takes longer");
         }
+    }
+
+    /// Writes to the index what it does not know yet; with `uses`, also how blobs were used. Blocks.
+    ///
+    /// # Errors
+    /// The disk failed.
+    fn write_index(&self, uses: bool) -> io::Result<()> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, wall) = (self.clock.now(), SystemTime::now());
+        let known = |slot: &Slot| Known::of(slot, |moment| moment.on_the_wall(now, wall));
+        let (mut changed, mut used, held) = {
+            let mut books = self.books();
+            let used = if uses { std::mem::take(&mut books.used) } else { BTreeSet::new() };
+            (std::mem::take(&mut books.unwritten), used, books.policy.len())
+        };
+        if !index.is_overgrown(held) {
+            changed.append(&mut used);
+            let changed: Vec<BlobDigest> = changed.into_iter().collect();
+            return changed.chunks(INDEX_PAGE).try_for_each(|page| {
+                let rows: Vec<Row> = {
+                    let books = self.books();
+                    page.iter()
+                        .map(|digest| Row { digest: *digest, held: books.policy.slot(digest).map(known) })
+                        .collect()
+                };
+                index.append(&rows)
+            });
+        }
+        let mut behind = None;
+        index.rewrite(|| {
+            let books = self.books();
+            let page = books.policy.by_name(behind).take(INDEX_PAGE);
+            let page: Vec<Row> = page.map(|(digest, slot)| Row { digest: *digest, held: Some(known(slot)) }).collect();
+            behind = page.last().map(|row| row.digest);
+            page
+        })
     }
 
     /// Compares what is known of one directory with what is in it. Blocks.
@@ -174,7 +216,7 @@ async fn scrub_blob(store: &Arc<Store>, digest: BlobDigest, size: u64, rate: u64
     let checker = store.clone();
     let checked = tokio::task::spawn_blocking(move || {
         let is_known = checker.books().policy.slot(&digest).is_some();
-        is_known && checker.check(&digest, size).is_none()
+        is_known && matches!(checker.check(&digest, size), Checked::Dropped)
     });
     if checked.await.unwrap_or(false) {
         store.metrics.scrubbed("dropped");

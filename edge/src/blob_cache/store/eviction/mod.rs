@@ -5,8 +5,10 @@
 //! probation's and disturbs nobody else. **Ghosts** are the names of blobs that failed probation: one that is fetched
 //! again soon was judged too early, and is established at once.
 //!
-//! Bytes count from the moment a fill begins: room is reserved before a byte is written, so that the bound holds for
-//! the disk and not only for what is finished.
+//! Bytes count before they are written: room is reserved first, so that the bound holds for the disk and not only for
+//! what is finished. Nothing has to go for a blob before its origin has sent some of it: until then there is a **claim**,
+//! which says only that the room is there to be had. Claims and reservations are probation's: what is on its way takes
+//! the place of established blobs only as far as all of it together stays within probation's tenth, or is one blob alone.
 
 mod ghosts;
 #[cfg(test)]
@@ -27,6 +29,10 @@ const LOW_WATERMARK_PERCENT: u64 = 90;
 /// Blobs that one eviction drops at the most beyond those that it has to: nobody waits for a hundred thousand files to
 /// be deleted.
 const MAX_AHEAD: usize = 256;
+
+/// Blobs that one eviction gives another turn, at the most: where all were used it would otherwise go through all of them
+/// before it finds one, and everybody waits for it.
+const MAX_TURNS_GIVEN: usize = 4096;
 
 /// The share of the limits that is probation's, in hundredths.
 const PROBATION_PERCENT: u64 = 10;
@@ -54,7 +60,8 @@ pub(crate) struct Policy {
     probation: Queue,
     established: Queue,
     ghosts: Ghosts,
-    reserved: Reserved,
+    claimed: OnTheWay,
+    reserved: OnTheWay,
     next_turn: u64,
 }
 
@@ -100,8 +107,9 @@ struct Queue {
     bytes: u64,
 }
 
-#[derive(Debug, Default)]
-struct Reserved {
+/// Blobs that are on their way, as far as they have come to this.
+#[derive(Debug, Clone, Copy, Default)]
+struct OnTheWay {
     bytes: u64,
     entries: usize,
 }
@@ -115,7 +123,8 @@ impl Policy {
             probation: Queue::default(),
             established: Queue::default(),
             ghosts: Ghosts::default(),
-            reserved: Reserved::default(),
+            claimed: OnTheWay::default(),
+            reserved: OnTheWay::default(),
             next_turn: 0,
         }
     }
@@ -173,17 +182,38 @@ impl Policy {
         }
     }
 
-    /// Makes room for a blob that is about to be fetched. What is returned has to be deleted.
+    /// Whether a blob that is about to be fetched can have room, beside all that is on its way already. Nothing goes
+    /// for it yet.
+    pub(crate) fn claim(&mut self, size: u64) -> bool {
+        let is_alone = self.claimed.entries == 0;
+        let all = self.claimed.with(size);
+        let Limits { bytes, entries } = self.limits;
+        let share = |of: u64| percent(of, PROBATION_PERCENT);
+        let is_within_share = all.bytes <= share(bytes) && all.entries as u64 <= share(entries as u64);
+        // An eviction goes on to the low watermark, and would take from them what lies above it.
+        let leaves_established = all.bytes + self.established.bytes <= percent(bytes, LOW_WATERMARK_PERCENT)
+            && all.entries + self.established.turns.len() <= low_entries(entries);
+        let is_granted = self.fits(size) && (is_alone || is_within_share || leaves_established);
+        if is_granted {
+            self.claimed = all;
+        }
+        is_granted
+    }
+
+    /// Gives back a claim.
+    pub(crate) fn unclaim(&mut self, size: u64) {
+        self.claimed = self.claimed.without(size);
+    }
+
+    /// Makes room for a blob that is being fetched. What is returned has to be deleted.
     pub(crate) fn reserve(&mut self, size: u64) -> Vec<Evicted> {
-        self.reserved.bytes += size;
-        self.reserved.entries += 1;
+        self.reserved = self.reserved.with(size);
         self.shrink()
     }
 
     /// Gives back room that was reserved.
     pub(crate) fn release(&mut self, size: u64) {
-        self.reserved.bytes = self.reserved.bytes.saturating_sub(size);
-        self.reserved.entries = self.reserved.entries.saturating_sub(1);
+        self.reserved = self.reserved.without(size);
     }
 
     /// Takes up a blob. Room must have been reserved, or [`Policy::shrink`] follows.
@@ -227,12 +257,15 @@ impl Policy {
         if !self.is_above(bytes, entries) {
             return evicted;
         }
-        let mut ahead = 0;
-        while self.is_above(low_bytes, low_entries) && (ahead < MAX_AHEAD || self.is_above(bytes, entries)) {
+        let (mut ahead, mut turns_left) = (0, MAX_TURNS_GIVEN);
+        while self.is_above(low_bytes, low_entries) {
             if !self.is_above(bytes, entries) {
+                if ahead == MAX_AHEAD || turns_left == 0 {
+                    break;
+                }
                 ahead += 1;
             }
-            let Some(gone) = self.evict() else { break };
+            let Some(gone) = self.evict(&mut turns_left) else { break };
             evicted.push(gone);
         }
         evicted
@@ -242,33 +275,34 @@ impl Policy {
         self.used() > bytes || self.slots.len() + self.reserved.entries > entries
     }
 
-    /// Forgets the blob whose turn it is. Those that were used stay for another turn.
-    fn evict(&mut self) -> Option<Evicted> {
+    /// Forgets the blob whose turn it is. Those that were used stay for another turn, as long as there are any to give.
+    fn evict(&mut self, turns_left: &mut usize) -> Option<Evicted> {
         loop {
-            if self.is_probation_s_turn() {
-                let digest = self.probation.first()?;
-                if self.slots.get(&digest)?.usage.uses > 0 {
-                    self.queue_again(&digest, |usage| Usage { uses: 0, established: true, ..usage });
-                    continue;
-                }
+            let is_on_probation = self.is_probation_s_turn();
+            let digest = self.queue(!is_on_probation).first()?;
+            let was_used = self.slots.get(&digest)?.usage.uses > 0;
+            if !was_used || *turns_left == 0 {
                 let gone = self.remove(&digest)?;
-                let most = self.slots.len().max(ghosts::AT_LEAST).min(self.limits.entries);
-                self.ghosts.remember(&digest, gone.size, Limits { bytes: self.limits.bytes, entries: most });
+                if is_on_probation {
+                    let most = self.slots.len().max(ghosts::AT_LEAST).min(self.limits.entries);
+                    self.ghosts.remember(&digest, gone.size, Limits { bytes: self.limits.bytes, entries: most });
+                }
                 return Some(gone);
             }
-            let digest = self.established.first()?;
-            if self.slots.get(&digest)?.usage.uses == 0 {
-                return self.remove(&digest);
-            }
-            self.queue_again(&digest, |usage| Usage { uses: usage.uses - 1, ..usage });
+            *turns_left -= 1;
+            self.queue_again(&digest, |usage| {
+                let uses = if is_on_probation { 0 } else { usage.uses - 1 };
+                Usage { uses, established: true, ..usage }
+            });
         }
     }
 
     fn is_probation_s_turn(&self) -> bool {
         let share = |of: u64| percent(of, PROBATION_PERCENT);
-        self.probation.bytes > share(self.limits.bytes)
-            || self.probation.turns.len() as u64 > share(self.limits.entries as u64)
-            || self.established.turns.is_empty()
+        let (bytes, entries) = (self.probation.bytes, self.probation.turns.len());
+        let is_over = bytes + self.reserved.bytes > share(self.limits.bytes)
+            || (entries + self.reserved.entries) as u64 > share(self.limits.entries as u64);
+        (is_over && entries > 0) || self.established.turns.is_empty()
     }
 
     fn queue_again(&mut self, digest: &BlobDigest, change: impl FnOnce(Usage) -> Usage) {
@@ -300,6 +334,16 @@ impl Policy {
             next.filter_map(|digest| Some(self.slots.get(digest)?.usage.last)).min()
         };
         [next(&self.probation), next(&self.established)].into_iter().flatten().min()
+    }
+}
+
+impl OnTheWay {
+    fn with(self, size: u64) -> Self {
+        Self { bytes: self.bytes + size, entries: self.entries + 1 }
+    }
+
+    fn without(self, size: u64) -> Self {
+        Self { bytes: self.bytes.saturating_sub(size), entries: self.entries.saturating_sub(1) }
     }
 }
 
@@ -407,6 +451,76 @@ mod tests {
         assert_eq!(gone(&mut after), gone(&mut before));
     }
 
+    #[test]
+    fn an_eviction_looks_at_a_bounded_number_of_blobs_however_much_they_were_used() {
+        let now = Clock::begin().now();
+        let usage = Usage { last: now, uses: MAX_USES, established: true };
+        let mut policy = of(100_000, 100_000);
+        let wide = |n: u64| BlobDigest::of(&n.to_le_bytes());
+        for n in 0..100_000 {
+            policy.restore(wide(n), 1, usage, n + 1);
+        }
+        let before = policy.next_turn;
+        let gone = policy.reserve(1).into_iter().map(|gone| gone.digest);
+        assert_eq!(
+            gone.collect::<Vec<_>>(),
+            [wide(MAX_TURNS_GIVEN as u64)],
+            "the one that is needed, the next in turn"
+        );
+        assert_eq!(policy.next_turn - before, MAX_TURNS_GIVEN as u64);
+    }
+
+    /// A policy of established blobs, ten bytes each.
+    fn established() -> Policy {
+        let (now, mut policy) = (Clock::begin().now(), of(1000, 1000));
+        let usage = Usage { last: now, uses: 0, established: true };
+        (0..100).for_each(|n| policy.restore(name(n), 10, usage, u64::from(n)));
+        policy
+    }
+
+    #[test]
+    fn what_is_on_its_way_together_leaves_the_established_all_but_a_tenth() {
+        let now = Clock::begin().now();
+        let mut policy = established();
+        // A scan, as many at a time as may be: of what is asked for once, and of what fails.
+        let mut under_way = std::collections::VecDeque::new();
+        for n in 0..2000_u32 {
+            while !policy.claim(30) {
+                let failed: u32 = under_way.pop_front().unwrap();
+                policy.release(30);
+                policy.unclaim(30);
+                if !failed.is_multiple_of(3) {
+                    policy.insert(BlobDigest::of(&failed.to_le_bytes()), 30, true, now);
+                }
+            }
+            policy.reserve(30);
+            under_way.push_back(n);
+        }
+        assert!(under_way.len() >= 3, "several at a time");
+        let limits = policy.limits();
+        let least = percent(limits.bytes, LOW_WATERMARK_PERCENT - PROBATION_PERCENT);
+        assert!(policy.established.bytes >= least, "{}", policy.established.bytes);
+    }
+
+    #[test]
+    fn a_claim_moves_nobody_and_a_small_one_finds_room_beside_a_large_one() {
+        let mut policy = established();
+        assert!(policy.claim(90) && policy.claim(10), "a tenth");
+        assert!(!policy.claim(1));
+        assert_eq!(policy.used(), 1000);
+        policy.unclaim(90);
+        assert!(policy.claim(89) && policy.claim(1), "which a large one that is refused does not keep from others");
+        for size in [89, 1, 10] {
+            policy.unclaim(size);
+        }
+        assert!(policy.claim(1000), "one that is alone");
+        assert!(!policy.claim(1) && !policy.fits(1001));
+        // Where nobody is established there is room for all, up to the low watermark.
+        let mut empty = of(1000, 4);
+        assert!(empty.claim(500) && empty.claim(300) && !empty.claim(101) && empty.claim(100));
+        assert!(!empty.claim(0), "entries are bounded too");
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Fill(u8, u64),
@@ -435,28 +549,28 @@ mod tests {
             let mut kept = HashMap::new();
             let mut begun: Vec<u64> = Vec::new();
             for step in steps {
-                // As the rooms see to it: all reservations together are no more than the limits.
-                let may_begin = |size, begun: &Vec<u64>| {
-                    begun.iter().sum::<u64>() + size <= limits.bytes && begun.len() < limits.entries
-                };
                 match step {
-                    Step::Fill(n, size) if may_begin(size, &begun) => {
+                    Step::Fill(n, size) if policy.claim(size) => {
                         for gone in policy.reserve(size) {
                             prop_assert_eq!(kept.remove(&gone.digest), Some(gone.size), "reported once, and as it was");
                         }
                         prop_assert!(policy.used() <= limits.bytes);
                         policy.release(size);
+                        policy.unclaim(size);
                         kept.insert(name(n), size);
                         policy.insert(name(n), size, true, now);
                     }
-                    Step::Begin(size) if may_begin(size, &begun) => {
+                    Step::Begin(size) if policy.claim(size) => {
                         for gone in policy.reserve(size) {
                             prop_assert_eq!(kept.remove(&gone.digest), Some(gone.size));
                         }
                         begun.push(size);
                     }
                     Step::Fill(..) | Step::Begin(_) => {}
-                    Step::Fail => begun.pop().into_iter().for_each(|size| policy.release(size)),
+                    Step::Fail => begun.pop().into_iter().for_each(|size| {
+                        policy.release(size);
+                        policy.unclaim(size);
+                    }),
                     Step::Touch(n) => {
                         prop_assert_eq!(policy.touch(&name(n), now).is_some(), kept.contains_key(&name(n)));
                     }

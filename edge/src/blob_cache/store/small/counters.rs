@@ -1,17 +1,23 @@
-//! What foyer drops and lets go without a word, counted where an operator sees it. The rest of its metrics is left out.
+//! What foyer drops and lets go without a word, counted where an operator sees it, and how it fares with its batches. The
+//! rest of its metrics is left out.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use mixtrics::metrics::{
     BoxedCounter, BoxedCounterVec, BoxedGauge, BoxedGaugeVec, BoxedHistogram, BoxedHistogramVec, CounterOps,
     CounterVecOps, GaugeOps, GaugeVecOps, HistogramOps, HistogramVecOps, RegistryOps,
 };
 
+use super::health::Health;
 use crate::metrics::{CacheMetrics, WriteDropped};
 
+/// How much of its buffer each batch fills.
+const EFFICIENCY: &str = "foyer_storage_block_engine_buffer_efficiency";
+
 /// What foyer registers its metrics with.
-#[derive(Debug)]
-pub(super) struct DropCounters(CacheMetrics);
+#[derive(Debug, Clone)]
+pub(super) struct DropCounters(CacheMetrics, Arc<Health>);
 
 /// Counts a reason, for each time that foyer counts its own.
 #[derive(Debug)]
@@ -25,13 +31,49 @@ struct MemoryEvictions(CacheMetrics);
 #[derive(Debug)]
 struct Reclaims(CacheMetrics);
 
+/// Tells of each batch that blobs of it were written.
+#[derive(Debug)]
+struct Written(Arc<Health>);
+
+/// Tells of the end of each batch.
+#[derive(Debug)]
+struct Ended(Arc<Health>);
+
+/// Tells of the beginning of each batch.
+#[derive(Debug)]
+struct Begins(Arc<Health>);
+
 /// A metric that nobody looks at.
 #[derive(Debug)]
 struct Unseen;
 
 impl DropCounters {
-    pub(super) fn new(metrics: CacheMetrics) -> Self {
-        Self(metrics)
+    pub(super) fn new(metrics: CacheMetrics, health: Arc<Health>) -> Self {
+        Self(metrics, health)
+    }
+}
+
+impl CounterOps for Written {
+    fn increase(&self, _: u64) {
+        self.0.written();
+    }
+}
+
+impl CounterOps for Ended {
+    fn increase(&self, _: u64) {
+        self.0.ended();
+    }
+}
+
+impl HistogramOps for Begins {
+    fn record(&self, filled: f64) {
+        self.0.begins(filled);
+    }
+}
+
+impl HistogramVecOps for Begins {
+    fn histogram(&self, _: &[Cow<'static, str>]) -> BoxedHistogram {
+        Box::new(Begins(self.0.clone()))
     }
 }
 
@@ -52,6 +94,12 @@ impl CounterVecOps for DropCounters {
         }
         if has("evict") {
             return Box::new(MemoryEvictions(self.0.clone()));
+        }
+        if has("indexer_conflict") {
+            return Box::new(Written(self.1.clone()));
+        }
+        if has("queue_rotate") {
+            return Box::new(Ended(self.1.clone()));
         }
         Box::new(Unseen)
     }
@@ -88,7 +136,7 @@ impl RegistryOps for DropCounters {
         _: Cow<'static, str>,
         _: &'static [&'static str],
     ) -> BoxedCounterVec {
-        Box::new(Self(self.0.clone()))
+        Box::new(self.clone())
     }
 
     fn register_gauge_vec(
@@ -97,7 +145,7 @@ impl RegistryOps for DropCounters {
         _: Cow<'static, str>,
         _: &'static [&'static str],
     ) -> BoxedGaugeVec {
-        Box::new(Self(self.0.clone()))
+        Box::new(self.clone())
     }
 
     fn register_histogram_vec(
@@ -111,12 +159,12 @@ impl RegistryOps for DropCounters {
 
     fn register_histogram_vec_with_buckets(
         &self,
-        _: Cow<'static, str>,
+        name: Cow<'static, str>,
         _: Cow<'static, str>,
         _: &'static [&'static str],
         _: Vec<f64>,
     ) -> BoxedHistogramVec {
-        Box::new(Unseen)
+        if name == EFFICIENCY { Box::new(Begins(self.1.clone())) } else { Box::new(Unseen) }
     }
 }
 

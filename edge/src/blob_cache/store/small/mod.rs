@@ -2,9 +2,10 @@
 //!
 //! foyer drops silently what does not fit its blocks and buffers, panics when the disk is full, and compares what it
 //! reads with a checksum only. So nothing larger than [`LARGEST`] reaches it, its space is reserved before it is used,
-//! what it drops is counted (`counters`), and a blob is compared with its name as it is read, before anybody gets it.
+//! what it drops is counted (`counters`), the first write that the disk refuses ends its use (`health`), and a blob is compared with its name as it is read, before anybody gets it.
 
 mod counters;
+mod health;
 mod wanted;
 
 use std::fs::{self, OpenOptions};
@@ -12,6 +13,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foyer::{
@@ -23,6 +25,7 @@ use tokio::runtime::Handle;
 use weir_shared::digest::BlobDigest;
 
 use self::counters::DropCounters;
+use self::health::Health;
 use self::wanted::{IsWanted, Wanted};
 use crate::metrics::CacheMetrics;
 
@@ -48,10 +51,14 @@ const SHARD: usize = 8 << 20;
 /// What an entry takes in memory besides its bytes.
 const OVERHEAD: usize = 128;
 
+/// How long foyer may take to write what is on its way: it waits without end when it cannot.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+
 /// The tier.
 pub(super) struct Small {
     cache: HybridCache<Name, Verified>,
     wanted: Arc<Wanted>,
+    health: Arc<Health>,
     disk: u64,
 }
 
@@ -86,12 +93,15 @@ impl Small {
         // foyer panics when it cannot.
         fs::create_dir_all(dir)?;
         let wanted = Arc::new(Wanted::default());
+        let health = Arc::new(Health::new(dir.to_owned(), metrics.clone()));
         let capacity = usize::try_from(disk)?;
         let device = FsDeviceBuilder::new(dir).with_capacity(capacity).build()?;
         let engine = BlockEngineConfig::new(device)
             .with_block_size(usize::try_from((disk / BLOCKS).clamp(BLOCK_SIZES.0, BLOCK_SIZES.1))?)
             .with_buffer_pool_size(BUFFER)
             .with_submit_queue_size_threshold(2 * BUFFER)
+            // `Health` relies on this.
+            .with_flushers(1)
             // What is removed stays removed when the process starts again.
             .with_tombstone_log(true)
             .with_reinsertion_filter(StorageFilter::new().with_condition(IsWanted(wanted.clone())));
@@ -99,7 +109,7 @@ impl Small {
             .with_name("small")
             .with_policy(HybridCachePolicy::WriteOnInsertion)
             .with_flush_on_close(false)
-            .with_metrics_registry(Box::new(DropCounters::new(metrics.clone())))
+            .with_metrics_registry(Box::new(DropCounters::new(metrics.clone(), health.clone())))
             .memory(memory)
             .with_shards((memory / SHARD).clamp(1, 8))
             .with_eviction_config(S3FifoConfig::default())
@@ -111,7 +121,7 @@ impl Small {
             .with_compression(Compression::None)
             .build()
             .await?;
-        let small = Self { cache, wanted, disk };
+        let small = Self { cache, wanted, health, disk };
         match reserve(dir) {
             Ok(()) => Ok(small),
             Err(error) => {
@@ -135,6 +145,9 @@ impl Small {
 
     /// A blob, whose bytes are what the name says.
     pub(super) async fn get(&self, digest: BlobDigest) -> Option<(Bytes, FoundIn)> {
+        if self.health.is_broken() {
+            return Some((self.at_hand(&digest)?, FoundIn::Memory));
+        }
         let (entry, found_in) = match self.cache.get(&Name(digest)).try_unwrap() {
             Ok(entry) => (entry, FoundIn::Memory),
             // A disk that cannot be read holds nothing.
@@ -148,8 +161,12 @@ impl Small {
         Some((entry.value().bytes.clone(), found_in))
     }
 
-    /// Takes up a blob, unless its bytes are not what its name says. It is in memory at once and on disk soon.
+    /// Takes up a blob, unless its bytes are not what its name says or the disk takes none. It is in memory at once and
+    /// on disk soon.
     pub(super) fn put(&self, digest: BlobDigest, bytes: Bytes) -> bool {
+        if self.health.is_broken() {
+            return false;
+        }
         let value = Verified::of(bytes);
         let is_right = value.digest == digest && Self::takes(value.bytes.len() as u64);
         if is_right {
@@ -160,6 +177,9 @@ impl Small {
 
     /// Whether a blob is held. Of one on disk another may have the same short name.
     pub(super) fn holds(&self, digest: &BlobDigest) -> bool {
+        if self.health.is_broken() {
+            return self.cache.memory().contains(&Name(*digest));
+        }
         self.cache.contains(&Name(*digest))
     }
 
@@ -178,12 +198,34 @@ impl Small {
 
     /// Forgets a blob.
     pub(super) fn remove(&self, digest: &BlobDigest) {
-        self.cache.remove(&Name(*digest));
+        if self.health.is_broken() {
+            self.cache.memory().remove(&Name(*digest));
+        } else {
+            self.cache.remove(&Name(*digest));
+        }
+    }
+
+    /// Has a blob read from the disk before its next use.
+    pub(super) fn leave_memory(&self, digest: &BlobDigest) {
+        self.cache.memory().remove(&Name(*digest));
+    }
+
+    /// The disk does not take the small blobs any more: only those in memory are held.
+    pub(super) fn is_broken(&self) -> bool {
+        self.health.is_broken()
     }
 
     /// Writes what is on its way to the disk, and takes nothing more.
     pub(super) async fn close(&self) {
-        if let Err(error) = self.cache.close().await {
+        // In a task of its own, should foyer panic.
+        let cache = self.cache.clone();
+        let closing = tokio::spawn(async move { cache.close().await.map_err(anyhow::Error::from) });
+        let closed = match tokio::time::timeout(CLOSE_DEADLINE, closing).await {
+            Ok(Ok(closed)) => closed,
+            Ok(Err(panicked)) => Err(panicked.into()),
+            Err(late) => Err(late.into()),
+        };
+        if let Err(error) = closed {
             tracing::warn!(%error, "the small blobs could not all be written; they are fetched again");
         }
     }
@@ -198,9 +240,9 @@ impl Small {
         self.cache.memory().capacity() as u64
     }
 
-    /// Bytes that are reserved on disk.
+    /// Bytes on disk that are reserved and used: none while it is broken.
     pub(super) fn on_disk(&self) -> u64 {
-        self.disk
+        if self.is_broken() { 0 } else { self.disk }
     }
 }
 
@@ -362,6 +404,61 @@ mod tests {
         assert!(metrics.memory_evictions.get() > 600, "{}", metrics.memory_evictions.get());
         assert!(metrics.small_reclaims.get() >= 4 * BLOCKS_AT_LEAST, "{}", metrics.small_reclaims.get());
         small.close().await;
+    }
+
+    /// In a process of its own, in which no file may be written from some moment on: its neighbours could write none.
+    #[test]
+    fn a_disk_that_refuses_a_write_is_used_no_more() {
+        const CHILD: &str = "WEIR_TEST_WITHOUT_WRITES";
+        if std::env::var_os(CHILD).is_some() {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            return runtime.block_on(without_writes());
+        }
+        let output = std::process::Command::new("sh")
+            .args(["-c", "trap '' XFSZ && exec \"$0\" --exact \"$1\" --nocapture"])
+            .arg(std::env::current_exe().unwrap())
+            .arg("blob_cache::store::small::tests::a_disk_that_refuses_a_write_is_used_no_more")
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    async fn without_writes() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("small");
+        let metrics = metrics();
+        let small = Small::open(&path, 1 << 20, DISK, &metrics).await.unwrap();
+        let (before, during, after) = (blob(1, 100_000), blob(2, 100_000), blob(3, 100_000));
+        assert!(small.put(BlobDigest::of(&before), before.clone()));
+        written(&small).await;
+        assert!(!small.is_broken());
+
+        let limit = getrlimit(Resource::Fsize);
+        setrlimit(Resource::Fsize, Rlimit { current: Some(0), ..limit }).unwrap();
+        assert!(small.put(BlobDigest::of(&during), during.clone()));
+        until(|| small.is_broken()).await;
+        assert_eq!(metrics.dropped_writes("small_lost"), 1);
+        assert!(!small.put(BlobDigest::of(&after), after), "it goes to a file");
+        for bytes in [&before, &during] {
+            assert_eq!(small.get(BlobDigest::of(bytes)).await, Some((bytes.clone(), FoundIn::Memory)));
+        }
+        small.remove(&BlobDigest::of(&before));
+        assert_eq!((small.get(BlobDigest::of(&before)).await, small.holds(&BlobDigest::of(&before))), (None, false));
+        small.close().await;
+        until(|| !path.exists()).await;
+    }
+
+    async fn until(condition: impl Fn() -> bool) {
+        for _ in 0..3000 {
+            if condition() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("in vain");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
