@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are left for files, databases and connections to others, at the least.
+/// Descriptors that are left for files, databases and connections to others, at the least; of few, half.
 const RESERVE: u64 = 256;
 
 /// Raises the soft limit to the hard one, and gives what it is then; `None`: there is no limit. The usual soft limit of
@@ -19,7 +19,7 @@ pub fn raise_limit() -> Option<u64> {
 #[must_use]
 pub fn for_connections(limit: Option<u64>, wanted: usize) -> usize {
     let Some(limit) = limit else { return wanted };
-    let left = limit.saturating_sub(RESERVE.max(limit / 4)).max(1);
+    let left = (limit - RESERVE.min(limit / 2).max(limit / 4)).max(1);
     wanted.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
@@ -34,7 +34,7 @@ mod tests {
             (Some(1_048_576), 50_000, 50_000),
             (Some(40_000), 50_000, 30_000),
             (Some(1024), 50_000, 768),
-            (Some(256), 50_000, 1),
+            (Some(200), 50_000, 100),
             (Some(0), 50_000, 1),
         ] {
             assert_eq!(for_connections(limit, wanted), given, "{limit:?}");
