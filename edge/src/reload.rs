@@ -56,14 +56,12 @@ struct ReloadMetrics {
 impl ReloadMetrics {
     fn register(registry: &Registry) -> prometheus::Result<Self> {
         let families = MetricFamilies(registry);
-        let applied = families.counters(
+        let applied = families.counters_of(
             "weir_edge_reloads_total",
             "Configurations and certificates read again at run time: applied, or refused as a whole.",
-            &["result"],
+            "result",
+            &["applied", "refused"],
         )?;
-        for result in ["applied", "refused"] {
-            applied.with_label_values(&[result]);
-        }
         let not_after = families.gauge(
             "weir_edge_certificate_not_after_timestamp_seconds",
             "When the certificate that agents see ends, or the first of its chain.",

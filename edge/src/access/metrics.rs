@@ -1,5 +1,6 @@
 //! What the decisions count.
 
+use prometheus::core::Collector;
 use prometheus::{IntCounter, IntGauge, Registry};
 use weir_shared::process::metric_families::MetricFamilies;
 
@@ -73,7 +74,7 @@ impl AccessMetrics {
         refresh: impl Fn(&IntGauge) + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
         let gauge = self.remembered_tokens.clone();
-        let gauges = vec![gauge.clone()];
+        let gauges: Vec<Box<dyn Collector>> = vec![Box::new(gauge.clone())];
         registry.register(Box::new(Observed { gauges, refresh: Box::new(move || refresh(&gauge)) }))
     }
 }

@@ -9,6 +9,13 @@ use super::cache_usage::CacheUsage;
 use super::observed::Observed;
 use crate::blob_cache::DiskTrouble;
 
+/// What becomes of fills, as values of a label.
+const FILL_RESULTS: [&str; 8] =
+    ["ok", "not_found", "origin_failed", "broken", "stalled", "corrupt", "disk_failed", "abandoned"];
+
+/// Why blobs are dropped, as values of a label.
+const DROP_REASONS: [&str; 4] = ["size", "corrupt", "vanished", "purged"];
+
 /// What the blob cache counts.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheMetrics {
@@ -33,6 +40,7 @@ pub(crate) struct CacheMetrics {
     evicted_bytes: IntCounterVec,
     evicted_idle: Histogram,
     pub(crate) memory_evictions: IntCounter,
+    pub(crate) small_reclaims: IntCounter,
     /// In the order of [`Tier`].
     hits: [Hits; TIERS.len()],
     writes_dropped: IntCounterVec,
@@ -76,6 +84,27 @@ pub(crate) enum WriteDropped {
     QueueFull,
 }
 
+impl WriteDropped {
+    const ALL: [Self; 7] = [
+        Self::Disk(DiskTrouble::NoSpace),
+        Self::Disk(DiskTrouble::ReadOnly),
+        Self::Disk(DiskTrouble::TooManyFiles),
+        Self::Disk(DiskTrouble::Failed),
+        Self::Paused,
+        Self::BufferFull,
+        Self::QueueFull,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Disk(trouble) => trouble.as_str(),
+            Self::Paused => "paused",
+            Self::BufferFull => "small_buffer_full",
+            Self::QueueFull => "small_queue_full",
+        }
+    }
+}
+
 /// Where a verification failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VerifiedAt {
@@ -107,10 +136,11 @@ impl CacheMetrics {
             &["tier"],
         )?;
         Ok(Self {
-            fills: family.counters(
+            fills: family.counters_of(
                 "weir_edge_fills_total",
                 "Blobs fetched from origins, by the result.",
-                &["result"],
+                "result",
+                &FILL_RESULTS,
             )?,
             fill_duration: family.histogram(
                 "weir_edge_fill_duration_seconds",
@@ -122,10 +152,11 @@ impl CacheMetrics {
                 "From the question to the origin until the first piece of a blob was verified.",
                 &[0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0],
             )?,
-            fill_resumes: family.counters(
+            fill_resumes: family.counters_of(
                 "weir_edge_fill_resumes_total",
                 "Transfers of blobs that were taken up again, by what had ended them.",
-                &["reason"],
+                "reason",
+                &["broken", "stalled", "unreachable", "timeout", "wrong_bytes"],
             )?,
             pieces_verified: family
                 .counter("weir_edge_pieces_verified_total", "Pieces of blobs that origins sent and that were right.")?,
@@ -141,10 +172,11 @@ impl CacheMetrics {
                 "weir_edge_fill_waiters_refused_total",
                 "Requests that were refused because too many wait for a blob.",
             )?,
-            served_through: family.counters(
+            served_through: family.counters_of(
                 "weir_edge_served_through_total",
                 "Answers whose bytes went past the edge's disk, by what was the matter with it.",
-                &["why"],
+                "why",
+                &DiskTrouble::ALL.map(DiskTrouble::as_str),
             )?,
             serving_through: family
                 .gauge("weir_edge_serving_through", "Answers whose bytes go past the edge's disk now.")?,
@@ -159,16 +191,23 @@ impl CacheMetrics {
             decoders: family.gauge("weir_edge_decoders", "Tarballs that are being decoded for clients now.")?,
             decoders_limit: family
                 .gauge("weir_edge_decoders_limit", "Tarballs that are decoded at a time, at the most.")?,
-            verify_failures: family.counters(
+            verify_failures: family.counters_of(
                 "weir_edge_verify_failures_total",
                 "Blobs whose bytes were not what their name says, by where they came from. Should be 0.",
-                &["where"],
+                "where",
+                &["disk", "origin"],
             )?,
-            evictions: family.counters("weir_edge_evictions_total", "Blobs dropped from the cache.", &["reason"])?,
-            evicted_bytes: family.counters(
+            evictions: family.counters_of(
+                "weir_edge_evictions_total",
+                "Blobs dropped from the cache.",
+                "reason",
+                &DROP_REASONS,
+            )?,
+            evicted_bytes: family.counters_of(
                 "weir_edge_evicted_bytes_total",
                 "Bytes of blobs dropped from the cache.",
-                &["reason"],
+                "reason",
+                &DROP_REASONS,
             )?,
             evicted_idle: family.histogram(
                 "weir_edge_evicted_idle_seconds",
@@ -179,19 +218,25 @@ impl CacheMetrics {
                 "weir_edge_cache_memory_evictions_total",
                 "Blobs dropped from memory for want of room; they are still on disk.",
             )?,
+            small_reclaims: family.counter(
+                "weir_edge_cache_small_reclaims_total",
+                "Parts of the disk for small blobs, of 4 to 16 MiB, whose blobs gave way to new ones.",
+            )?,
             hits: TIERS.map(|tier| Hits {
                 blobs: hits.with_label_values(&[tier]),
                 bytes: hit_bytes.with_label_values(&[tier]),
             }),
-            writes_dropped: family.counters(
+            writes_dropped: family.counters_of(
                 "weir_edge_cache_write_dropped_total",
                 "Blobs that were fetched and served and could not be kept, by the reason.",
-                &["reason"],
+                "reason",
+                &WriteDropped::ALL.map(WriteDropped::as_str),
             )?,
-            scrubbed_blobs: family.counters(
+            scrubbed_blobs: family.counters_of(
                 "weir_edge_scrub_blobs_total",
                 "Blobs on disk that were read again in the background, by the result.",
-                &["result"],
+                "result",
+                &["ok", "dropped"],
             )?,
             scrubbed_bytes: family
                 .counter("weir_edge_scrub_bytes_total", "Bytes on disk that were read again in the background.")?,
@@ -259,13 +304,7 @@ impl CacheMetrics {
     }
 
     pub(crate) fn write_dropped(&self, why: WriteDropped) {
-        let reason = match why {
-            WriteDropped::Disk(trouble) => trouble.as_str(),
-            WriteDropped::Paused => "paused",
-            WriteDropped::BufferFull => "small_buffer_full",
-            WriteDropped::QueueFull => "small_queue_full",
-        };
-        self.writes_dropped.with_label_values(&[reason]).inc();
+        self.writes_dropped.with_label_values(&[why.as_str()]).inc();
     }
 
     pub(crate) fn scrubbed(&self, result: &'static str) {

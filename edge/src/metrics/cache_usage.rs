@@ -1,6 +1,7 @@
 //! How full the blob cache is.
 
-use prometheus::IntGauge;
+use prometheus::core::Collector;
+use prometheus::{IntGauge, IntGaugeVec, Opts};
 
 use crate::blob_cache::Holding;
 
@@ -11,7 +12,8 @@ pub(crate) struct CacheUsage {
     limit_bytes: IntGauge,
     entries: IntGauge,
     limit_entries: IntGauge,
-    oldest_idle_seconds: IntGauge,
+    /// Of no value while nothing is kept.
+    oldest_idle_seconds: IntGaugeVec,
     memory_bytes: IntGauge,
     memory_limit_bytes: IntGauge,
     memory_entries: IntGauge,
@@ -26,9 +28,12 @@ impl CacheUsage {
             limit_bytes: IntGauge::new("weir_edge_cache_limit_bytes", "Bytes of blobs in files, at the most.")?,
             entries: IntGauge::new("weir_edge_cache_entries", "Blobs in files.")?,
             limit_entries: IntGauge::new("weir_edge_cache_limit_entries", "Blobs in files, at the most.")?,
-            oldest_idle_seconds: IntGauge::new(
-                "weir_edge_cache_oldest_idle_seconds",
-                "How long a blob that is next to be evicted has not been used: the longer, the roomier the cache.",
+            oldest_idle_seconds: IntGaugeVec::new(
+                Opts::new(
+                    "weir_edge_cache_oldest_idle_seconds",
+                    "How long a blob that is next to be evicted has not been used: the longer, the roomier the cache.",
+                ),
+                &[],
             )?,
             memory_bytes: IntGauge::new("weir_edge_cache_memory_bytes", "Bytes of blobs in memory.")?,
             memory_limit_bytes: IntGauge::new(
@@ -47,21 +52,20 @@ impl CacheUsage {
         })
     }
 
-    pub(super) fn all(&self) -> Vec<IntGauge> {
-        [
+    pub(super) fn all(&self) -> Vec<Box<dyn Collector>> {
+        let gauges = [
             &self.bytes,
             &self.limit_bytes,
             &self.entries,
             &self.limit_entries,
-            &self.oldest_idle_seconds,
             &self.memory_bytes,
             &self.memory_limit_bytes,
             &self.memory_entries,
             &self.small_limit_bytes,
             &self.is_writing,
-        ]
-        .map(Clone::clone)
-        .to_vec()
+        ];
+        let gauges = gauges.into_iter().map(|gauge| Box::new(gauge.clone()) as Box<dyn Collector>);
+        gauges.chain([Box::new(self.oldest_idle_seconds.clone()) as Box<dyn Collector>]).collect()
     }
 
     pub(crate) fn set(&self, holding: &Holding, limit_entries: u64, is_writing: bool) {
@@ -70,7 +74,10 @@ impl CacheUsage {
         self.limit_bytes.set(number(holding.limit_bytes));
         self.entries.set(number(holding.blobs as u64));
         self.limit_entries.set(number(limit_entries));
-        self.oldest_idle_seconds.set(number(holding.oldest_idle_seconds.unwrap_or(0)));
+        match holding.oldest_idle_seconds {
+            Some(idle) => self.oldest_idle_seconds.with_label_values::<&str>(&[]).set(number(idle)),
+            None => self.oldest_idle_seconds.reset(),
+        }
         self.memory_bytes.set(number(holding.memory_bytes));
         self.memory_limit_bytes.set(number(holding.memory_limit_bytes));
         self.memory_entries.set(number(holding.memory_blobs as u64));

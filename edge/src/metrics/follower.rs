@@ -8,6 +8,12 @@ use weir_shared::process::metric_families::MetricFamilies;
 
 use super::unix_seconds;
 
+/// Kinds of events, as values of a label.
+const EVENTS: [&str; 6] = ["descriptor", "tombstone", "heartbeat", "resync", "snapshot_end", "access"];
+
+/// Why event streams end, as values of a label.
+const ENDS: [&str; 7] = ["not_served", "refused", "ended", "broken", "silent", "malformed", "not_applied"];
+
 /// What the followers of event streams count.
 #[derive(Debug, Clone)]
 pub(crate) struct FollowerMetrics {
@@ -46,17 +52,29 @@ impl FollowerMetrics {
                 "When an origin's event stream last said that everything was told, in Unix seconds.",
                 &["origin"],
             )?,
-            events: family.counters("weir_edge_events_total", "Events that origins sent, by kind.", &["event"])?,
-            resyncs: family.counters(
+            events: family.counters_of(
+                "weir_edge_events_total",
+                "Events that origins sent, by kind.",
+                "event",
+                &EVENTS,
+            )?,
+            resyncs: family.counters_of(
                 "weir_edge_resyncs_total",
                 "Event streams that began with everything that is current: start, cursor_unknown, lost.",
-                &["why"],
+                "why",
+                &["start", "cursor_unknown", "lost"],
             )?,
-            ended: family.counters("weir_edge_streams_ended_total", "Event streams that ended, by why.", &["why"])?,
-            refused: family.counters(
+            ended: family.counters_of(
+                "weir_edge_streams_ended_total",
+                "Event streams that ended, by why.",
+                "why",
+                &ENDS,
+            )?,
+            refused: family.counters_of(
                 "weir_edge_push_refused_total",
                 "Pushed descriptors that were not taken: regressed, another_origins, unreadable.",
-                &["why"],
+                "why",
+                &["regressed", "another_origins", "unreadable"],
             )?,
             push_delay: family.histogram(
                 "weir_edge_push_delay_seconds",
@@ -67,10 +85,11 @@ impl FollowerMetrics {
                 "weir_edge_push_missed_total",
                 "Versions that were found by asking and that an event stream in step had not told of. Should be 0.",
             )?,
-            warmed: family.counters(
+            warmed: family.counters_of(
                 "weir_edge_warmed_total",
-                "New versions of services in use: begun (to be fetched before anybody asks), dropped (too many waited).",
-                &["result"],
+                "New versions of services in use: begun (fetched before anybody asks), dropped (too many waited).",
+                "result",
+                &["begun", "dropped"],
             )?,
         })
     }

@@ -1,22 +1,21 @@
 //! Gauges that are looked up when somebody looks.
 
-use prometheus::IntGauge;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 
 /// Gauges whose values are looked up when they are collected.
 pub(crate) struct Observed {
-    pub(crate) gauges: Vec<IntGauge>,
+    pub(crate) gauges: Vec<Box<dyn Collector>>,
     pub(crate) refresh: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Collector for Observed {
     fn desc(&self) -> Vec<&Desc> {
-        self.gauges.iter().flat_map(Collector::desc).collect()
+        self.gauges.iter().flat_map(|gauge| gauge.desc()).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         (self.refresh)();
-        self.gauges.iter().flat_map(Collector::collect).collect()
+        self.gauges.iter().flat_map(|gauge| gauge.collect()).collect()
     }
 }

@@ -11,13 +11,15 @@ pub(crate) struct OperatorMetrics {
 
 impl OperatorMetrics {
     pub(super) fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
-        Ok(Self {
-            purges: family.counters(
-                "weir_edge_purges_total",
-                "Purges by operators, by what was named and how far they went.",
-                &["kind", "mode"],
-            )?,
-        })
+        let purges = family.counters(
+            "weir_edge_purges_total",
+            "Purges by operators, by what was named and how far they went.",
+            &["kind", "mode"],
+        )?;
+        for kind in ["digest", "service", "repository"] {
+            ["hard", "soft"].iter().for_each(|mode| drop(purges.with_label_values(&[kind, mode])));
+        }
+        Ok(Self { purges })
     }
 
     pub(crate) fn purged(&self, kind: &'static str, mode: &'static str) {

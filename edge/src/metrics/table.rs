@@ -49,17 +49,19 @@ impl TableMetrics {
                 "weir_edge_asks_collapsed_total",
                 "Requests that waited for a question to an origin that was under way already.",
             )?,
-            stale_served: family.counters(
+            stale_served: family.counters_of(
                 "weir_edge_stale_served_total",
                 "Answers that were served although they were stale, by the reason.",
-                &["why"],
+                "why",
+                &["revalidating", "origin_slow", "origin_failed", "regressed"],
             )?,
             entries: family
                 .gauge("weir_edge_table_entries", "Services in the table, in memory; tombstones included.")?,
-            gzips: family.counters(
+            gzips: family.counters_of(
                 "weir_edge_gzips_total",
                 "Questions to origins to make a gzip representation, by the result.",
-                &["result"],
+                "result",
+                &["made", "unsupported", "failed", "full"],
             )?,
         })
     }

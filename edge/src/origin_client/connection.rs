@@ -71,7 +71,7 @@ impl Origin {
             let file = config.client_certificate.display();
             tracing::warn!(origin = %authority, %file, "the client certificate has ended: the origin will not answer");
         }
-        metrics.up(authority.as_str(), false);
+        metrics.begin(authority.as_str());
         metrics.client_certificate(authority.as_str(), clients.not_after);
         Ok(Self {
             authority,

@@ -35,6 +35,19 @@ impl MetricFamilies<'_> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
+    /// Counters by one label whose values are known. Each is there from the beginning: an alert on an increase does not see
+    /// the one with which a series begins.
+    ///
+    /// # Errors
+    /// The name is taken.
+    pub fn counters_of(&self, name: &str, help: &str, label: &str, values: &[&str]) -> MetricResult<IntCounterVec> {
+        let counters = self.counters(name, help, &[label])?;
+        for value in values {
+            counters.with_label_values(&[value]);
+        }
+        Ok(counters)
+    }
+
     /// A gauge without labels.
     ///
     /// # Errors

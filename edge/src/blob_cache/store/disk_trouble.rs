@@ -16,6 +16,9 @@ pub(crate) enum DiskTrouble {
 }
 
 impl DiskTrouble {
+    /// All there are.
+    pub(crate) const ALL: [Self; 4] = [Self::NoSpace, Self::ReadOnly, Self::TooManyFiles, Self::Failed];
+
     /// The value of a metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

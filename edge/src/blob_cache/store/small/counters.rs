@@ -1,4 +1,4 @@
-//! What foyer drops without an error, counted where an operator sees it. The rest of its metrics is left out.
+//! What foyer drops and lets go without a word, counted where an operator sees it. The rest of its metrics is left out.
 
 use std::borrow::Cow;
 
@@ -16,6 +16,14 @@ pub(super) struct DropCounters(CacheMetrics);
 /// Counts a reason, for each time that foyer counts its own.
 #[derive(Debug)]
 struct Drops(CacheMetrics, WriteDropped);
+
+/// Counts what leaves the memory.
+#[derive(Debug)]
+struct MemoryEvictions(CacheMetrics);
+
+/// Counts the parts of the disk that begin to be cleared, in the gauge of those that are being cleared.
+#[derive(Debug)]
+struct Reclaims(CacheMetrics);
 
 /// A metric that nobody looks at.
 #[derive(Debug)]
@@ -42,8 +50,35 @@ impl CounterVecOps for DropCounters {
         if has("channel_overflow") {
             return Box::new(Drops(self.0.clone(), WriteDropped::QueueFull));
         }
+        if has("evict") {
+            return Box::new(MemoryEvictions(self.0.clone()));
+        }
         Box::new(Unseen)
     }
+}
+
+impl CounterOps for MemoryEvictions {
+    fn increase(&self, value: u64) {
+        self.0.memory_evictions.inc_by(value);
+    }
+}
+
+impl GaugeVecOps for DropCounters {
+    fn gauge(&self, labels: &[Cow<'static, str>]) -> BoxedGauge {
+        if labels.iter().any(|value| value == "reclaiming") {
+            return Box::new(Reclaims(self.0.clone()));
+        }
+        Box::new(Unseen)
+    }
+}
+
+impl GaugeOps for Reclaims {
+    fn increase(&self, value: u64) {
+        self.0.small_reclaims.inc_by(value);
+    }
+
+    fn decrease(&self, _: u64) {}
+    fn absolute(&self, _: u64) {}
 }
 
 impl RegistryOps for DropCounters {
@@ -62,7 +97,7 @@ impl RegistryOps for DropCounters {
         _: Cow<'static, str>,
         _: &'static [&'static str],
     ) -> BoxedGaugeVec {
-        Box::new(Unseen)
+        Box::new(Self(self.0.clone()))
     }
 
     fn register_histogram_vec(
@@ -97,12 +132,6 @@ impl GaugeOps for Unseen {
 
 impl HistogramOps for Unseen {
     fn record(&self, _: f64) {}
-}
-
-impl GaugeVecOps for Unseen {
-    fn gauge(&self, _: &[Cow<'static, str>]) -> BoxedGauge {
-        Box::new(Unseen)
-    }
 }
 
 impl HistogramVecOps for Unseen {

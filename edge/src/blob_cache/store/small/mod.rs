@@ -339,7 +339,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_scan_leaves_on_disk_what_is_asked_for() {
         let dir = tempfile::tempdir().unwrap();
-        let small = open(dir.path()).await;
+        let metrics = metrics();
+        let small = Small::open(dir.path(), 1 << 20, DISK, &metrics).await.unwrap();
         let hot: Vec<Bytes> = (0..10).map(|n| blob(n, 100_000)).collect();
         for bytes in &hot {
             small.put(BlobDigest::of(bytes), bytes.clone());
@@ -358,6 +359,8 @@ mod tests {
         }
         let first = blob(1000, LARGEST as usize);
         assert_eq!(small.get(BlobDigest::of(&first)).await, None, "the scan itself is gone");
+        assert!(metrics.memory_evictions.get() > 600, "{}", metrics.memory_evictions.get());
+        assert!(metrics.small_reclaims.get() >= 4 * BLOCKS_AT_LEAST, "{}", metrics.small_reclaims.get());
         small.close().await;
     }
 
