@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// A certificate, key or authority that cannot be used: which file, and why.
@@ -109,6 +109,9 @@ pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
 }
 
 /// A server's configuration, without ALPN: whoever serves sets that.
+///
+/// Where certificates are asked of clients each handshake is a full one: a session that is resumed brings back the
+/// certificate of before, and nobody looks whether it has ended since.
 pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>) -> Result<ServerConfig, TlsError> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -129,9 +132,17 @@ pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>
             builder.with_client_cert_verifier(verifier)
         }
     };
-    builder.with_single_cert(read_certificates(certificate, "a certificate")?, read_key(key)?).map_err(|e| {
-        TlsError::Unusable { what: "the certificate", path: certificate.to_owned(), message: e.to_string() }
-    })
+    let config = builder.with_single_cert(read_certificates(certificate, "a certificate")?, read_key(key)?);
+    let mut config = config.map_err(|e| TlsError::Unusable {
+        what: "the certificate",
+        path: certificate.to_owned(),
+        message: e.to_string(),
+    })?;
+    if !matches!(client_auth, ClientAuth::None) {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(config)
 }
 
 /// A client's configuration that trusts `ca` alone, without ALPN. `identity`: the client's own certificate and key.
@@ -149,5 +160,52 @@ pub fn client_config(ca: &Path, identity: Option<(&Path, &Path)>) -> Result<Clie
                 path: certificate.to_owned(),
                 message: e.to_string(),
             }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::certificates;
+    use rustls::{ClientConnection, HandshakeKind, ServerConnection};
+
+    /// Shakes hands, and sends a byte of an answer, with which tickets come.
+    fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
+        let mut client = ClientConnection::new(client.clone(), "localhost".try_into().unwrap()).unwrap();
+        let mut server = ServerConnection::new(server.clone()).unwrap();
+        while client.is_handshaking() || server.is_handshaking() || client.wants_write() || server.wants_write() {
+            let mut wire = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut wire).unwrap();
+            }
+            server.read_tls(&mut &wire[..]).unwrap();
+            server.process_new_packets().unwrap();
+            let mut wire = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut wire).unwrap();
+            }
+            client.read_tls(&mut &wire[..]).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        server.handshake_kind().unwrap()
+    }
+
+    #[test]
+    fn a_client_whose_certificate_is_asked_for_is_looked_at_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let (ca, certificate, key) = (file("ca.pem"), file("edge.pem"), file("edge.key"));
+        let agent = (file("agent.pem"), file("agent.key"));
+        for (client_auth, second) in [
+            (ClientAuth::None, HandshakeKind::Resumed),
+            (ClientAuth::Offered { ca: &ca }, HandshakeKind::Full),
+            (ClientAuth::Required { ca: &ca }, HandshakeKind::Full),
+        ] {
+            let server = Arc::new(server_config(&certificate, &key, client_auth).unwrap());
+            let client = Arc::new(client_config(&ca, Some((&agent.0, &agent.1))).unwrap());
+            assert_eq!(handshake(&client, &server), HandshakeKind::Full, "{client_auth:?}");
+            assert_eq!(handshake(&client, &server), second, "{client_auth:?}");
+        }
     }
 }
