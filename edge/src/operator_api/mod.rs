@@ -57,7 +57,7 @@ impl OperatorApi {
         Ok(Self { admin, status, metrics, token, is_loopback: listen.ip().is_loopback() })
     }
 
-    /// Serves on `listen` until the drain ends. Without `tls` in plain HTTP.
+    /// Serves on `listen` until the drain has ended. Without `tls` in plain HTTP.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -71,7 +71,7 @@ impl OperatorApi {
         let cannot = || format!("cannot listen on admin_listen = \"{listen}\"");
         let listener = TcpListener::bind(listen).await.with_context(cannot)?;
         let address = listener.local_addr()?;
-        serve::tcp(listener, tls, self, metrics.listener("admin"), drain);
+        serve::tcp(listener, tls, self, metrics.listener("admin"), drain.last());
         Ok(address)
     }
 

@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::client::Client;
-use crate::site::{PATIENCE, Site, TARBALL, ZSTD};
+use crate::site::{PATIENCE, Site, TARBALL, ZSTD, ask};
 use crate::test_origin::{Fault, Tarball};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,9 +30,11 @@ async fn what_is_in_flight_is_finished() {
     site.until("the fill is under way", async || site.origin.asked("blob").len() == 2).await;
 
     let edge = site.take_edge();
-    let address = edge.address();
+    let (address, admin) = (edge.address(), edge.admin_address().unwrap());
     let draining = tokio::spawn(edge.drain(PATIENCE));
     site.until("nobody is let in", async || TcpStream::connect(address).await.is_err()).await;
+    assert_eq!(ask(admin, "GET", "/readyz", None, "").await, (503, "draining\n".to_owned()));
+    assert!(ask(admin, "GET", "/metrics", None, "").await.1.contains("weir_edge_fills_running"));
     gate.add_permits(1);
     for (version, client, download, read) in downloads {
         let reply = download.finish().await;
@@ -43,6 +45,7 @@ async fn what_is_in_flight_is_finished() {
     assert_eq!(reply.bytes(), &fetched.zstd);
     assert_eq!(reply.header("alt-svc"), "clear");
     assert!(draining.await.unwrap(), "nothing had to be cut");
+    assert!(TcpStream::connect(admin).await.is_err());
     // The directory is free, and what was fetched meanwhile is there.
     site.start_edge().await;
     assert_eq!(site.blob_files().len(), 2);

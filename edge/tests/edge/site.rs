@@ -1,5 +1,6 @@
 //! A test origin with an edge before it, in a directory of their own.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -136,21 +137,31 @@ impl Site {
         token: Option<&str>,
         body: &str,
     ) -> (u16, String) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let address = self.edge().admin_address().unwrap();
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let length = body.len();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{token}content-length: {length}\r\n\
-             connection: close\r\n\r\n{body}"
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        ask(self.edge().admin_address().unwrap(), method, path, token, body).await
     }
+}
+
+/// A request in plain HTTP, with a token when there is one.
+pub(crate) async fn ask(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &str,
+) -> (u16, String) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{token}content-length: {length}\r\n\
+             connection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 fn sum(family: &MetricFamily, labels: &[(&str, &str)]) -> f64 {

@@ -45,7 +45,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Serves on `listen` until the drain ends.
+    /// Serves on `listen` until the drain has ended: that the role drains is told here.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -55,7 +55,7 @@ impl Admin {
             .map_err(|error| anyhow::anyhow!("cannot listen on admin_listen = \"{listen}\": {error}"))?;
         let address = listener.local_addr()?;
         let drain = self.drain.clone();
-        serve::tcp(listener, None::<ServerTls>, self, metrics.listener("admin"), &drain);
+        serve::tcp(listener, None::<ServerTls>, self, metrics.listener("admin"), drain.last());
         Ok(address)
     }
 

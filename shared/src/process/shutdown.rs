@@ -1,6 +1,7 @@
 //! Shutdown as a design: a readiness that turns, a drain in which nothing in flight is cut, a deadline.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -10,6 +11,9 @@ use tokio_util::task::TaskTracker;
 /// How long a drain may take before what is left is cut, by default.
 pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long what tells of a drain may take to end after everything else.
+const LAST_DEADLINE: Duration = Duration::from_secs(1);
+
 /// The shutdown of one role: its tasks, the request to finish, and the order to stop.
 ///
 /// Cheap to clone; all clones are of one shutdown.
@@ -18,12 +22,18 @@ pub struct Drain {
     finish: CancellationToken,
     cut: CancellationToken,
     tasks: TaskTracker,
+    last: Option<Arc<Drain>>,
 }
 
 impl Drain {
     /// A shutdown that has not begun.
     pub fn new() -> Self {
-        Self::default()
+        Self { last: Some(Arc::default()), ..Self::default() }
+    }
+
+    /// The shutdown of what tells others of this one: it begins when all else has ended.
+    pub fn last(&self) -> &Self {
+        self.last.as_deref().unwrap_or(self)
     }
 
     /// Runs a task that the drain waits for. It should end soon after [`Drain::begun`]; at the deadline it is dropped.
@@ -47,9 +57,17 @@ impl Drain {
         self.finish.is_cancelled()
     }
 
-    /// Begins the drain and waits until all tasks have ended; after `deadline` what is left is cut. True when nothing
-    /// had to be cut.
+    /// Begins the drain and waits until all tasks have ended; after `deadline` what is left is cut. What is
+    /// [`last`](Self::last) ends then, within a second. True when nothing had to be cut.
     pub async fn finish(&self, deadline: Duration) -> bool {
+        let clean = self.finish_tasks(deadline).await;
+        match &self.last {
+            Some(last) => last.finish_tasks(deadline.min(LAST_DEADLINE)).await && clean,
+            None => clean,
+        }
+    }
+
+    async fn finish_tasks(&self, deadline: Duration) -> bool {
         self.finish.cancel();
         self.tasks.close();
         let clean = tokio::time::timeout(deadline, self.tasks.wait()).await.is_ok();
