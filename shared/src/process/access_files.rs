@@ -13,7 +13,8 @@ use tokio::task::spawn_blocking;
 use super::shutdown::Drain;
 use crate::access_list::{AccessList, AccessListError};
 
-/// How often the files are looked at: a denial is in force this soon.
+/// How often the files are looked at. A change is taken when two looks in a row agree: a denial is in force after twice
+/// this time.
 pub const REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest file that is read, in bytes: ten thousand denied tokens with a comment each.
@@ -50,7 +51,8 @@ impl AccessFiles {
         self.parse(&self.contents()?)
     }
 
-    /// Reads all files, and again whenever they change, until the drain. A file that cannot be used any more changes
+    /// Reads all files, and again whenever they change, until the drain. What is found once may be half of what somebody is
+    /// writing: a change counts when it is found twice in a row. A file that cannot be used any more changes
     /// nothing: what was read last stays in force, the log says why, and `readable` is 0 until all can be used again.
     ///
     /// # Errors
@@ -70,7 +72,7 @@ impl AccessFiles {
         readable.set(1);
         let (sender, receiver) = watch::channel(Arc::new(list));
         if !(files.keys.is_empty() && files.deny.is_none()) {
-            let follower = Follower { files, contents, sender, readable };
+            let follower = Follower { files, contents, seen: None, sender, readable };
             drain.spawn(follower.run(drain.clone()));
         }
         Ok(receiver)
@@ -112,7 +114,10 @@ fn contents(path: &Path) -> Result<String, String> {
 /// The task that looks at the files.
 struct Follower {
     files: Arc<AccessFiles>,
+    /// What is in force.
     contents: Contents,
+    /// What was found at the last look, when it is not that.
+    seen: Option<Contents>,
     sender: watch::Sender<Arc<AccessList>>,
     readable: IntGauge,
 }
@@ -140,7 +145,14 @@ impl Follower {
     async fn look(&mut self) -> Result<(), AccessFileError> {
         let files = self.files.clone();
         let contents = spawn_blocking(move || files.contents()).await.expect("reading does not panic")?;
+        let before = self.seen.take();
         if contents != self.contents {
+            if before.as_ref() != Some(&contents) {
+                self.seen = Some(contents);
+                return Ok(());
+            }
+            // Kept for the next look, should it be of no use.
+            self.seen = Some(contents.clone());
             let list = self.files.parse(&contents)?;
             self.contents = contents;
             tracing::info!(keys = list.keys().count(), "keys and denials were read again");
@@ -153,6 +165,36 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_being_written_is_not_taken_at_its_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let deny = dir.path().join("denied");
+        let write = |text: &str| std::fs::write(&deny, text).unwrap();
+        write("token t1\ntoken t2\n");
+        let files = AccessFiles { keys: Vec::new(), deny: Some(deny.clone()) };
+        let contents = files.contents().unwrap();
+        let (sender, list) = watch::channel(Arc::new(files.parse(&contents).unwrap()));
+        let readable = IntGauge::new("readable", "readable").unwrap();
+        let mut follower = Follower { files: files.into(), contents, seen: None, sender, readable };
+        let denied = || list.borrow().denied_tokens(0).count();
+        // Rewritten in place: emptied, half of it, all of it.
+        for torn in ["", "token t1\n", "token t1\ntoken t2\ntoken t3\n"] {
+            write(torn);
+            follower.look().await.unwrap();
+            assert_eq!(denied(), 2, "{torn}");
+        }
+        follower.look().await.unwrap();
+        assert_eq!(denied(), 3);
+        // Whoever empties it means it, once it stays so; and what is wrong stays wrong.
+        write("");
+        follower.look().await.unwrap();
+        follower.look().await.unwrap();
+        assert_eq!(denied(), 0);
+        write("tokn t4");
+        assert!(follower.look().await.is_ok() && follower.look().await.is_err() && follower.look().await.is_err());
+        assert_eq!(denied(), 0);
+    }
 
     #[tokio::test]
     async fn a_change_is_followed_and_a_broken_file_changes_nothing() {
