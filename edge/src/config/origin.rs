@@ -54,10 +54,7 @@ impl OriginConfig {
     }
 }
 
-/// A URL as it may appear in an error: without what stands before an `@`.
+/// A URL, or what was meant to be one, as it may appear in an error: without what stands before the last `@`.
 fn redacted(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
+    url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, host)| format!("…@{host}"))
 }
