@@ -219,8 +219,25 @@ fn with_blob(table: CacheStatus, source: Source) -> CacheStatus {
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: blob_stored, .. }) => {
             CacheStatus::Forwarded { why, status, stored: stored || blob_stored, collapsed }
         }
+        // That an answer is stale is told whatever its blob came from, which is counted by itself.
+        (CacheStatus::Hit { stale_for: 1.. }, Source::Origin { .. }) => table,
         (CacheStatus::Hit { .. }, Source::Origin { stored, collapsed }) => {
             CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored, collapsed }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stale_stays_so_when_its_blob_is_fetched() {
+        let fetched = Source::Origin { stored: true, collapsed: false };
+        let stale = CacheStatus::Hit { stale_for: 7 };
+        assert_eq!(with_blob(stale, fetched), stale);
+        let miss = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed: false };
+        assert_eq!(with_blob(CacheStatus::Hit { stale_for: 0 }, fetched), miss);
+        assert_eq!(with_blob(stale, Source::Memory), stale);
     }
 }
