@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_shared::name::ServiceName;
@@ -18,6 +19,9 @@ use crate::service_table::{Entry, Gzips, Lookup, LookupError, Table};
 
 /// Services that one page of `/status` lists at the most.
 const MAX_LISTED: usize = 1000;
+
+/// What went wrong with the last questions, and for how long that is taken as given.
+type Failures = HashMap<ServiceName, (LookupError, Duration)>;
 
 /// All that an edge holds, for those who look.
 pub(crate) struct Status {
@@ -115,7 +119,7 @@ impl Status {
         }))
     }
 
-    fn service(&self, name: &ServiceName, entry: &Entry, failures: &HashMap<ServiceName, LookupError>) -> Value {
+    fn service(&self, name: &ServiceName, entry: &Entry, failures: &Failures) -> Value {
         let age = self.table.age(entry, self.clock.now());
         let origin = entry.origin.map(|id| &self.origins.all()[id]);
         let version = entry.version.as_ref();
@@ -146,7 +150,7 @@ impl Status {
                 "encoding": r.encoding.as_str(),
                 "held": self.blobs.look_at(&r.digest, r.size).map(|held| held.tier),
             })).collect::<Vec<_>>(),
-            "last_failure": failures.get(name).map(LookupError::reason),
+            "last_failure": failures.get(name).map(|(error, _)| error.reason()),
             "refused_generation": entry.refused().map(|refused| refused.offered.0),
             "why": why,
         })

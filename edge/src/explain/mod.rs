@@ -12,7 +12,7 @@ use weir_shared::name::ServiceName;
 use crate::blob_cache::HeldBlob;
 use crate::clock::Moment;
 use crate::service_table::freshness::Verdict;
-use crate::service_table::{Entry, LookupError, StoreError};
+use crate::service_table::{Entry, StoreError};
 use crate::status::Status;
 use crate::version::Version;
 
@@ -28,6 +28,8 @@ pub(crate) struct Explanation {
     table: Option<TableEntry>,
     /// What went wrong with the last question, while that is taken as given.
     last_failure: Option<String>,
+    /// For how long it is, from the question on.
+    last_failure_holds_seconds: Option<u64>,
     /// An origin is being asked about it now.
     being_asked: bool,
     /// All of it for a person, a sentence each.
@@ -116,12 +118,14 @@ impl Status {
             _ if digest.is_none() => None,
             _ => past.iter().find(|version| is_wanted(version)).map(|version| self.held_version(version, false)),
         };
+        let failure = self.lookup.failures().remove(service);
         let mut explanation = Explanation {
             service: service.to_string(),
             version,
             past_versions: past.iter().map(|past| past.descriptor().publication().digest.to_string()).collect(),
             table: entry.map(|entry| self.table_entry(&entry, now)),
-            last_failure: self.lookup.failures().get(service).map(LookupError::reason),
+            last_failure: failure.as_ref().map(|(error, _)| error.reason()),
+            last_failure_holds_seconds: failure.map(|(_, pause)| pause.as_secs()),
             being_asked: self.lookup.is_being_asked(service),
             words: Vec::new(),
         };

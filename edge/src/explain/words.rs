@@ -28,20 +28,28 @@ pub(super) fn of(it: &Explanation, digest: Option<&TarballDigest>) -> Vec<String
         (None, None, None) => words
             .push(format!("Nothing is known of {} here: nobody has asked for it, or no origin has it.", it.service)),
     }
-    let asks_about_the_current = it.version.as_ref().is_none_or(|version| version.is_current);
-    match &it.table {
-        Some(table) if asks_about_the_current => {
+    let is_past = |version: &HeldVersion| !version.is_current;
+    match (&it.version, &it.table) {
+        // What is known of the current version says nothing of one that is not held.
+        (None, _) if digest.is_some() => {}
+        (Some(version), _) if is_past(version) => {
+            words.push("It is a past version: it never changes, and is never stale.".to_owned());
+        }
+        (_, Some(table)) => {
             words.push(freshness(table));
             words.push(next_request(table));
         }
-        Some(_) => words.push("It is a past version: it never changes, and is never stale.".to_owned()),
-        None => words.push("The next request asks the origins, and waits for them.".to_owned()),
+        (_, None) if it.last_failure.is_some() => {
+            words.push("The next request is answered with what came of the last question.".to_owned());
+        }
+        (_, None) => words.push("The next request asks the origins, and waits for them.".to_owned()),
     }
     if it.being_asked {
         words.push("An origin is being asked right now; whoever waits shares the answer.".to_owned());
     }
     if let Some(reason) = &it.last_failure {
-        words.push(format!("The last question went wrong: {reason}. It is not repeated for a second."));
+        let pause = seconds(it.last_failure_holds_seconds.unwrap_or_default());
+        words.push(format!("The last question brought nothing: {reason}. It is not repeated for {pause} after it."));
     }
     if let Some(table) = &it.table {
         words.push(origin(table));
@@ -204,6 +212,7 @@ mod tests {
                 refused: None,
             }),
             last_failure: None,
+            last_failure_holds_seconds: None,
             being_asked: false,
             words: Vec::new(),
         }
@@ -243,8 +252,13 @@ mod tests {
         let mut regressed = explanation(Verdict::Ask, 20, 5, None);
         regressed.table.as_mut().unwrap().refused = Some(RefusedOffer { generation: 6, revision: 1, seconds_ago: 3 });
         regressed.last_failure = Some("it went back".to_owned());
+        regressed.last_failure_holds_seconds = Some(1);
         regressed.being_asked = true;
-        says(&regressed, None, &["generation 6 (revision 1), which was refused: 7", "it went back", "right now"]);
+        says(
+            &regressed,
+            None,
+            &["generation 6 (revision 1), which was refused: 7", "it went back", "for 1 s", "right now"],
+        );
     }
 
     #[test]
@@ -253,11 +267,17 @@ mod tests {
         let mut other = explanation(Verdict::Fresh, 6, 0, None);
         other.version = None;
         says(&other, Some(&digest), &["is not held of shop-prod"]);
+        let words = of(&other, Some(&digest)).join(" ");
+        assert!(!words.contains("fresh") && !words.contains("at once"), "nothing is said of the current one: {words}");
         says(&other, None, &["is gone", "highest generation was 7"]);
         other.table.as_mut().unwrap().unreadable = true;
         says(&other, None, &["cannot be read"]);
         other.table = None;
         says(&other, None, &["Nothing is known of shop-prod", "asks the origins"]);
+        other.last_failure = Some("there is no such service".to_owned());
+        other.last_failure_holds_seconds = Some(30);
+        says(&other, None, &["answered with what came of the last question", "no such service", "for 30 s"]);
+        assert!(!of(&other, None).join(" ").contains("asks the origins"));
         let mut past = explanation(Verdict::Fresh, 6, 0, None);
         past.version.as_mut().unwrap().is_current = false;
         says(&past, Some(&digest), &["never changes"]);

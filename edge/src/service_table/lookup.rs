@@ -158,8 +158,8 @@ impl Lookup {
         all.filter(|(key, _)| wanted(&key.0, &key.1)).map(|(_, past)| past.version.clone()).collect()
     }
 
-    /// What went wrong with the last questions, while that is taken as given.
-    pub(crate) fn failures(&self) -> HashMap<ServiceName, LookupError> {
+    /// What went wrong with the last questions, while that is taken as given; and for how long it is, from the question on.
+    pub(crate) fn failures(&self) -> HashMap<ServiceName, (LookupError, Duration)> {
         self.negative.all()
     }
 

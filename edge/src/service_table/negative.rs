@@ -59,10 +59,11 @@ impl Negative {
         self.answers.get(service).map(|remembered| remembered.error)
     }
 
-    /// All that is remembered, without using any.
-    pub(super) fn all(&self) -> HashMap<ServiceName, LookupError> {
+    /// All that is remembered, and for how long from its beginning, without using any.
+    pub(super) fn all(&self) -> HashMap<ServiceName, (LookupError, Duration)> {
         // An iterator, unlike `get`, does not count as a use.
-        self.answers.iter().map(|(service, remembered)| (ServiceName::clone(&service), remembered.error)).collect()
+        let all = self.answers.iter();
+        all.map(|(service, it)| (ServiceName::clone(&service), (it.error, it.pause))).collect()
     }
 
     /// How many services are remembered, and at the most.
