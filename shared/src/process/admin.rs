@@ -1,6 +1,7 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`. Plain HTTP, on loopback by default.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`. Plain HTTP, on loopback by default; beyond it without
+//! `/status`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -91,10 +92,27 @@ impl Admin {
     }
 }
 
+/// Nobody proves anything here: what names services is for this machine alone.
 impl Handler for Admin {
-    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        if request.uri().path() == "/status" && !is_this_machine(peer.address.ip()) {
+            return status_is_for_this_machine().into_response();
+        }
         self.answer(&request)
     }
+}
+
+fn is_this_machine(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+fn status_is_for_this_machine() -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "not-from-here",
+        "This is for the machine itself",
+        "/status names services, and is answered over loopback alone: ask at 127.0.0.1 or [::1] on the machine itself.",
+    )
 }
 
 /// A document for people, over several lines.
@@ -116,4 +134,54 @@ fn typed(status: StatusCode, content_type: &'static str, body: String) -> Respon
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// An address of this machine that is not loopback; none without a network. Nothing is sent.
+    fn outward() -> Option<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+    }
+
+    async fn status(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn names_are_told_to_this_machine_alone() {
+        for (address, expected) in
+            [("127.0.0.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false), ("::", false)]
+        {
+            assert_eq!(is_this_machine(address.parse().unwrap()), expected, "{address}");
+        }
+        let (registry, drain) = (Registry::new(), Drain::new());
+        let metrics = HttpMetrics::register(&registry).unwrap();
+        let admin = Admin {
+            registry,
+            ready: Arc::new(|| Readiness::Ready),
+            status: Arc::new(|_| Ok(serde_json::json!({}))),
+            drain: drain.clone(),
+        };
+        let port = admin.start("0.0.0.0:0".parse().unwrap(), &metrics).await.unwrap().port();
+        let loopback = SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(status(loopback, "/status").await, "200");
+        if let Some(outward) = outward() {
+            assert_eq!(status((outward, port).into(), "/status").await, "403");
+            assert_eq!(status((outward, port).into(), "/readyz").await, "200");
+        }
+        assert!(drain.finish(std::time::Duration::from_secs(5)).await);
+    }
 }
