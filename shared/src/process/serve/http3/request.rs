@@ -24,8 +24,9 @@ use crate::problem::Problem;
 use crate::process::shutdown::Drain;
 
 /// How long a turn to write is kept beyond two round trips: in that time some of what is on its way arrives, if the line
-/// is what holds an answer back. One that its client holds back holds up the others by no more than that, once.
-const TURN: Duration = Duration::from_millis(25);
+/// is what holds an answer back. One that its client holds back holds up the others by no more than that, whenever some of
+/// it was taken.
+const TURN: Duration = Duration::from_millis(100);
 
 /// A body up to this many bytes is sent together with the head: one buffer, one packet or few.
 const SMALL_BODY: u64 = 16 << 10;
@@ -188,13 +189,11 @@ pub(super) struct Answer {
     code: Code,
     is_whole: bool,
     has_arrived: bool,
-    /// The client takes less of it than the line would bear: it has no turns any more.
-    is_held_back: bool,
 }
 
 impl Answer {
     fn begin(sender: SendStream) -> Self {
-        Self { sender, code: Code::INTERNAL_ERROR, is_whole: false, has_arrived: false, is_held_back: false }
+        Self { sender, code: Code::INTERNAL_ERROR, is_whole: false, has_arrived: false }
     }
 
     /// Writes all of it, for as long as the client takes some of it now and then.
@@ -209,17 +208,23 @@ impl Answer {
 
     /// Writes all of it, sharing what room there is with the other answers of the connection.
     async fn write_in_turn<H>(&mut self, mut parts: &mut [Bytes], context: &Context<H>) -> Result<(), RequestError> {
-        while !parts.is_empty() && !self.is_held_back {
-            let turn = context.turns.0.acquire().await;
-            let patience = 2 * context.connection.rtt() + TURN;
+        let mut is_held_back = false;
+        while !parts.is_empty() {
+            let turn = if is_held_back { None } else { context.turns.0.acquire().await.ok() };
+            let patience = if is_held_back { context.stall_timeout } else { 2 * context.connection.rtt() + TURN };
             let written = tokio::time::timeout(patience, self.sender.write_chunks(parts)).await;
             drop(turn);
             match written {
-                Ok(written) => parts = &mut parts[written?.chunks..],
-                Err(_) => self.is_held_back = true,
+                Ok(written) => {
+                    parts = &mut parts[written?.chunks..];
+                    is_held_back = false;
+                }
+                Err(_) if is_held_back => return Err(RequestError::Stalled),
+                // It waits by itself until the client takes some of it, and has its turns again.
+                Err(_) => is_held_back = true,
             }
         }
-        self.write(parts, context.stall_timeout).await
+        Ok(())
     }
 
     /// Waits for something, unless the client wants no answer any more.
