@@ -20,6 +20,7 @@ mod tcp;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -64,6 +65,15 @@ fn too_long<B>(request: &Request<B>) -> Option<Problem> {
             format!("A path with its query may have {MAX_URL_BYTES} bytes; this one has {length}."),
         )
     })
+}
+
+/// Ends after a while, unless the client of a connection has asked for something by then: who has asked for nothing is not
+/// kept a place.
+async fn silence(was_asked: &AtomicBool, patience: Duration) {
+    tokio::time::sleep(patience).await;
+    if was_asked.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Answers requests, whatever version of HTTP they came by.

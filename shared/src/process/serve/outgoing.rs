@@ -35,9 +35,9 @@ impl Outbox {
         self.0.is_gathering.store(true, Ordering::Relaxed);
     }
 
-    /// What was gathered can be written: by a flush. Gives whether it was open.
-    pub(super) fn close(&self) -> bool {
-        self.0.is_gathering.swap(false, Ordering::Relaxed)
+    /// What was gathered can be written: by a flush.
+    pub(super) fn close(&self) {
+        self.0.is_gathering.store(false, Ordering::Relaxed);
     }
 
     /// Whether the connection was given up because its client took nothing.

@@ -25,7 +25,7 @@ use super::metrics::ListenerMetrics;
 use super::outgoing::{Gathered, Outbox, Outgoing};
 use super::{
     Body, BoxError, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody, STALL_TIMEOUT,
-    ServerTls, http2, too_long,
+    ServerTls, http2, silence, too_long,
 };
 use crate::problem::Problem;
 use crate::process::identity::Identity;
@@ -262,12 +262,8 @@ pub(super) struct Shared<H> {
 }
 
 impl<H: Handler> Shared<H> {
-    /// Ends a while after it was first awaited, unless the client has asked for something by then.
     async fn silence(&self) {
-        tokio::time::sleep(self.options.head_timeout).await;
-        if self.was_asked.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
+        silence(&self.was_asked, self.options.head_timeout).await;
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -22,7 +22,7 @@ mod request;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use quinn::{Endpoint, Incoming};
@@ -36,7 +36,7 @@ use self::request::{Context, Turns};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::Observed;
-use super::{HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls};
+use super::{HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, silence};
 use crate::process::identity::Identity;
 use crate::process::shutdown::Drain;
 
@@ -263,17 +263,10 @@ impl<H: Handler> Server<H> {
             was_asked: AtomicBool::new(false),
             turns: Turns::default(),
         });
-        let silence = async {
-            // As long as the head of a first request may take, and once more for the client to begin it.
-            tokio::time::sleep(2 * head_timeout).await;
-            if context.was_asked.load(Ordering::Relaxed) {
-                std::future::pending::<()>().await;
-            }
-        };
         closing.code = tokio::select! {
             code = connection::serve(&closing.connection, Outgoing::new(control), context.clone()) => code,
-            // Whoever has never asked for anything is not kept a place.
-            () = silence => Code::NO_ERROR,
+            // As long as the head of a first request may take, and once more for the client to begin it.
+            () = silence(&context.was_asked, 2 * head_timeout) => Code::NO_ERROR,
             () = observed.now_and_then() => unreachable!("it has no end"),
         };
         if closing.code != Code::NO_ERROR {
