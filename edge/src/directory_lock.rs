@@ -1,12 +1,13 @@
 //! One edge per cache directory: a lock that is held for as long as any part of the edge uses the directory.
 
 use std::convert::Infallible;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, TryLockError};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
+use weir_shared::process::file_lock::FileLock;
 
 /// The lock. Whatever keeps files of the directory open keeps a clone of it, and closes them before it.
 #[derive(Debug, Clone)]
@@ -17,7 +18,7 @@ pub(crate) struct DirectoryLock {
 /// Dropped from top to bottom: the lock is free before anybody is told so.
 #[derive(Debug)]
 struct Held {
-    _file: File,
+    _file: FileLock,
     _telling: oneshot::Sender<Infallible>,
 }
 
@@ -40,12 +41,10 @@ impl DirectoryLock {
     /// Takes the lock of a directory, which is made when it is not there.
     pub(crate) fn take(dir: &Path) -> Result<(Self, Released), DirectoryError> {
         fs::create_dir_all(dir)?;
-        let file = File::create(dir.join("lock"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DirectoryError::InUse),
-            Err(TryLockError::Error(error)) => return Err(error.into()),
-        }
+        let file = FileLock::try_take(&dir.join("lock")).map_err(|error| match error {
+            TryLockError::WouldBlock => DirectoryError::InUse,
+            TryLockError::Error(error) => DirectoryError::Io(error),
+        })?;
         let (telling, told) = oneshot::channel();
         Ok((Self { _held: Arc::new(Held { _file: file, _telling: telling }) }, Released(told)))
     }

@@ -1,12 +1,13 @@
 //! The data directory: its layout, and the lock that keeps a second process out of it.
 
 use std::collections::HashSet;
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_shared::name::RepositoryName;
+use weir_shared::process::file_lock::FileLock;
 
 /// A data directory that is this process's alone. The lock lasts until the last clone is dropped, so that whoever
 /// writes below the directory holds one.
@@ -15,7 +16,7 @@ pub(crate) struct DataDir {
     root: PathBuf,
     /// The same without symlinks and relative to nothing: some errors have it like this.
     real_root: PathBuf,
-    _lock: Arc<File>,
+    _lock: Arc<FileLock>,
 }
 
 /// A data directory that cannot be used.
@@ -32,16 +33,12 @@ impl DataDir {
     pub(crate) fn open(root: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: root.to_owned(), source };
         std::fs::create_dir_all(root).map_err(unusable)?;
-        let lock =
-            File::options().create(true).truncate(false).write(true).open(root.join("lock")).map_err(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => {
-                let real_root = root.canonicalize().map_err(unusable)?;
-                Ok(Self { root: root.to_owned(), real_root, _lock: Arc::new(lock) })
-            }
-            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse(root.to_owned())),
-            Err(TryLockError::Error(source)) => Err(unusable(source)),
-        }
+        let lock = FileLock::try_take(&root.join("lock")).map_err(|error| match error {
+            TryLockError::WouldBlock => DataDirError::InUse(root.to_owned()),
+            TryLockError::Error(source) => unusable(source),
+        })?;
+        let real_root = root.canonicalize().map_err(unusable)?;
+        Ok(Self { root: root.to_owned(), real_root, _lock: Arc::new(lock) })
     }
 
     /// A text for others without the directory's path: errors of the file system are fond of it.

@@ -1,10 +1,11 @@
 //! One agent per root.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::TryLockError;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use weir_shared::process::file_lock::FileLock;
 
 /// How long a starting agent waits for one that is just stopping.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -14,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Held as long as anything may still be written below the root.
 #[derive(Debug)]
 pub(crate) struct RootLock {
-    _file: File,
+    _file: FileLock,
 }
 
 impl RootLock {
@@ -25,16 +26,10 @@ impl RootLock {
     pub(crate) fn acquire(root: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot create the root {}", root.display()))?;
         let path = root.join(".lock");
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .with_context(|| format!("cannot write to the root {}", root.display()))?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Self { _file: file }),
+            match FileLock::try_take(&path) {
+                Ok(file) => return Ok(Self { _file: file }),
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(PAUSE),
                 Err(TryLockError::WouldBlock) => {
                     anyhow::bail!("another agent uses the root {}", root.display());
