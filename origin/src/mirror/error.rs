@@ -55,6 +55,16 @@ pub enum MirrorError {
         /// What went wrong.
         cause: String,
     },
+    /// The upstream answered with an HTTP status that says no.
+    #[error("the upstream answered {status}: {}", meaning(*status))]
+    Answered {
+        /// `list refs` or `fetch`.
+        step: &'static str,
+        /// The status.
+        status: u16,
+        /// How long it asks to be left alone (`Retry-After`).
+        retry_after: Option<Duration>,
+    },
     /// The mirror's own directory could not be read or written.
     #[error("the mirror cannot {what}: {cause}")]
     Local {
@@ -86,9 +96,17 @@ impl MirrorError {
             Self::UnsupportedUrl { .. } | Self::Connect { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
             Self::EmptyRepository | Self::NothingAdvertised { .. } => "list refs",
-            Self::Stalled { step, .. } | Self::Upstream { step, .. } => step,
+            Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::Answered { step, .. } => step,
             Self::Interrupted => "fetch",
             Self::Local { .. } | Self::Damaged { .. } => "write",
+        }
+    }
+
+    /// How long the upstream asks to be left alone, a day at the most.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Answered { retry_after, .. } => *retry_after,
+            _ => None,
         }
     }
 
@@ -128,11 +146,7 @@ impl MirrorError {
         if let Some(status) = http.and_then(reqwest::Error::status) {
             return match status.as_u16() {
                 401 | 403 => Self::Authenticate(format!("it answered {status}")),
-                404 => Self::Upstream {
-                    step,
-                    cause: format!("it answered {status}: no such repository, or none that may be seen"),
-                },
-                _ => Self::Upstream { step, cause: format!("it answered {status}") },
+                status => Self::Answered { step, status, retry_after: None },
             };
         }
         if error.is_unauthenticated() {
@@ -146,6 +160,18 @@ impl MirrorError {
             return Self::Local { what: "be written", cause: describe(error) };
         }
         Self::Upstream { step, cause: describe(error) }
+    }
+}
+
+/// What a status says, and what to do about it.
+fn meaning(status: u16) -> &'static str {
+    match status {
+        404 | 410 => "no such repository, or none that may be seen with these credentials",
+        407 => "the proxy wants credentials, or others",
+        429 => "it is asked too often, by this origin or with these credentials",
+        503 => "it is overloaded or under maintenance",
+        500..=599 => "it is in trouble itself",
+        _ => "this is no answer that Git's protocol knows",
     }
 }
 

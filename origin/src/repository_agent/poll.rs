@@ -145,7 +145,9 @@ impl Watched {
 
     /// Whether the poll is to be given up: it takes longer than the first limit, or stands still for the second.
     fn late(&self, begun: Instant, now: Instant, (longest, standstill): (Duration, Duration)) -> Option<Failure> {
-        let late = |reason: String| Some(Failure { step: step_of(self.progress.phase), reason, timeout: true });
+        let late = |reason: String| {
+            Some(Failure { step: step_of(self.progress.phase), reason, timeout: true, retry_after: None })
+        };
         if now - begun >= longest {
             return late(format!("the poll took longer than {} s", longest.as_secs()));
         }
@@ -166,11 +168,16 @@ fn step_of(phase: &str) -> &'static str {
 }
 
 fn failure(error: &MirrorError) -> Failure {
-    Failure { step: error.step(), reason: error.to_string(), timeout: error.is_timeout() }
+    Failure {
+        step: error.step(),
+        reason: error.to_string(),
+        timeout: error.is_timeout(),
+        retry_after: error.retry_after(),
+    }
 }
 
 fn failed(step: &'static str, reason: String) -> Failure {
-    Failure { step, reason, timeout: false }
+    Failure { step, reason, timeout: false, retry_after: None }
 }
 
 #[cfg(test)]

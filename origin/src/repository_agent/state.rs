@@ -1,6 +1,6 @@
 //! What is known of a repository from outside: a value that is replaced as it changes.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use weir_shared::name::ServiceName;
 
@@ -90,6 +90,15 @@ pub struct Failure {
     pub reason: String,
     /// Whether it took too long, rather than that something answered with an error.
     pub timeout: bool,
+    /// How long the upstream asks to be left alone (`Retry-After`), from the end of the poll; a day at the most.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// Whether it says what another one says; a pause that counts down is no news.
+    fn says_as(&self, other: &Self) -> bool {
+        (self.step, &self.reason) == (other.step, &other.reason)
+    }
 }
 
 impl RepositoryState {
@@ -124,7 +133,7 @@ impl RepositoryState {
     /// The upstream is found unhealthy, while its poll may still be under way.
     pub(super) fn says_unhealthy(&mut self, failure: Failure, now: SystemTime) -> bool {
         let (since, news) = match &self.health {
-            Health::Unhealthy { since, failure: known } => (*since, *known != failure),
+            Health::Unhealthy { since, failure: known } => (*since, !known.says_as(&failure)),
             _ => (now, true),
         };
         self.health = Health::Unhealthy { since, failure };
@@ -135,10 +144,10 @@ impl RepositoryState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     fn failure(reason: &str) -> Failure {
-        Failure { step: "connect", reason: reason.to_owned(), timeout: false }
+        Failure { step: "connect", reason: reason.to_owned(), timeout: false, retry_after: None }
     }
 
     #[test]
@@ -147,9 +156,11 @@ mod tests {
         let mut state = RepositoryState::new();
         assert!(state.poll_failed(failure("refused"), at(1)));
         assert!(!state.poll_failed(failure("refused"), at(2)));
+        let later = Failure { retry_after: Some(Duration::from_secs(9)), ..failure("refused") };
+        assert!(!state.poll_failed(later, at(2)));
         assert!(state.poll_failed(failure("no route"), at(3)));
         assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("no route") });
-        assert_eq!((state.consecutive_failures, state.mirrored), (3, false));
+        assert_eq!((state.consecutive_failures, state.mirrored), (4, false));
 
         state.poll_succeeded(at(4));
         state.poll_succeeded(at(5));
