@@ -10,6 +10,7 @@ mod catalog;
 mod census;
 pub mod config;
 mod data_dir;
+mod diff;
 mod edge_api;
 mod event_log;
 pub mod folder_path;
@@ -25,6 +26,7 @@ mod running;
 mod service;
 mod status;
 pub mod tarball;
+pub mod versions;
 
 pub use running::{Running, start};
-pub use service::Condition;
+pub use service::{Condition, Otherwise};

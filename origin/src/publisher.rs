@@ -2,6 +2,7 @@
 //! descriptor names it. All of this blocks.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -13,12 +14,15 @@ use weir_shared::encoding::Encoding;
 use weir_shared::event::EventKind;
 use weir_shared::name::ServiceName;
 
-use crate::blob_store::{BlobStore, TemporaryBlob};
+use crate::blob_store::{BlobError, BlobStore, TemporaryBlob};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::gzip;
 use crate::metrics::Metrics;
-use crate::publication::{Change, Content, Reference, State, StateError, Stated, Statement, is_current};
+use crate::publication::history::Page;
+use crate::publication::{
+    Change, Content, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
+};
 use crate::service::Service;
 use crate::tarball::ContentKey;
 
@@ -39,6 +43,8 @@ pub(crate) struct Publisher {
 pub(crate) struct Published {
     /// Of the services that are configured.
     pub(crate) current: Vec<(ServiceName, Descriptor)>,
+    /// Those of them that are pinned, each since when.
+    pub(crate) pins: Vec<(ServiceName, SystemTime)>,
     /// The services that are configured no longer since this start, each with its last generation.
     pub(crate) retired: Vec<(ServiceName, Generation)>,
 }
@@ -79,22 +85,36 @@ impl Publisher {
         &self.blobs
     }
 
+    /// A blob's bytes, after all of them were verified.
+    pub(crate) fn open_verified(&self, blob: &BlobDigest) -> Result<File, BlobError> {
+        let opened = self.blobs.open_verified(blob);
+        if matches!(opened, Err(BlobError::Corrupt)) {
+            self.metrics.blob_corruptions.inc();
+            tracing::warn!(%blob, "a blob on disk had other bytes than its digest says; it was removed");
+        }
+        opened.map(|opened| opened.file)
+    }
+
     /// What was published before the process started. Services that are not configured any more are retired.
     pub(crate) fn load(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<Published, StateError> {
         let retired = self.state.retire_others(configured, now)?;
         if !retired.is_empty() {
             tracing::info!(retired = retired.len(), "services that are not configured any more are not served");
         }
-        Ok(Published { current: self.state.all_current()?, retired })
+        Ok(Published { current: self.state.all_current()?, pins: self.state.pins()?, retired })
     }
 
     /// Publishes the contents that were built before and whose blobs are still there, all at once. For each that was
-    /// asked for: whether it is published now; if not, it must be built.
+    /// asked for: whether it is published now; if not, it must be built. For a pinned service there is nothing to do.
     pub(crate) fn settle_known(&self, found: &[Sighting], now: SystemTime) -> Result<Vec<bool>, StateError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         let mut settled = Vec::with_capacity(found.len());
         let (mut services, mut stated) = (Vec::new(), Vec::new());
         for Sighting { service, commit, key } in found {
+            if service.is_pinned() {
+                settled.push(true);
+                continue;
+            }
             let known = self.state.content(key)?;
             let known = known.filter(|content| self.blobs.contains(&content.blob, content.blob_size));
             settled.push(known.is_some());
@@ -216,6 +236,39 @@ impl Publisher {
         Ok(())
     }
 
+    /// A part of the history of a service, the newest publications first; see [`State::history`].
+    pub(crate) fn history(
+        &self,
+        service: &ServiceName,
+        before: Option<Generation>,
+        limit: usize,
+    ) -> Result<Page, StateError> {
+        self.state.history(service, before, limit)
+    }
+
+    /// Pins a service to a digest, the current one (`None`) or a retained one, which is published under a new
+    /// generation. Whether its blob is good is the caller's to see to.
+    pub(crate) fn pin(
+        &self,
+        service: &Service,
+        order: &Order<'_>,
+        digest: Option<&TarballDigest>,
+    ) -> Result<(), OrderError> {
+        let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        let pinned = self.state.pin(order, digest, self.generation_floor)?;
+        // First: who sees the new generation sees why.
+        service.pinned(pinned.since);
+        self.show(service, pinned.change);
+        Ok(())
+    }
+
+    /// Lets a service follow its ref again, from its repository's next look on. False: it was not pinned.
+    pub(crate) fn unpin(&self, service: &Service, order: &Order<'_>) -> Result<bool, OrderError> {
+        let was_pinned = self.state.unpin(order)?;
+        service.unpinned();
+        Ok(was_pinned)
+    }
+
     fn publish(&self, services: &[&Service], stated: &[Stated], now: SystemTime) -> Result<(), StateError> {
         let changes = self.state.publish(stated, now, self.generation_floor)?;
         for (service, change) in services.iter().zip(changes) {
@@ -260,6 +313,7 @@ fn statement(service: &Service, commit: &CommitId) -> Statement {
 mod tests {
     use super::*;
     use crate::config::ServiceConfig;
+    use crate::publication::history::Why;
     use crate::publication::tests::content;
     use prometheus::Registry;
     use std::io::Write;
@@ -390,5 +444,140 @@ mod tests {
         let after = service.current().unwrap();
         assert_eq!(after.publication(), before.publication());
         assert_eq!(after.revision(), before.revision() + 1);
+    }
+
+    fn order<'a>(service: &'a Service, minute: u64) -> Order<'a> {
+        Order { service: &service.name, expected: None, by: Some("ann"), now: at(minute) }
+    }
+
+    #[test]
+    fn a_rollback_is_a_new_generation_that_stays_until_it_is_unpinned() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let service = service("shop-prod");
+        publish(&publisher, &service, 1);
+        let first = service.current().unwrap();
+        publish(&publisher, &service, 2);
+        let second = service.current().unwrap();
+        let digest = first.publication().digest;
+
+        let overtaken = Order { expected: Some(first.publication().generation), ..order(&service, 3) };
+        let refused = publisher.pin(&service, &overtaken, Some(&digest));
+        assert!(matches!(refused, Err(OrderError::Overtaken { current, .. }) if current == Some(second.version().0)));
+        let unknown = TarballDigest::of(b"never seen");
+        let refused = publisher.pin(&service, &order(&service, 3), Some(&unknown));
+        assert!(matches!(refused, Err(OrderError::NotRetained(..))));
+        assert!(!service.is_pinned());
+
+        let expected = Order { expected: Some(second.publication().generation), ..order(&service, 3) };
+        publisher.pin(&service, &expected, Some(&digest)).unwrap();
+        let back = service.current().unwrap();
+        assert!(back.publication().generation > second.publication().generation);
+        assert_eq!((back.publication().digest, &back.publication().commit), (digest, &commit(1)));
+        assert_eq!(back.representations(), first.representations());
+        assert!(service.is_pinned());
+
+        // Whatever is found or was being built meanwhile changes nothing, and what is served can be healed.
+        publish(&publisher, &service, 4);
+        let seen = Sighting { service: service.clone(), commit: commit(2), key: key(2) };
+        assert_eq!(publisher.settle_known(&[seen], at(4)).unwrap(), [true]);
+        assert_eq!(service.current().unwrap().bytes(), back.bytes());
+        publish(&publisher, &service, 1);
+        assert_eq!(service.current().unwrap().bytes(), back.bytes());
+
+        let swept = at(3) + 480 * HOUR;
+        publisher.sweep(swept).unwrap();
+        assert!(publisher.blobs().size(&back.representations()[0].digest).is_ok(), "a pin outlives every age");
+        drop(publisher);
+
+        let publisher = open(dir.path());
+        let published = publisher.load(&["shop-prod"].into(), at(5)).unwrap();
+        assert_eq!(published.pins, [(service.name.clone(), at(3))]);
+        assert_eq!(published.current[0].1.bytes(), back.bytes());
+        assert!(publisher.unpin(&service, &order(&service, 6)).unwrap());
+        assert!(!publisher.unpin(&service, &order(&service, 6)).unwrap(), "it was not pinned any more");
+        publish(&publisher, &service, 7);
+        assert_eq!(service.current().unwrap().publication().commit, commit(7));
+        assert!(publisher.load(&["shop-prod"].into(), at(8)).unwrap().pins.is_empty());
+    }
+
+    #[test]
+    fn the_current_version_is_pinned_without_a_new_generation_and_a_pin_goes_with_its_service() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let service = service("shop-prod");
+        let nothing = publisher.pin(&service, &order(&service, 0), None);
+        assert!(matches!(nothing, Err(OrderError::NothingPublished(_))));
+        publish(&publisher, &service, 1);
+        let before = service.current().unwrap();
+        publisher.pin(&service, &order(&service, 2), None).unwrap();
+        publisher.pin(&service, &order(&service, 3), Some(&before.publication().digest)).unwrap();
+        assert_eq!(service.current().unwrap().bytes(), before.bytes());
+        assert_eq!(publisher.load(&["shop-prod"].into(), at(4)).unwrap().pins, [(service.name.clone(), at(2))]);
+        assert!(publisher.load(&HashSet::new(), at(4)).unwrap().pins.is_empty());
+        assert!(publisher.load(&["shop-prod"].into(), at(4)).unwrap().pins.is_empty());
+    }
+
+    #[test]
+    fn the_history_tells_what_was_published_when_and_why_page_by_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let (service, other) = (service("shop-prod"), service("shop-prod2"));
+        for number in 0..14 {
+            publish(&publisher, &service, number);
+        }
+        publish(&publisher, &other, 20);
+        publisher.sweep(at(14)).unwrap();
+        let back = content("tar 5", "").digest;
+        publisher.pin(&service, &order(&service, 15), Some(&back)).unwrap();
+        publisher.unpin(&service, &order(&service, 16)).unwrap();
+
+        let first = publisher.history(&service.name, None, 4).unwrap();
+        let newest = &first.publications[0];
+        assert_eq!((newest.entry.why, newest.entry.by.as_deref()), (Why::RolledBack, Some("ann")));
+        assert!(newest.current && newest.retained && newest.entry.pinned_at < newest.entry.unpinned_at);
+        let mut seen = first.publications.clone();
+        let mut next = first.next_before;
+        while let Some(before) = next {
+            let page = publisher.history(&service.name, Some(before), 4).unwrap();
+            seen.extend(page.publications);
+            next = page.next_before;
+        }
+        assert_eq!(seen.len(), 15);
+        assert!(seen.is_sorted_by(|one, next| one.entry.generation > next.entry.generation));
+        let retained: Vec<_> = seen.iter().map(|listed| listed.retained).collect();
+        let expected = [true].into_iter().chain((0..14).rev().map(|number| number >= 3)).collect::<Vec<_>>();
+        assert_eq!(retained, expected);
+        assert_eq!(seen[14].entry.commit, commit(0));
+        assert_eq!(seen.iter().filter(|listed| listed.current).count(), 1);
+        drop(publisher);
+        let publisher = open(dir.path());
+        assert_eq!(publisher.history(&service.name, None, 200).unwrap().publications, seen);
+    }
+
+    #[test]
+    fn a_history_is_bounded_by_number_and_age() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let service = service("shop-prod");
+        let entries = |before| publisher.history(&service.name, before, 200).unwrap();
+        publish(&publisher, &service, 1);
+        publish(&publisher, &service, 2);
+        let days = 90 * 24 * 60;
+        publish(&publisher, &service, 1 + days);
+        assert_eq!(entries(None).publications.len(), 2, "the first is ninety days old");
+        for number in 0..1010 {
+            publish(&publisher, &service, 10 + days + number);
+        }
+        let (mut count, mut before) = (0, None);
+        loop {
+            let page = entries(before);
+            count += page.publications.len();
+            before = page.next_before;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(count, 1000);
     }
 }

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::publisher::{Published, Publisher};
 use crate::repository_agent::{self, Crew, RepositoryState};
 use crate::service::{Condition, Service};
+use crate::versions::Versions;
 use crate::{access, housekeeping, status};
 
 /// How long the threads of jobs that were told to stop are waited for when the origin stops.
@@ -40,6 +41,7 @@ pub struct Running {
     admin_address: Option<SocketAddr>,
     catalog: Arc<Catalog>,
     access: watch::Receiver<Option<Bytes>>,
+    versions: Versions,
     threads: TaskTracker,
     drain: Drain,
 }
@@ -74,6 +76,9 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         let current = current.remove(&service.name);
         services.insert(service.name.clone(), Arc::new(Service::new(service, current)?));
     }
+    for (service, since) in published.pins {
+        services.get(&service).inspect(|service| service.pinned(since));
+    }
     let census = Arc::new(Census::new(services.values().cloned().collect(), metrics.clone()));
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
@@ -97,6 +102,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     }
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
+    let versions = Versions::new(catalog.clone(), publisher.clone());
     let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
     let admin_address = match config.admin_listen {
@@ -118,7 +124,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             }
         }
     };
-    Ok(Running { address, admin_address, catalog, access, threads: crew.threads, drain })
+    Ok(Running { address, admin_address, catalog, access, versions, threads: crew.threads, drain })
 }
 
 /// Opens the data directory and reads what was published.
@@ -174,6 +180,11 @@ impl Running {
     /// How a repository is, as it changes.
     pub fn repository(&self, name: &RepositoryName) -> Option<watch::Receiver<RepositoryState>> {
         self.catalog.repository(name).map(|agent| agent.follow())
+    }
+
+    /// What operators do with versions.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     /// Has a repository polled soon, as a webhook does. False when there is no such repository.

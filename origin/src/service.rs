@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::watch;
+use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::config::ConfigError;
@@ -39,6 +40,29 @@ pub enum Condition {
         /// In plain words.
         reason: String,
     },
+    /// What is published stays until an operator unpins the service.
+    Pinned {
+        /// Since when.
+        since: SystemTime,
+        /// What its ref would bring.
+        otherwise: Otherwise,
+    },
+}
+
+/// What a pinned service would be at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Otherwise {
+    /// Not looked at since the start.
+    Unknown,
+    /// This commit.
+    At(CommitId),
+    /// It could not follow its ref.
+    Unhealthy {
+        /// Where: `resolve`, `select`, `build` or `store`.
+        step: &'static str,
+        /// In plain words.
+        reason: String,
+    },
 }
 
 impl Condition {
@@ -48,6 +72,7 @@ impl Condition {
             Condition::Pending => "pending",
             Condition::Following => "following",
             Condition::Unhealthy { .. } => "unhealthy",
+            Condition::Pinned { .. } => "pinned",
         }
     }
 }
@@ -97,23 +122,63 @@ impl Service {
         self.condition.subscribe()
     }
 
-    /// It follows its ref (again).
-    pub(crate) fn followed(&self) {
-        let was = self.condition.send_replace(Condition::Following);
-        if matches!(was, Condition::Unhealthy { .. }) {
-            tracing::info!(service = %self.name, "the service follows its ref again");
-        }
+    /// Whether what is published stays whatever its ref does.
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(*self.condition.borrow(), Condition::Pinned { .. })
+    }
+
+    /// It is pinned, until [`Service::unpinned`].
+    pub(crate) fn pinned(&self, since: SystemTime) {
+        self.condition.send_modify(|condition| {
+            let otherwise = match std::mem::replace(condition, Condition::Pending) {
+                Condition::Pinned { otherwise, .. } => otherwise,
+                Condition::Unhealthy { step, reason, .. } => Otherwise::Unhealthy { step, reason },
+                Condition::Pending | Condition::Following => Otherwise::Unknown,
+            };
+            *condition = Condition::Pinned { since, otherwise };
+        });
+    }
+
+    /// It is pinned no longer, and is to be looked at.
+    pub(crate) fn unpinned(&self) {
+        self.condition.send_if_modified(|condition| {
+            let was_pinned = matches!(condition, Condition::Pinned { .. });
+            if was_pinned {
+                *condition = Condition::Pending;
+            }
+            was_pinned
+        });
+    }
+
+    /// Its ref was followed to this commit, or would have been, were it not pinned.
+    pub(crate) fn followed(&self, commit: &CommitId) {
+        self.condition.send_modify(|condition| match condition {
+            Condition::Pinned { otherwise, .. } => *otherwise = Otherwise::At(commit.clone()),
+            Condition::Pending | Condition::Following => *condition = Condition::Following,
+            Condition::Unhealthy { .. } => {
+                tracing::info!(service = %self.name, "the service follows its ref again");
+                *condition = Condition::Following;
+            }
+        });
     }
 
     /// It cannot follow its ref. Logged when the reason is a new one.
     pub(crate) fn fell_ill(&self, step: &'static str, reason: String, now: SystemTime) {
-        let since = match self.condition() {
-            Condition::Unhealthy { reason: known, .. } if known == reason => return,
-            Condition::Unhealthy { since, .. } => since,
-            _ => now,
-        };
         let published = self.current.borrow().is_some();
-        tracing::warn!(service = %self.name, step, reason, published, "the service cannot follow its ref");
-        self.condition.send_replace(Condition::Unhealthy { since, step, reason });
+        self.condition.send_modify(|condition| {
+            let (since, known) = match condition {
+                Condition::Unhealthy { since, reason, .. } => (*since, Some(&*reason)),
+                Condition::Pinned { otherwise: Otherwise::Unhealthy { reason, .. }, .. } => (now, Some(&*reason)),
+                _ => (now, None),
+            };
+            if known == Some(&reason) {
+                return;
+            }
+            tracing::warn!(service = %self.name, step, reason, published, "the service cannot follow its ref");
+            match condition {
+                Condition::Pinned { otherwise, .. } => *otherwise = Otherwise::Unhealthy { step, reason },
+                _ => *condition = Condition::Unhealthy { since, step, reason },
+            }
+        });
     }
 }

@@ -8,7 +8,7 @@ use weir_shared::name::{NodeName, RepositoryName};
 use crate::catalog::Catalog;
 use crate::mirror::FetchSnapshot;
 use crate::repository_agent::{Handle, Health, Phase, RepositoryState};
-use crate::service::{Condition, Service};
+use crate::service::{Condition, Otherwise, Service};
 
 /// All repositories and services, with their states.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog) -> Value {
@@ -68,7 +68,11 @@ fn service(service: &Service) -> Value {
             Condition::Unhealthy { since, step, reason } => {
                 json!({ "since": time(*since), "step": step, "reason": reason })
             }
-            Condition::Pending | Condition::Following => Value::Null,
+            Condition::Pending | Condition::Following | Condition::Pinned { .. } => Value::Null,
+        },
+        "pinned": match &condition {
+            Condition::Pinned { since, otherwise } => json!({ "since": time(*since), "otherwise": would_be(otherwise) }),
+            _ => Value::Null,
         },
         "published": current.map(|descriptor| {
             let publication = descriptor.publication();
@@ -84,6 +88,15 @@ fn service(service: &Service) -> Value {
             })
         }),
     })
+}
+
+/// What a pinned service would be at.
+fn would_be(otherwise: &Otherwise) -> Value {
+    match otherwise {
+        Otherwise::Unknown => Value::Null,
+        Otherwise::At(commit) => json!({ "commit": commit }),
+        Otherwise::Unhealthy { step, reason } => json!({ "failure": { "step": step, "reason": reason } }),
+    }
 }
 
 fn time(time: SystemTime) -> String {

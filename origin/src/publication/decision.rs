@@ -136,6 +136,25 @@ pub(crate) fn revised(current: &Descriptor, content: &Content) -> DescriptorFiel
     }
 }
 
+/// A retained version as a publication of now: what it states, and in which forms, is as it was.
+pub(crate) fn rolled_back(
+    retained: &Descriptor,
+    last: Option<Generation>,
+    now: SystemTime,
+    floor: Generation,
+) -> DescriptorFields {
+    let before = retained.publication();
+    DescriptorFields {
+        publication: Publication {
+            generation: generation::next(last, now, floor),
+            published_at: whole_seconds(now),
+            ..before.clone()
+        },
+        revision: 1,
+        representations: retained.representations().to_vec(),
+    }
+}
+
 /// The same publication with one more representation, or another one of its coding; `None` when it has that already.
 pub(crate) fn with(current: &Descriptor, representation: &Representation) -> Option<DescriptorFields> {
     if current.representations().contains(representation) {

@@ -2,10 +2,13 @@
 
 mod decision;
 mod generation;
+pub(crate) mod history;
+mod pin;
 mod retention;
 mod state;
 
 pub(crate) use decision::{Content, Statement, is_current};
+pub(crate) use pin::{Order, OrderError};
 pub(crate) use state::{Change, Reference, State, StateError, Stated};
 
 #[cfg(test)]

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCRIPTOR_BYTES, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
 use super::decision::{self, Content, Decision, Statement};
+use super::history::{self, Entry, HISTORY, History, Why};
+use super::pin::PINS;
 use super::retention::{self, Superseded};
 use crate::tarball::ContentKey;
 
@@ -20,11 +22,11 @@ type VersionKey = (&'static str, &'static [u8; 32]);
 type VersionValue = (u64, &'static [u8]);
 
 /// Service → the bytes of its descriptor.
-const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("current_v1");
+pub(super) const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("current_v1");
 /// Service → the last generation ever published. Stays when the service goes.
 const GENERATION: TableDefinition<'_, &str, u64> = TableDefinition::new("generation_v1");
 /// Service, digest → when it was superseded (Unix milliseconds), and its last descriptor's bytes.
-const HISTORY: TableDefinition<'_, VersionKey, VersionValue> = TableDefinition::new("history_v1");
+pub(super) const SUPERSEDED: TableDefinition<'_, VersionKey, VersionValue> = TableDefinition::new("history_v1");
 /// Content key → what a build found, as JSON.
 const CONTENT: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinition::new("content_v1");
 
@@ -86,10 +88,16 @@ impl State {
         let transaction = database.begin_write()?;
         transaction.open_table(CURRENT)?;
         transaction.open_table(GENERATION)?;
-        transaction.open_table(HISTORY)?;
+        transaction.open_table(SUPERSEDED)?;
         transaction.open_table(CONTENT)?;
+        transaction.open_table(HISTORY)?;
+        transaction.open_table(PINS)?;
         transaction.commit()?;
         Ok(Self { database })
+    }
+
+    pub(super) fn database(&self) -> &Database {
+        &self.database
     }
 
     /// The current descriptors of all services.
@@ -123,7 +131,7 @@ impl State {
         {
             return Ok(Some(current));
         }
-        let row = transaction.open_table(HISTORY)?.get((service.as_str(), digest.as_bytes()))?;
+        let row = transaction.open_table(SUPERSEDED)?.get((service.as_str(), digest.as_bytes()))?;
         Ok(row.and_then(|row| parse(row.value().1).ok()))
     }
 
@@ -145,11 +153,7 @@ impl State {
         let transaction = self.database.begin_write()?;
         let mut changes = Vec::with_capacity(stated.len());
         {
-            let mut tables = Tables {
-                currents: transaction.open_table(CURRENT)?,
-                generations: transaction.open_table(GENERATION)?,
-                history: transaction.open_table(HISTORY)?,
-            };
+            let mut tables = Tables::open(&transaction)?;
             let mut contents = transaction.open_table(CONTENT)?;
             for Stated { statement, key, content } in stated {
                 changes.push(tables.state(statement, content, now, floor)?);
@@ -171,12 +175,13 @@ impl State {
         let transaction = self.database.begin_write()?;
         let mut retired = Vec::new();
         {
-            let mut history = transaction.open_table(HISTORY)?;
+            let mut superseded = transaction.open_table(SUPERSEDED)?;
             let mut currents = transaction.open_table(CURRENT)?;
+            transaction.open_table(PINS)?.retain(|service, _| configured.contains(service))?;
             for row in currents.extract_if(|service, _| !configured.contains(service))? {
                 let (_, bytes) = row?;
                 if let Ok(descriptor) = parse(bytes.value()) {
-                    supersede(&mut history, &descriptor, now)?;
+                    supersede(&mut superseded, &descriptor, now)?;
                     let publication = descriptor.publication();
                     retired.push((publication.service.clone(), publication.generation));
                 }
@@ -187,16 +192,16 @@ impl State {
     }
 
     /// Puts other representations under a retained, superseded version, whose blob was built anew.
-    pub(crate) fn revise_superseded(&self, superseded: &Descriptor, content: &Content) -> Result<(), StateError> {
-        let publication = superseded.publication();
+    pub(crate) fn revise_superseded(&self, version: &Descriptor, content: &Content) -> Result<(), StateError> {
+        let publication = version.publication();
         let key = (publication.service.as_str(), publication.digest.as_bytes());
         let transaction = self.database.begin_write()?;
         {
-            let mut history = transaction.open_table(HISTORY)?;
-            let at = history.get(key)?.map(|row| row.value().0);
+            let mut superseded = transaction.open_table(SUPERSEDED)?;
+            let at = superseded.get(key)?.map(|row| row.value().0);
             if let Some(at) = at {
-                let descriptor = checked(Descriptor::new(decision::revised(superseded, content)))?;
-                history.insert(key, (at, descriptor.bytes().as_ref()))?;
+                let descriptor = checked(Descriptor::new(decision::revised(version, content)))?;
+                superseded.insert(key, (at, descriptor.bytes().as_ref()))?;
             }
         }
         Ok(transaction.commit()?)
@@ -219,12 +224,12 @@ impl State {
                 currents.insert(service.as_str(), descriptor.bytes().as_ref())?;
                 found = Some(Reference { descriptor, current: true });
             } else {
-                let mut history = transaction.open_table(HISTORY)?;
+                let mut superseded = transaction.open_table(SUPERSEDED)?;
                 let key = (service.as_str(), digest.as_bytes());
-                let row = history.get(key)?.map(|row| (row.value().0, parse(row.value().1)));
-                if let Some((at, Ok(superseded))) = row {
-                    let descriptor = added(superseded, representation)?;
-                    history.insert(key, (at, descriptor.bytes().as_ref()))?;
+                let row = superseded.get(key)?.map(|row| (row.value().0, parse(row.value().1)));
+                if let Some((at, Ok(version))) = row {
+                    let descriptor = added(version, representation)?;
+                    superseded.insert(key, (at, descriptor.bytes().as_ref()))?;
                     found = Some(Reference { descriptor, current: false });
                 }
             }
@@ -236,7 +241,7 @@ impl State {
     /// Drops a superseded version whose blob can be had no more.
     pub(crate) fn forget_superseded(&self, service: &ServiceName, digest: &TarballDigest) -> Result<(), StateError> {
         let transaction = self.database.begin_write()?;
-        transaction.open_table(HISTORY)?.remove((service.as_str(), digest.as_bytes()))?;
+        transaction.open_table(SUPERSEDED)?.remove((service.as_str(), digest.as_bytes()))?;
         Ok(transaction.commit()?)
     }
 
@@ -249,7 +254,7 @@ impl State {
                 return Ok(Some(Reference { descriptor, current: true }));
             }
         }
-        for row in transaction.open_table(HISTORY)?.iter()? {
+        for row in transaction.open_table(SUPERSEDED)?.iter()? {
             if let Some(descriptor) = naming(row?.1.value().1, blob) {
                 return Ok(Some(Reference { descriptor, current: false }));
             }
@@ -268,11 +273,11 @@ impl State {
                 // What cannot be read here names nothing that could be served.
                 named.extend(parse(row?.1.value()).iter().flat_map(blobs));
             }
-            let mut history = transaction.open_table(HISTORY)?;
-            for (service, digest) in expired(&history, now)? {
-                history.remove((service.as_str(), &digest))?;
+            let mut superseded = transaction.open_table(SUPERSEDED)?;
+            for (service, digest) in expired(&superseded, now)? {
+                superseded.remove((service.as_str(), &digest))?;
             }
-            for row in history.iter()? {
+            for row in superseded.iter()? {
                 named.extend(parse(row?.1.value().1).iter().flat_map(blobs));
             }
             transaction.open_table(CONTENT)?.retain(|_, content| {
@@ -285,13 +290,25 @@ impl State {
 }
 
 /// The tables that a publication changes.
-struct Tables<'t> {
-    currents: Table<'t, &'static str, &'static [u8]>,
-    generations: Table<'t, &'static str, u64>,
-    history: History<'t>,
+pub(super) struct Tables<'t> {
+    pub(super) currents: Table<'t, &'static str, &'static [u8]>,
+    pub(super) generations: Table<'t, &'static str, u64>,
+    superseded: Versions<'t>,
+    pub(super) history: History<'t>,
+    pub(super) pins: Table<'t, &'static str, u64>,
 }
 
-impl Tables<'_> {
+impl<'t> Tables<'t> {
+    pub(super) fn open(transaction: &'t WriteTransaction) -> Result<Self, StateError> {
+        Ok(Self {
+            currents: transaction.open_table(CURRENT)?,
+            generations: transaction.open_table(GENERATION)?,
+            superseded: transaction.open_table(SUPERSEDED)?,
+            history: transaction.open_table(HISTORY)?,
+            pins: transaction.open_table(PINS)?,
+        })
+    }
+
     fn state(
         &mut self,
         statement: &Statement,
@@ -309,34 +326,56 @@ impl Tables<'_> {
                 self.currents.insert(service, descriptor.bytes().as_ref())?;
                 Ok(Change::Revised(descriptor))
             }
+            // It was pinned while this was looked for or built.
+            Decision::Publish(_) if current.is_some() && self.pins.get(service)?.is_some() => Ok(Change::None),
             Decision::Publish(fields) => {
                 let descriptor = checked(Descriptor::new(fields))?;
-                self.currents.insert(service, descriptor.bytes().as_ref())?;
-                self.generations.insert(service, descriptor.publication().generation)?;
-                if let Some(superseded) = current {
-                    supersede(&mut self.history, &superseded, now)?;
-                }
-                self.history.remove((service, descriptor.publication().digest.as_bytes()))?;
+                self.replace_current(&descriptor, &Entry::new(&descriptor, Why::Followed, None), now)?;
                 Ok(Change::Published(descriptor))
             }
         }
     }
+
+    /// A superseded version that can be had.
+    pub(super) fn retained(&self, service: &str, digest: &TarballDigest) -> Result<Option<Descriptor>, StateError> {
+        let row = self.superseded.get((service, digest.as_bytes()))?;
+        Ok(row.and_then(|row| parse(row.value().1).ok()))
+    }
+
+    /// Makes a descriptor of a new generation the current one, and what was current a superseded one.
+    pub(super) fn replace_current(
+        &mut self,
+        descriptor: &Descriptor,
+        entry: &Entry,
+        now: SystemTime,
+    ) -> Result<(), StateError> {
+        let publication = descriptor.publication();
+        let service = publication.service.as_str();
+        let before =
+            self.currents.insert(service, descriptor.bytes().as_ref())?.and_then(|row| parse(row.value()).ok());
+        self.generations.insert(service, publication.generation)?;
+        if let Some(before) = before {
+            supersede(&mut self.superseded, &before, now)?;
+        }
+        self.superseded.remove((service, publication.digest.as_bytes()))?;
+        history::record(&mut self.history, service, entry, now)
+    }
 }
 
-type History<'t> = Table<'t, VersionKey, VersionValue>;
+type Versions<'t> = Table<'t, VersionKey, VersionValue>;
 
-fn supersede(history: &mut History<'_>, superseded: &Descriptor, now: SystemTime) -> Result<(), StateError> {
-    let publication = superseded.publication();
+fn supersede(superseded: &mut Versions<'_>, version: &Descriptor, now: SystemTime) -> Result<(), StateError> {
+    let publication = version.publication();
     let key = (publication.service.as_str(), publication.digest.as_bytes());
-    history.insert(key, (unix_milliseconds(now), superseded.bytes().as_ref()))?;
+    superseded.insert(key, (unix_milliseconds(now), version.bytes().as_ref()))?;
     Ok(())
 }
 
-fn expired(history: &History<'_>, now: SystemTime) -> Result<Vec<(String, [u8; 32])>, StateError> {
+fn expired(superseded: &Versions<'_>, now: SystemTime) -> Result<Vec<(String, [u8; 32])>, StateError> {
     let mut expired = Vec::new();
     let mut versions: Vec<Superseded<(String, [u8; 32])>> = Vec::new();
     // Rows come in the order of services.
-    for row in history.iter()? {
+    for row in superseded.iter()? {
         let (key, value) = row?;
         let (service, digest) = key.value();
         if versions.last().is_some_and(|last| last.version.0 != service) {
@@ -354,7 +393,7 @@ fn expired(history: &History<'_>, now: SystemTime) -> Result<Vec<(String, [u8; 3
     Ok(expired)
 }
 
-fn parse(bytes: &[u8]) -> Result<Descriptor, DescriptorError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Descriptor, DescriptorError> {
     Descriptor::parse(Bytes::copy_from_slice(bytes))
 }
 
@@ -362,7 +401,7 @@ fn added(descriptor: Descriptor, representation: &Representation) -> Result<Desc
     decision::with(&descriptor, representation).map_or(Ok(descriptor), |fields| checked(Descriptor::new(fields)))
 }
 
-fn checked(descriptor: Descriptor) -> Result<Descriptor, StateError> {
+pub(super) fn checked(descriptor: Descriptor) -> Result<Descriptor, StateError> {
     match descriptor.bytes().len() {
         length if length > MAX_DESCRIPTOR_BYTES => Err(StateError::DescriptorTooLarge(length)),
         _ => Ok(descriptor),
@@ -377,6 +416,6 @@ fn naming(bytes: &[u8], blob: &BlobDigest) -> Option<Descriptor> {
     parse(bytes).ok().filter(|descriptor| blobs(descriptor).any(|named| named == *blob))
 }
 
-fn unix_milliseconds(time: SystemTime) -> u64 {
+pub(super) fn unix_milliseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

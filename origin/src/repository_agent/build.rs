@@ -85,8 +85,8 @@ fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> ServiceFailur
 /// What a look at a service found.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// It is published, now or since before.
-    Settled,
+    /// This is published, now or since before, or would be if the service were not pinned.
+    Settled(CommitId),
     /// This must be built.
     ToBuild(Sighting),
 }
@@ -118,8 +118,9 @@ pub(super) fn survey(
     }
     let settled = publisher.settle_known(&sightings, SystemTime::now())?;
     for (sighting, settled) in sightings.into_iter().zip(settled) {
-        let found = if settled { Found::Settled } else { Found::ToBuild(sighting.clone()) };
-        survey.push((sighting.service, Ok(found)));
+        let service = sighting.service.clone();
+        let found = if settled { Found::Settled(sighting.commit) } else { Found::ToBuild(sighting) };
+        survey.push((service, Ok(found)));
     }
     Ok(survey)
 }

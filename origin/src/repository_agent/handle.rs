@@ -25,6 +25,8 @@ pub(crate) struct Handle {
     pub(super) state: watch::Receiver<RepositoryState>,
     /// Any number of kicks is one.
     pub(super) kicks: Arc<Notify>,
+    /// The same for looks.
+    pub(super) looks: Arc<Notify>,
     pub(super) heals: mpsc::Sender<Heal>,
 }
 
@@ -42,6 +44,11 @@ impl Handle {
     /// Asks for a poll: something moved upstream.
     pub(crate) fn kick(&self) {
         self.kicks.notify_one();
+    }
+
+    /// Asks for a look at all services, by what the mirror holds: one was unpinned.
+    pub(crate) fn look(&self) {
+        self.looks.notify_one();
     }
 
     /// Waits until the agent has tried to build a blob again. The bound on the wait is the caller's.

@@ -24,17 +24,20 @@ impl Task {
         let mut unsettled = false;
         for (service, found) in looked {
             let result = match found {
-                Ok(Found::Settled) => Ok(()),
+                Ok(Found::Settled(commit)) => Ok(commit),
                 Ok(Found::ToBuild(seen)) => match self.hopeless.get(&service.name) {
                     Some((failed, failure)) if *failed == seen.key => Err(failure.clone()),
-                    _ => self.build(seen).await,
+                    _ => {
+                        let commit = seen.commit.clone();
+                        self.build(seen).await.map(|()| commit)
+                    }
                 },
                 Err(failure) => Err(failure),
             };
             match result {
-                Ok(()) => {
+                Ok(commit) => {
                     self.hopeless.remove(&service.name);
-                    service.followed();
+                    service.followed(&commit);
                 }
                 Err(failure) => {
                     unsettled |= quietly || !failure.lasting;

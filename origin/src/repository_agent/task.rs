@@ -74,7 +74,8 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
     let state = Arc::new(watch::Sender::new(RepositoryState::new()));
     let kicks = Arc::new(Notify::new());
     let (heals, heal_queue) = mpsc::channel(HEAL_QUEUE);
-    let handle = Handle { state: state.subscribe(), kicks: kicks.clone(), heals };
+    let looks = Arc::new(Notify::new());
+    let handle = Handle { state: state.subscribe(), kicks: kicks.clone(), looks: looks.clone(), heals };
     let mirror = Arc::new(MirrorSlot::new(crew.data_dir.mirror(&config.name, &config.url), crew.data_dir.clone()));
     let poller = Arc::new(Poller {
         upstream: config.upstream(),
@@ -106,7 +107,7 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         // Dropping the loop tells its jobs to stop; what is published is durable already.
         tokio::select! {
             () = begun.begun() => {}
-            () = Box::pin(task.run(kicks, heal_queue)) => {}
+            () = Box::pin(task.run(kicks, looks, heal_queue)) => {}
         }
     });
     handle
@@ -134,7 +135,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    async fn run(mut self, kicks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
+    async fn run(mut self, kicks: Arc<Notify>, looks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
         self.restore().await;
         let mut polling: Option<Polling> = None;
         loop {
@@ -153,6 +154,10 @@ impl Task {
                     }
                 }
                 () = kicks.notified() => self.schedule.kick(Instant::now()),
+                () = looks.notified() => {
+                    let services = self.services.clone();
+                    self.pass(&services, false).await;
+                }
                 () = tokio::time::sleep_until(due), if polling.is_none() => {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);

@@ -21,3 +21,4 @@ mod tarball_bytes;
 mod tarball_contents;
 mod unpublished;
 mod upstream;
+mod versions;

@@ -1,0 +1,302 @@
+//! Why a digest changed: what is in one tarball and not, or otherwise, in another.
+//!
+//! Both are read once, side by side, because both have their entries in the order of their paths. Directories are not
+//! listed: they are there when something below them is.
+
+use std::cmp::Ordering;
+use std::io::{self, Read};
+
+use serde::Serialize;
+use tar::{Archive, Entries, EntryType};
+use weir_shared::entry_path::percent_encode;
+
+/// The most differences that are listed; the others are counted.
+pub(crate) const MOST_LISTED: usize = 1000;
+
+const COMPARED_BYTES: usize = 64 << 10;
+
+/// The difference of two tarballs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Diff {
+    /// Paths that only the new one has.
+    pub added: u64,
+    /// Paths that only the old one has.
+    pub removed: u64,
+    /// Paths that both have with another content, kind or mode.
+    pub changed: u64,
+    /// Paths that both have alike.
+    pub unchanged: u64,
+    /// The first of the differences, in the order of their paths.
+    pub differences: Vec<Difference>,
+    /// How many more there are.
+    pub not_listed: u64,
+}
+
+/// A path that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Bytes that are not UTF-8, and `%`, are percent-encoded.
+    pub path: String,
+    /// What the old one has there.
+    pub old: Option<Held>,
+    /// What the new one has there.
+    pub new: Option<Held>,
+}
+
+/// What a tarball has at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// What it is.
+    pub kind: Kind,
+    /// As `0644`.
+    pub mode: String,
+    /// Bytes.
+    pub size: u64,
+    /// Of a symlink: where it points, percent-encoded like a path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// What kind of thing it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A file; its mode says whether it can be executed.
+    File,
+    /// A symlink.
+    Symlink,
+    /// What format 1 does not know.
+    Other,
+}
+
+/// Compares two tarballs, and lists `limit` differences at the most and never more than [`MOST_LISTED`]. Memory does
+/// not grow with their sizes.
+pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize) -> io::Result<Diff> {
+    let (mut old, mut new) = (Archive::new(old), Archive::new(new));
+    let (mut old, mut new) = (Side::begin(old.entries()?)?, Side::begin(new.entries()?)?);
+    let mut diff = Diff::default();
+    let limit = limit.min(MOST_LISTED);
+    loop {
+        let order = match (&old.at, &new.at) {
+            (None, None) => return Ok(diff),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(old), Some(new)) => old.path.cmp(&new.path),
+        };
+        let (was, is) = match order {
+            Ordering::Less => (old.at.take(), None),
+            Ordering::Greater => (None, new.at.take()),
+            Ordering::Equal => (old.at.take(), new.at.take()),
+        };
+        let difference = match (was, is) {
+            (Some(mut was), Some(mut is)) => {
+                if was.held == is.held && same_contents(&mut was.contents, &mut is.contents)? {
+                    diff.unchanged += 1;
+                    None
+                } else {
+                    diff.changed += 1;
+                    Some((was.path, Some(was.held), Some(is.held)))
+                }
+            }
+            (Some(was), None) => {
+                diff.removed += 1;
+                Some((was.path, Some(was.held), None))
+            }
+            (None, Some(is)) => {
+                diff.added += 1;
+                Some((is.path, None, Some(is.held)))
+            }
+            (None, None) => None,
+        };
+        match difference {
+            Some((path, old, new)) if diff.differences.len() < limit => {
+                diff.differences.push(Difference { path: percent_encode(&path), old, new });
+            }
+            Some(_) => diff.not_listed += 1,
+            None => {}
+        }
+        if order.is_le() {
+            old.advance()?;
+        }
+        if order.is_ge() {
+            new.advance()?;
+        }
+    }
+}
+
+/// One of the two tarballs, and the entry at which it is.
+struct Side<'a, R: Read> {
+    entries: Entries<'a, R>,
+    at: Option<At<'a, R>>,
+}
+
+struct At<'a, R: Read> {
+    path: Vec<u8>,
+    held: Held,
+    contents: tar::Entry<'a, R>,
+}
+
+impl<'a, R: Read> Side<'a, R> {
+    fn begin(entries: Entries<'a, R>) -> io::Result<Self> {
+        let mut side = Self { entries, at: None };
+        side.advance()?;
+        Ok(side)
+    }
+
+    fn advance(&mut self) -> io::Result<()> {
+        self.at = None;
+        for entry in self.entries.by_ref() {
+            let entry = entry?;
+            let kind = match entry.header().entry_type() {
+                EntryType::Directory => continue,
+                EntryType::Regular => Kind::File,
+                EntryType::Symlink => Kind::Symlink,
+                _ => Kind::Other,
+            };
+            let held = Held {
+                kind,
+                mode: format!("{:04o}", entry.header().mode()? & 0o7777),
+                size: entry.size(),
+                target: entry.link_name_bytes().map(|target| percent_encode(&target)),
+            };
+            self.at = Some(At { path: entry.path_bytes().into_owned(), held, contents: entry });
+            return Ok(());
+        }
+        Ok(())
+    }
+}
+
+fn same_contents(one: &mut impl Read, other: &mut impl Read) -> io::Result<bool> {
+    let (mut left, mut right) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+    loop {
+        let (read, as_much) = (fill(one, &mut left)?, fill(other, &mut right)?);
+        if left[..read] != right[..as_much] {
+            return Ok(false);
+        }
+        if read < COMPARED_BYTES {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until the buffer is full or there is nothing more.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..])? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Clone, PartialEq)]
+    enum Thing {
+        File(Vec<u8>, bool),
+        Link(String),
+    }
+
+    fn tar(things: &BTreeMap<String, Thing>) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, thing) in things {
+            let mut header = tar::Header::new_ustar();
+            header.set_mtime(0);
+            match thing {
+                Thing::File(contents, executable) => {
+                    header.set_mode(if *executable { 0o755 } else { 0o644 });
+                    header.set_size(contents.len() as u64);
+                    tar.append_data(&mut header, path, contents.as_slice()).unwrap();
+                }
+                Thing::Link(target) => {
+                    header.set_entry_type(EntryType::Symlink);
+                    header.set_mode(0o777);
+                    header.set_size(0);
+                    tar.append_link(&mut header, path, target).unwrap();
+                }
+            }
+        }
+        tar.into_inner().unwrap()
+    }
+
+    fn of(things: &[(&str, Thing)]) -> BTreeMap<String, Thing> {
+        things.iter().map(|(path, thing)| ((*path).to_owned(), thing.clone())).collect()
+    }
+
+    #[test]
+    fn what_came_went_and_changed() {
+        let file = |contents: &str| Thing::File(contents.into(), false);
+        let old = of(&[
+            ("a", file("same")),
+            ("b", file("short")),
+            ("c", file("123")),
+            ("d", file("x")),
+            ("e", file("went")),
+            ("f", Thing::Link("a".into())),
+            ("g", file("becomes a link")),
+        ]);
+        let new = of(&[
+            ("a", file("same")),
+            ("b", file("longer")),
+            ("c", file("124")),
+            ("d", Thing::File("x".into(), true)),
+            ("e-", file("came")),
+            ("f", Thing::Link("b".into())),
+            ("g", Thing::Link("a".into())),
+        ]);
+        let found = diff(&tar(&old)[..], &tar(&new)[..], 100).unwrap();
+        assert_eq!((found.added, found.removed, found.changed, found.unchanged, found.not_listed), (1, 1, 5, 1, 0));
+        let at = |path: &str| found.differences.iter().find(|found| found.path == path).unwrap();
+        let held = |kind, mode: &str, size, target: Option<&str>| {
+            Some(Held { kind, mode: mode.into(), size, target: target.map(str::to_owned) })
+        };
+        assert_eq!(at("b").old, held(Kind::File, "0644", 5, None));
+        assert_eq!(at("b").new, held(Kind::File, "0644", 6, None));
+        assert_eq!(at("c").old, at("c").new, "only the bytes differ");
+        assert_eq!(at("d").new, held(Kind::File, "0755", 1, None));
+        assert_eq!((&at("e").new, &at("e-").old), (&None, &None));
+        assert_eq!(at("f").new, held(Kind::Symlink, "0777", 0, Some("b")));
+        assert_eq!(at("g").new, held(Kind::Symlink, "0777", 0, Some("a")));
+    }
+
+    #[test]
+    fn what_is_not_listed_is_counted() {
+        let many: BTreeMap<_, _> =
+            (0..30).map(|number| (format!("file-{number:02}"), Thing::File(vec![1], false))).collect();
+        let found = diff(&tar(&BTreeMap::new())[..], &tar(&many)[..], 10).unwrap();
+        assert_eq!((found.added, found.differences.len(), found.not_listed), (30, 10, 20));
+        assert_eq!(found.differences[9].path, "file-09");
+        assert!(diff(&b"no tar at all, and long enough to be asked".repeat(100)[..], &[][..], 1).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_a_comparison_of_two_maps_finds(
+            old in proptest::collection::btree_map("[ab./]{0,3}[ab-]", thing(), 0..12),
+            new in proptest::collection::btree_map("[ab./]{0,3}[ab-]", thing(), 0..12),
+        ) {
+            let clean = |things: BTreeMap<String, Thing>| -> BTreeMap<String, Thing> {
+                things.into_iter().filter(|(path, _)| !path.split('/').any(|part| matches!(part, "" | "." | ".."))).collect()
+            };
+            let (old, new) = (clean(old), clean(new));
+            let found = diff(&tar(&old)[..], &tar(&new)[..], 100).unwrap();
+            let paths: std::collections::BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            let differing: Vec<_> = paths.iter().filter(|path| old.get(**path) != new.get(**path)).map(|path| path.as_str()).collect();
+            prop_assert_eq!(found.differences.iter().map(|found| found.path.as_str()).collect::<Vec<_>>(), differing);
+            prop_assert_eq!(found.unchanged as usize, paths.len() - found.differences.len());
+        }
+    }
+
+    fn thing() -> impl Strategy<Value = Thing> {
+        prop_oneof![
+            (proptest::collection::vec(0u8..2, 0..3), any::<bool>()).prop_map(|(contents, x)| Thing::File(contents, x)),
+            "[ab]".prop_map(Thing::Link),
+        ]
+    }
+}

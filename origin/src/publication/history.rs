@@ -1,0 +1,217 @@
+//! The history of a service: each of its publications, with why it was made and when it was pinned. It outlives the
+//! versions themselves, and is bounded by number and age.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redb::{ReadableDatabase, ReadableTable, Table, TableDefinition};
+use serde::{Deserialize, Serialize};
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+
+use super::state::{CURRENT, SUPERSEDED, State, StateError, parse};
+
+/// Service, generation → an [`Entry`] as JSON.
+pub(super) const HISTORY: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("publications_v1");
+
+pub(super) type History<'t> = Table<'t, (&'static str, u64), &'static [u8]>;
+
+/// Publications of a service that are remembered at the most.
+pub(crate) const KEPT_ENTRIES: usize = 1000;
+
+/// How long they are remembered.
+pub(crate) const KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// The most entries of one page.
+pub(crate) const LARGEST_PAGE: usize = 200;
+
+/// Why a publication was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// The ref moved there.
+    Followed,
+    /// An operator went back to it.
+    RolledBack,
+}
+
+/// One publication.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which one.
+    pub generation: Generation,
+    /// Of what content.
+    pub digest: TarballDigest,
+    /// Of what commit.
+    pub commit: CommitId,
+    /// When.
+    pub published_at: Time,
+    /// Why.
+    pub why: Why,
+    /// The operator who went back to it, or who pinned or unpinned it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// When it was pinned last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_at: Option<Time>,
+    /// When it was unpinned last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpinned_at: Option<Time>,
+}
+
+/// A publication, and what is left of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// The publication.
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// It is the current one.
+    pub current: bool,
+    /// Its digest can be had, and gone back to.
+    pub retained: bool,
+}
+
+/// A part of a history, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Page {
+    /// One after the other.
+    pub publications: Vec<Listed>,
+    /// The generation before which the next page begins, if there is one.
+    pub next_before: Option<Generation>,
+}
+
+/// A time in whole seconds: RFC 3339 in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Time(SystemTime);
+
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        let whole = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self(UNIX_EPOCH + Duration::from_secs(whole))
+    }
+}
+
+impl From<Time> for String {
+    fn from(time: Time) -> Self {
+        humantime::format_rfc3339_seconds(time.0).to_string()
+    }
+}
+
+impl TryFrom<String> for Time {
+    type Error = humantime::TimestampError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        humantime::parse_rfc3339(&text).map(Self::from)
+    }
+}
+
+impl Entry {
+    pub(super) fn new(descriptor: &Descriptor, why: Why, by: Option<&str>) -> Self {
+        let publication = descriptor.publication();
+        Self {
+            generation: publication.generation,
+            digest: publication.digest,
+            commit: publication.commit.clone(),
+            published_at: publication.published_at.into(),
+            why,
+            by: by.map(str::to_owned),
+            pinned_at: None,
+            unpinned_at: None,
+        }
+    }
+}
+
+impl State {
+    /// A service's publications before a generation (`None`: from the newest on), `limit` of them at the most and never
+    /// more than [`LARGEST_PAGE`]. A service that is not configured any more has its history for as long as it lasts.
+    pub(crate) fn history(
+        &self,
+        service: &ServiceName,
+        before: Option<Generation>,
+        limit: usize,
+    ) -> Result<Page, StateError> {
+        let transaction = self.database().begin_read()?;
+        let (currents, superseded) = (transaction.open_table(CURRENT)?, transaction.open_table(SUPERSEDED)?);
+        let history = transaction.open_table(HISTORY)?;
+        let current = currents.get(service.as_str())?.and_then(|row| parse(row.value()).ok());
+        let current = current.as_ref().map(Descriptor::publication);
+        let limit = limit.clamp(1, LARGEST_PAGE);
+        let mut page = Page { publications: Vec::new(), next_before: None };
+        for row in history.range((service.as_str(), 0)..(service.as_str(), before.unwrap_or(u64::MAX)))?.rev() {
+            let (key, value) = row?;
+            if page.publications.len() == limit {
+                page.next_before = page.publications.last().map(|last| last.entry.generation);
+                break;
+            }
+            let Some(entry) = read(service.as_str(), key.value().1, value.value()) else { continue };
+            let is_now = current.is_some_and(|current| current.digest == entry.digest);
+            page.publications.push(Listed {
+                current: current.is_some_and(|current| current.generation == entry.generation),
+                retained: is_now || superseded.get((service.as_str(), entry.digest.as_bytes()))?.is_some(),
+                entry,
+            });
+        }
+        Ok(page)
+    }
+}
+
+/// A row as it stands on the disk. One that cannot be read is passed over.
+fn read(service: &str, generation: Generation, bytes: &[u8]) -> Option<Entry> {
+    match serde_json::from_slice::<Entry>(bytes) {
+        Ok(entry) if entry.generation == generation => Some(entry),
+        Ok(_) => {
+            tracing::warn!(service, generation, "an entry of the history is another's; it is passed over");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(service, generation, %error, "an entry of the history cannot be read; it is passed over");
+            None
+        }
+    }
+}
+
+/// Writes an entry, and drops those of its service that are too many or too old.
+pub(super) fn record(
+    history: &mut History<'_>,
+    service: &str,
+    entry: &Entry,
+    now: SystemTime,
+) -> Result<(), StateError> {
+    let json = serde_json::to_vec(entry).expect("an entry is plain data");
+    history.insert((service, entry.generation), json.as_slice())?;
+    let mut dropped = Vec::new();
+    let mut left = history.range((service, 0)..=(service, u64::MAX))?.count();
+    for row in history.range((service, 0)..(service, entry.generation))? {
+        let (key, value) = row?;
+        let published = serde_json::from_slice::<Entry>(value.value()).map_or(UNIX_EPOCH, |entry| entry.published_at.0);
+        let is_old = now.duration_since(published).is_ok_and(|age| age >= KEPT_FOR);
+        if left <= KEPT_ENTRIES && !is_old {
+            break;
+        }
+        left -= 1;
+        dropped.push(key.value().1);
+    }
+    for generation in dropped {
+        history.remove((service, generation))?;
+    }
+    Ok(())
+}
+
+/// Changes the entry of a publication, if there is one.
+pub(super) fn amend(
+    history: &mut History<'_>,
+    descriptor: &Descriptor,
+    change: impl FnOnce(&mut Entry),
+) -> Result<(), StateError> {
+    let publication = descriptor.publication();
+    let key = (publication.service.as_str(), publication.generation);
+    let found = history.get(key)?.and_then(|row| read(key.0, key.1, row.value()));
+    // A publication of a version without a history has its entry from its first pin on.
+    let mut entry = found.unwrap_or_else(|| Entry::new(descriptor, Why::Followed, None));
+    change(&mut entry);
+    let json = serde_json::to_vec(&entry).expect("an entry is plain data");
+    history.insert(key, json.as_slice())?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! History, diff, rollback and pins, on a running origin.
+
+use weir_origin::versions::{Asked, VersionError, Why};
+use weir_origin::{Condition, Otherwise};
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::digest::TarballDigest;
+
+use crate::node::{Home, Node, blob_of, flip_a_bit, service};
+use crate::upstream::Upstream;
+
+fn asked(by: &str) -> Asked {
+    Asked { by: Some(by.to_owned()), expected: None }
+}
+
+fn digest(descriptor: &Descriptor) -> TarballDigest {
+    descriptor.publication().digest
+}
+
+async fn push_and_poll(node: &Node, upstream: &Upstream, contents: &str) -> Descriptor {
+    upstream.push("deploy/app.yaml", contents.as_bytes());
+    node.poll().await;
+    node.descriptor().await
+}
+
+#[tokio::test]
+async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
+    node.running.versions().roll_back(&service(), &digest(&old), asked("ann")).await.unwrap();
+    let back = node.descriptor().await;
+    assert_eq!(digest(&back), digest(&old));
+    assert_eq!(back.publication().commit, old.publication().commit);
+    assert!(back.publication().generation > new.publication().generation);
+    node.tarball(&back).await;
+
+    let pushed: CommitId = upstream.push("deploy/app.yaml", b"replicas: 10\n").parse().unwrap();
+    node.poll().await;
+    assert_eq!(node.descriptor().await.bytes(), back.bytes());
+    let pinned = node.status().await["services"][0].clone();
+    assert_eq!(pinned["condition"], "pinned");
+    assert_eq!(pinned["pinned"]["otherwise"]["commit"], pushed.as_str());
+    node.stop().await;
+
+    let node = home.start(home.config(&upstream.url())).await;
+    assert_eq!(node.descriptor().await.bytes(), back.bytes());
+    let mut condition = node.running.condition(&service()).unwrap();
+    assert!(matches!(*condition.borrow(), Condition::Pinned { .. }), "from the first moment");
+    let looked_at =
+        |now: &Condition| matches!(now, Condition::Pinned { otherwise: Otherwise::At(at), .. } if *at == pushed);
+    condition.wait_for(looked_at).await.unwrap();
+
+    // Unpinning needs no upstream: what it was at last is in the mirror.
+    upstream.take_away();
+    let versions = node.running.versions();
+    assert!(versions.unpin(&service(), asked("bob")).await.unwrap());
+    let on = node.published(|now| now.publication().commit == pushed).await;
+    assert!(on.publication().generation > back.publication().generation);
+    condition.wait_for(|now| *now == Condition::Following).await.unwrap();
+
+    let page = versions.history(&service(), None, 100).await.unwrap().publications;
+    let told: Vec<_> = page.iter().map(|listed| (listed.entry.why, listed.entry.digest, listed.retained)).collect();
+    let followed = |descriptor: &Descriptor| (Why::Followed, digest(descriptor), true);
+    assert_eq!(told, [followed(&on), (Why::RolledBack, digest(&back), true), followed(&new), followed(&old)]);
+    assert_eq!(page[1].entry.by.as_deref(), Some("bob"), "who changed it last");
+    assert!(page[1].entry.pinned_at.is_some() && page[1].entry.unpinned_at.is_some());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_damaged_blob_is_healed_before_it_is_gone_back_to_and_a_lost_one_is_refused() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
+    let versions = node.running.versions();
+    flip_a_bit(&home.blob(&blob_of(&old)));
+    versions.roll_back(&service(), &digest(&old), Asked::default()).await.unwrap();
+    node.tarball(&node.descriptor().await).await;
+    assert_eq!(node.metric("weir_origin_blob_heals_total{result=\"healed\"}").await, 1.0);
+
+    // The mirror is gone too, so the other one can be had from nowhere.
+    upstream.take_away();
+    std::fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
+    flip_a_bit(&home.blob(&blob_of(&new)));
+    let before = node.descriptor().await;
+    let refused = versions.roll_back(&service(), &digest(&new), Asked::default()).await;
+    assert!(matches!(refused, Err(VersionError::Lost(_) | VersionError::NotRetained(..))), "{refused:?}");
+    assert_eq!(node.descriptor().await.bytes(), before.bytes());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_pinned_service_says_when_its_ref_has_trouble() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, published) = home.start_published(&upstream).await;
+    node.running.versions().pin(&service(), Asked::default()).await.unwrap();
+    upstream.git(&["rm", "-r", "--quiet", "deploy"]);
+    upstream.push("docs/more.md", b"the folder is gone\n");
+    node.poll().await;
+    let failing = node.status().await["services"][0]["pinned"]["otherwise"]["failure"]["reason"].clone();
+    assert!(failing.as_str().unwrap().contains("deploy"), "{failing}");
+    assert_eq!(node.descriptor().await.bytes(), published.bytes());
+    node.running.versions().unpin(&service(), Asked::default()).await.unwrap();
+    let mut condition = node.running.condition(&service()).unwrap();
+    condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap();
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_diff_says_why_a_digest_changed() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    let long = format!("deploy/{}/{}", "d".repeat(120), "f".repeat(120));
+    upstream.push(&long, b"new\n");
+    let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
+    let versions = node.running.versions();
+    // Also when one of the two has to be built again first.
+    flip_a_bit(&home.blob(&blob_of(&old)));
+    let diff = versions.diff(&service(), &digest(&old), &digest(&new), 100).await.unwrap();
+    assert_eq!((diff.added, diff.removed, diff.changed, diff.unchanged), (1, 0, 1, 0));
+    let paths: Vec<_> = diff.differences.iter().map(|each| each.path.as_str()).collect();
+    assert_eq!(paths, ["app.yaml", long.strip_prefix("deploy/").unwrap()]);
+    let back = versions.diff(&service(), &digest(&new), &digest(&old), 1).await.unwrap();
+    assert_eq!((back.removed, back.changed, back.differences.len(), back.not_listed), (1, 1, 1, 1));
+    let nothing = versions.diff(&service(), &digest(&new), &digest(&new), 1).await.unwrap();
+    assert_eq!((nothing.unchanged, nothing.differences.len()), (2, 0));
+    let unknown = versions.diff(&service(), &TarballDigest::of(b"x"), &digest(&new), 1).await;
+    assert!(matches!(unknown, Err(VersionError::NotRetained(..))));
+    node.stop().await;
+}
