@@ -9,13 +9,17 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use crate::commit_id::CommitId;
 use crate::digest::{BlobDigest, Sha256, TarballDigest};
 use crate::encoding::Encoding;
+use crate::envelope::{Envelope, EnvelopeError, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
+use crate::token::{PublicKey, SigningKey};
 
-/// The largest descriptor that is read, in bytes. `omitted` is what makes one grow: about 100,000 left-out paths fit.
+/// The largest descriptor that is read, in bytes. `omitted` is what makes one grow: about 100,000 left-out paths fit, and
+/// 40,000 of a publication that is signed, because the envelope repeats it.
 pub const MAX_DESCRIPTOR_BYTES: usize = 16 << 20;
 
 /// The tarball format this version writes and reads.
@@ -145,7 +149,28 @@ pub enum DescriptorError {
 impl Descriptor {
     /// Writes the bytes of a new descriptor. At the origin only; everyone else forwards what it was given.
     pub fn new(fields: DescriptorFields) -> Self {
-        let bytes = serde_json::to_vec(&fields).expect("descriptor fields are plain data").into();
+        Self::signed(fields, &[])
+    }
+
+    /// The same with the publication signed by each of some keys; without keys there is no envelope.
+    pub fn signed(fields: DescriptorFields, keys: &[SigningKey]) -> Self {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            publication: &'a RawValue,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            envelope: Option<Envelope>,
+            revision: u64,
+            representations: &'a [Representation],
+        }
+        let publication = serde_json::value::to_raw_value(&fields.publication).expect("a publication is plain data");
+        let exact = publication.get().as_bytes().to_vec();
+        let written = Written {
+            publication: &publication,
+            envelope: (!keys.is_empty()).then(|| Envelope::sign(PUBLICATION_TYPE, exact, keys)),
+            revision: fields.revision,
+            representations: &fields.representations,
+        };
+        let bytes = serde_json::to_vec(&written).expect("descriptor fields are plain data").into();
         Self { fields, bytes }
     }
 
@@ -169,6 +194,43 @@ impl Descriptor {
     /// The statement.
     pub fn publication(&self) -> &Publication {
         &self.fields.publication
+    }
+
+    /// The envelope of the publication, unverified. `None`: the origin had no key.
+    ///
+    /// # Errors
+    /// There is one and it is malformed. Whoever passes descriptors on does not ask.
+    pub fn envelope(&self) -> Result<Option<Envelope>, EnvelopeError> {
+        #[derive(Deserialize)]
+        struct Signed<'a> {
+            #[serde(borrow)]
+            envelope: Option<&'a RawValue>,
+        }
+        let read: Signed<'_> =
+            serde_json::from_slice(&self.bytes).map_err(|error| EnvelopeError::Malformed(error.to_string()))?;
+        read.envelope.map(|envelope| Envelope::parse(envelope.get().as_bytes())).transpose()
+    }
+
+    /// The statement as one of `keys` signed it for this service: not the copy that stands beside the envelope.
+    ///
+    /// # Errors
+    /// There is no envelope, nobody who is trusted signed it, or it is of another service or format.
+    pub fn verified_publication(
+        &self,
+        service: &ServiceName,
+        keys: &[PublicKey],
+    ) -> Result<Publication, EnvelopeError> {
+        let envelope = self.envelope()?.ok_or_else(|| EnvelopeError::UnknownKeys(Vec::new()))?;
+        let payload = envelope.verify(PUBLICATION_TYPE, keys)?;
+        let publication: Publication =
+            serde_json::from_slice(payload).map_err(|error| EnvelopeError::Payload(error.to_string()))?;
+        if publication.service != *service {
+            return Err(EnvelopeError::Payload(format!("it is of service `{}`", publication.service)));
+        }
+        match publication.format {
+            FORMAT => Ok(publication),
+            other => Err(EnvelopeError::Payload(DescriptorError::UnknownFormat(other).to_string())),
+        }
     }
 
     /// The revision of the representations under this publication.
@@ -198,16 +260,16 @@ impl Descriptor {
 }
 
 /// RFC 3339 in UTC, whole seconds.
-mod rfc3339 {
+pub(crate) mod rfc3339 {
     use std::time::SystemTime;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_rfc3339_seconds(*time))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         humantime::parse_rfc3339(&text).map_err(serde::de::Error::custom)
     }
@@ -251,6 +313,59 @@ mod tests {
         let parsed = Descriptor::parse(example().into()).unwrap();
         let written = Descriptor::new(parsed.fields.clone());
         assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
+    }
+
+    /// What was signed must stay the same bytes whoever writes it again: a change here is one of the contract.
+    #[test]
+    fn a_publication_has_exactly_these_bytes() {
+        let parsed = Descriptor::parse(example().into()).unwrap();
+        let expected = format!(
+            concat!(
+                r#"{{"service":"shop-prod","repository":"shop","generation":1795164249650,"digest":"{}","sha256":"{}","#,
+                r#""size":40960,"commit":"{}","published_at":"2026-11-20T09:30:00Z","format":1,"#,
+                r#""omitted":[{{"path":"vendor/lib","reason":"submodule"}}]}}"#
+            ),
+            TarballDigest::of(b"tar"),
+            "a".repeat(64),
+            "b".repeat(40)
+        );
+        assert_eq!(serde_json::to_string(parsed.publication()).unwrap(), expected);
+        let (key, _) = SigningKey::generate().unwrap();
+        let signed = Descriptor::signed(parsed.fields, &[key]);
+        assert_eq!(signed.envelope().unwrap().unwrap().unverified_payload(), expected.as_bytes());
+        assert!(
+            std::str::from_utf8(signed.bytes())
+                .unwrap()
+                .starts_with(&format!(r#"{{"publication":{expected},"envelope":{{"#))
+        );
+    }
+
+    #[test]
+    fn what_was_signed_is_believed_and_not_the_copy_beside_it() {
+        let ((key, _), (other, _)) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
+        let keys = [key.public().clone()];
+        let fields = Descriptor::parse(example().into()).unwrap().fields;
+        let service = fields.publication.service.clone();
+        let signed = Descriptor::signed(fields.clone(), &[key]);
+        assert_eq!(Descriptor::parse(signed.bytes().clone()).unwrap(), signed);
+        assert_eq!(signed.verified_publication(&service, &keys), Ok(fields.publication.clone()));
+
+        let text = String::from_utf8(signed.bytes().to_vec()).unwrap();
+        let lie = text.replacen("1795164249650", "1795164249651", 1);
+        let lie = Descriptor::parse(lie.into()).unwrap();
+        assert_eq!(lie.publication().generation, 1795164249651);
+        assert_eq!(lie.verified_publication(&service, &keys).unwrap().generation, 1795164249650);
+
+        let error = signed.verified_publication(&"bank".parse().unwrap(), &keys).unwrap_err();
+        assert!(error.to_string().contains("shop-prod"), "{error}");
+        let stranger = Descriptor::signed(fields.clone(), &[other]);
+        assert!(matches!(stranger.verified_publication(&service, &keys), Err(EnvelopeError::UnknownKeys(_))));
+        let unsigned = Descriptor::new(fields);
+        assert_eq!(unsigned.envelope(), Ok(None));
+        assert!(matches!(unsigned.verified_publication(&service, &keys), Err(EnvelopeError::UnknownKeys(_))));
+        // Whoever passes it on does not care.
+        let broken = text.replace("payloadType", "type");
+        assert!(Descriptor::parse(broken.into()).unwrap().envelope().is_err());
     }
 
     #[test]

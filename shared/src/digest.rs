@@ -91,6 +91,10 @@ blake3_digest! {
     /// The BLAKE3 of the stored bytes of one representation: the name of a blob.
     BlobDigest
 }
+blake3_digest! {
+    /// A node of the tree over services and their generations that a [heartbeat](crate::heartbeat) is signed for.
+    TreeDigest
+}
 
 /// A SHA-256, for the places where an RFC demands it (`Unencoded-Digest`, RFC 9842 dictionaries). 64 hex digits in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -82,6 +82,8 @@ pub enum EventKind {
     SnapshotEnd,
     /// Who may read: a JSON value that whoever decides it understands. The last one holds.
     Access(Bytes),
+    /// The envelope of a [heartbeat](crate::heartbeat) that the origin signed: all that it counts was told before it.
+    SignedHeartbeat(Bytes),
 }
 
 /// The line is not an event.
@@ -117,6 +119,8 @@ struct Line<'a> {
     generation: Option<Generation>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     access: Option<&'a RawValue>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    heartbeat: Option<&'a RawValue>,
 }
 
 impl EventKind {
@@ -129,6 +133,7 @@ impl EventKind {
             EventKind::Resync => "resync",
             EventKind::SnapshotEnd => "snapshot_end",
             EventKind::Access(_) => "access",
+            EventKind::SignedHeartbeat(_) => "signed_heartbeat",
         }
     }
 }
@@ -136,7 +141,7 @@ impl EventKind {
 impl Event {
     /// Reads one line, its end taken off. `None`: a kind of the future, to be passed over.
     ///
-    /// The bytes of a descriptor and of `access` are a part of the line's own: nothing is copied.
+    /// The bytes of a descriptor, of `access` and of a signed heartbeat are a part of the line's own: nothing is copied.
     ///
     /// # Errors
     /// It is not JSON, or a field is missing or wrong.
@@ -159,6 +164,9 @@ impl Event {
             "resync" => EventKind::Resync,
             "snapshot_end" => EventKind::SnapshotEnd,
             "access" => EventKind::Access(part(read.access.ok_or_else(|| missing("access", "access"))?)),
+            "signed_heartbeat" => EventKind::SignedHeartbeat(part(
+                read.heartbeat.ok_or_else(|| missing("signed_heartbeat", "heartbeat"))?,
+            )),
             _ => return Ok(None),
         };
         Ok(Some(Self { cursor: read.cursor, kind }))
@@ -167,7 +175,7 @@ impl Event {
     /// Writes the line, its end included.
     ///
     /// # Errors
-    /// The bytes of a descriptor or of `access` are not one JSON value, or hold a line break.
+    /// The bytes of a descriptor, of `access` or of a signed heartbeat are not one JSON value, or hold a line break.
     pub fn line(&self) -> Result<Bytes, EventError> {
         let raw = |bytes: &Bytes| -> Result<Box<RawValue>, serde_json::Error> {
             // A line break can stand between the tokens of a document only, and is nobody's meaning. Origins write none.
@@ -176,10 +184,11 @@ impl Event {
             }
             serde_json::from_slice(bytes)
         };
-        let (mut descriptor, mut access, mut tombstone) = (None, None, (None, None));
+        let (mut descriptor, mut access, mut heartbeat, mut tombstone) = (None, None, None, (None, None));
         match &self.kind {
             EventKind::Descriptor(bytes) => descriptor = Some(raw(bytes)?),
             EventKind::Access(bytes) => access = Some(raw(bytes)?),
+            EventKind::SignedHeartbeat(bytes) => heartbeat = Some(raw(bytes)?),
             EventKind::Tombstone { service, generation } => tombstone = (Some(service.clone()), Some(*generation)),
             EventKind::Heartbeat | EventKind::Resync | EventKind::SnapshotEnd => {}
         }
@@ -190,6 +199,7 @@ impl Event {
             service: tombstone.0,
             generation: tombstone.1,
             access: access.as_deref(),
+            heartbeat: heartbeat.as_deref(),
         })?;
         line.push(b'\n');
         Ok(line.into())
@@ -287,6 +297,7 @@ mod tests {
             (r#"{"event": "tombstone", "cursor": "a", "service": "a"}"#, "no `generation`"),
             (r#"{"event": "tombstone", "cursor": "a", "service": "A", "generation": 1}"#, "is not a service name"),
             (r#"{"event": "access", "cursor": "a"}"#, "`access` has no `access`"),
+            (r#"{"event": "signed_heartbeat", "cursor": "a"}"#, "no `heartbeat`"),
             (r#"{"event": "heartbeat", "cursor": "a"} {}"#, "trailing"),
         ] {
             let error = read(line).unwrap_err().to_string();
@@ -330,6 +341,7 @@ mod tests {
         let kind = prop_oneof![
             any_json().prop_map(EventKind::Descriptor),
             any_json().prop_map(EventKind::Access),
+            any_json().prop_map(EventKind::SignedHeartbeat),
             ("[a-z0-9][a-z0-9._-]{0,99}", any::<u64>()).prop_map(|(service, generation)| EventKind::Tombstone {
                 service: service.parse().unwrap(),
                 generation,

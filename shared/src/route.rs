@@ -22,6 +22,10 @@ pub enum Route {
     Blob(BlobDigest),
     /// `/v1/blobs/{digest}/pieces`: the piece list of a blob.
     Pieces(BlobDigest),
+    /// `/v1/services/{service}/heartbeat`: the origin's signed heartbeat, and the service's place in it.
+    Standing(ServiceName),
+    /// `/v1/heartbeat`: the origin's signed heartbeat.
+    Heartbeat,
     /// `/v1/events`: the event stream.
     Events,
 }
@@ -50,6 +54,7 @@ impl Route {
         match route {
             (Some("services"), Some(service), None, ..) => Ok(Route::Service(read(service)?)),
             (Some("services"), Some(service), Some("tarball"), None, ..) => Ok(Route::Tarball(read(service)?)),
+            (Some("services"), Some(service), Some("heartbeat"), None, ..) => Ok(Route::Standing(read(service)?)),
             (Some("services"), Some(service), Some("tarballs"), Some(digest), None, _) => {
                 Ok(Route::TarballVersion(read(service)?, read(digest)?))
             }
@@ -61,6 +66,7 @@ impl Route {
             }
             (Some("blobs"), Some(digest), None, ..) => Ok(Route::Blob(read(digest)?)),
             (Some("blobs"), Some(digest), Some("pieces"), None, ..) => Ok(Route::Pieces(read(digest)?)),
+            (Some("heartbeat"), None, ..) => Ok(Route::Heartbeat),
             (Some("events"), None, ..) => Ok(Route::Events),
             _ => Err(RouteError::Unknown),
         }
@@ -73,8 +79,9 @@ impl Route {
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
             | Route::Version(service, _)
-            | Route::Gzip(service, _) => Some(service),
-            Route::Blob(_) | Route::Pieces(_) | Route::Events => None,
+            | Route::Gzip(service, _)
+            | Route::Standing(service) => Some(service),
+            Route::Blob(_) | Route::Pieces(_) | Route::Heartbeat | Route::Events => None,
         }
     }
 
@@ -88,6 +95,8 @@ impl Route {
             Route::Gzip(..) => "gzip",
             Route::Blob(_) => "blob",
             Route::Pieces(_) => "pieces",
+            Route::Standing(_) => "standing",
+            Route::Heartbeat => "heartbeat",
             Route::Events => "events",
         }
     }
@@ -103,6 +112,8 @@ impl fmt::Display for Route {
             Route::Gzip(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}/gzip"),
             Route::Blob(digest) => write!(f, "/v1/blobs/{digest}"),
             Route::Pieces(digest) => write!(f, "/v1/blobs/{digest}/pieces"),
+            Route::Standing(service) => write!(f, "/v1/services/{service}/heartbeat"),
+            Route::Heartbeat => f.write_str("/v1/heartbeat"),
             Route::Events => f.write_str("/v1/events"),
         }
     }
@@ -122,7 +133,9 @@ mod tests {
             Route::Tarball(service.clone()),
             Route::TarballVersion(service.clone(), digest),
             Route::Version(service.clone(), digest),
-            Route::Gzip(service, digest),
+            Route::Gzip(service.clone(), digest),
+            Route::Standing(service),
+            Route::Heartbeat,
             Route::Blob(BlobDigest::of(b"blob")),
             Route::Pieces(BlobDigest::of(b"blob")),
             Route::Events,

@@ -63,9 +63,13 @@ impl Target {
             Route::Tarball(service) => Target::Tarball(Which::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(Which::Version(service, digest)),
             // These are an origin's.
-            Route::Version(..) | Route::Gzip(..) | Route::Blob(_) | Route::Pieces(_) | Route::Events => {
-                return Err(ApiError::NoSuchPath);
-            }
+            Route::Version(..)
+            | Route::Gzip(..)
+            | Route::Standing(_)
+            | Route::Blob(_)
+            | Route::Pieces(_)
+            | Route::Heartbeat
+            | Route::Events => return Err(ApiError::NoSuchPath),
         };
         only_reading(request).map(|()| target)
     }

@@ -126,6 +126,8 @@ impl Follower {
                 EventKind::Access(access) => {
                     self.access.send_replace(Some(Bytes::copy_from_slice(&access)));
                 }
+                // It is for agents, who ask for the part of it that is about their service.
+                EventKind::SignedHeartbeat(_) => {}
                 // These say something of all that was told before them.
                 EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
                     self.write(std::mem::take(&mut told)).await?;

@@ -26,6 +26,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("http3_request", http::http3_request),
     ("http3_control", http::http3_control),
     ("descriptor", wire::descriptor),
+    ("envelope", wire::envelope),
     ("piece_list", wire::piece_list),
     ("event_stream", wire::event_stream),
     ("token", access::token),

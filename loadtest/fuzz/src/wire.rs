@@ -1,9 +1,19 @@
-//! What nodes send each other: descriptors, piece lists and events.
+//! What nodes send each other: descriptors, envelopes, heartbeats, piece lists and events.
+
+use std::sync::OnceLock;
 
 use weir_shared::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_shared::digest::BlobDigest;
+use weir_shared::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_shared::event::{Event, Lines};
+use weir_shared::heartbeat::verify_standing;
 use weir_shared::piece::{self, PIECE_BYTES, PieceHasher, PieceList};
+use weir_shared::token::{PublicKey, SigningKey};
+
+fn keys() -> &'static [PublicKey] {
+    static KEYS: OnceLock<Vec<PublicKey>> = OnceLock::new();
+    KEYS.get_or_init(|| vec![SigningKey::generate().expect("there is randomness").0.public().clone()])
+}
 
 pub fn descriptor(bytes: &[u8]) {
     let Ok(read) = Descriptor::parse(bytes.to_vec().into()) else { return };
@@ -11,6 +21,15 @@ pub fn descriptor(bytes: &[u8]) {
     assert!(bytes.len() <= MAX_DESCRIPTOR_BYTES);
     let again = Descriptor::parse(read.bytes().clone()).expect("it was read before");
     assert_eq!((again.version(), again.etag()), (read.version(), read.etag()));
+    assert!(read.verified_publication(&read.publication().service, keys()).is_err(), "nobody finds a signature");
+}
+
+/// An envelope, and an answer with an envelope in it.
+pub fn envelope(bytes: &[u8]) {
+    assert!(verify_standing(bytes, &"shop-prod".parse().expect("a name"), keys()).is_err());
+    let Ok(envelope) = Envelope::parse(bytes) else { return };
+    assert!(envelope.verify(PUBLICATION_TYPE, keys()).is_err(), "nobody finds a signature");
+    assert_eq!(Envelope::parse(&envelope.json()), Ok(envelope), "what is written is read back");
 }
 
 /// A stream that comes in parts of a size that the first byte says.

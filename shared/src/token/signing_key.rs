@@ -73,6 +73,12 @@ impl SigningKey {
         &self.public
     }
 
+    /// Signs bytes: 64 bytes, always the same ones for the same bytes. Whoever signs makes sure that what is signed for one
+    /// purpose cannot be taken for another.
+    pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
+        self.pair.sign(message).as_ref().to_vec()
+    }
+
     /// Writes a token.
     ///
     /// # Errors
@@ -87,7 +93,7 @@ impl SigningKey {
         let header = Header { alg: ALGORITHM, typ: "JWT", kid: self.public.id() };
         let json = |part: Result<Vec<u8>, _>| URL_SAFE_NO_PAD.encode(part.expect("plain data"));
         let message = format!("{}.{}", json(serde_json::to_vec(&header)), json(serde_json::to_vec(&claims.document())));
-        let signature = self.pair.sign(message.as_bytes());
+        let signature = self.sign(message.as_bytes());
         let token = format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature));
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong(token.len()));
