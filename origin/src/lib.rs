@@ -24,6 +24,7 @@ pub mod repository_agent;
 pub mod revision;
 mod running;
 mod service;
+mod signing;
 mod status;
 pub mod tarball;
 pub mod versions;

@@ -1,9 +1,11 @@
 //! `weir-origin`: polls Git repositories and publishes their content to edges.
 
+mod keys_command;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use weir_origin::config::Config;
 use weir_shared::process::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_shared::process::telemetry;
@@ -14,21 +16,32 @@ use weir_shared::process::telemetry;
 /// Edges connect to `listen` by mutual TLS (a certificate with the URI `spiffe://weir/edge/<name>`); `/livez`, `/readyz`,
 /// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight. WEIR_LOG=debug logs more.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
     /// The configuration, TOML; paths in it are relative to it.
-    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
     /// Checks the configuration, and the certificates and password files that it names where they are there, and exits:
     /// 0 when it can be used, 2 with the reason when not.
     #[arg(long)]
     check_config: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Keys(keys_command::KeysArguments),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    let config = match Config::load(&arguments.config) {
+    if let Some(Command::Keys(arguments)) = arguments.command {
+        keys_command::run(arguments)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = match Config::load(&arguments.config.unwrap_or_default()) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("{error}");

@@ -56,6 +56,8 @@ pub(crate) struct Metrics {
     pub(crate) permits_limit: IntGaugeVec,
     /// 1 while the files of keys and denials can be used.
     pub(crate) access_files_readable: IntGauge,
+    /// Keys that sign; 0: nothing is signed.
+    pub(crate) signing_keys: IntGauge,
     pub(crate) start_time: Gauge,
 }
 
@@ -176,6 +178,10 @@ impl Metrics {
             access_files_readable: families.gauge(
                 "weir_origin_access_files_readable",
                 "1 while the files of keys and denials can be used; at 0 what was read last is told.",
+            )?,
+            signing_keys: families.gauge(
+                "weir_origin_signing_keys",
+                "Keys that publications and heartbeats are signed with; at 0 nothing is signed.",
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
         })

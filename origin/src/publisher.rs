@@ -24,6 +24,7 @@ use crate::publication::{
     Change, Content, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
 };
 use crate::service::Service;
+use crate::signing::Signer;
 use crate::tarball::ContentKey;
 
 /// The blobs and the publications of an origin, and the order between them.
@@ -78,6 +79,15 @@ impl Publisher {
         let blobs = BlobStore::open(&data_dir.blobs())?;
         let state = State::open(&data_dir.state())?;
         Ok(Self { blobs, state, order: RwLock::new(()), generation_floor, events, metrics, _data_dir: data_dir })
+    }
+
+    /// Has everything signed from now on, and what is stored signed as the keys of the configuration have it.
+    pub(crate) fn sign_with(&mut self, signer: Arc<Signer>) -> Result<(), StateError> {
+        let signed = self.state.sign_with(signer)?;
+        if signed > 0 {
+            tracing::info!(descriptors = signed, "the signing keys have changed: what is stored was signed anew");
+        }
+        Ok(())
     }
 
     /// The blobs.

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::publisher::{Published, Publisher};
 use crate::repository_agent::{self, Crew, RepositoryState};
 use crate::service::{Condition, Service};
+use crate::signing::Signer;
 use crate::versions::Versions;
 use crate::{access, housekeeping, status};
 
@@ -61,6 +62,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let metrics = Metrics::register(&registry)?;
     metrics.start_time.set(started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
     let http = HttpMetrics::register(&registry)?;
+    let signer = Arc::new(Signer::new(config.signing.read()?));
+    metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
     let client_auth = ClientAuth::Required { ca: &config.tls.client_ca };
     let server_tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
     let listener = TcpListener::bind(config.listen)
@@ -69,7 +72,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let address = listener.local_addr()?;
 
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
-    let (data_dir, publisher, published) = load(&config, log.clone(), metrics.clone(), started).await?;
+    let (data_dir, publisher, published) = load(&config, signer.clone(), log.clone(), metrics.clone(), started).await?;
     let mut current: HashMap<ServiceName, Descriptor> = published.current.into_iter().collect();
     let mut services = BTreeMap::new();
     for service in &config.services {
@@ -100,10 +103,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     ] {
         metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
+    let published = catalog.clone();
+    let current = move || published.services().filter_map(|service| service.generation()).collect();
+    let heartbeats = signer.beat(&config.name, current, log.clone(), &drain);
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone());
-    let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events);
+    let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events, heartbeats);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
     let admin_address = match config.admin_listen {
         None => None,
@@ -130,6 +136,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 /// Opens the data directory and reads what was published.
 async fn load(
     config: &Config,
+    signer: Arc<Signer>,
     log: Arc<EventLog>,
     metrics: Metrics,
     now: SystemTime,
@@ -143,7 +150,8 @@ async fn load(
             tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
         }
         let cannot = || format!("what {} holds cannot be opened", root.display());
-        let publisher = Publisher::open(data_dir.clone(), floor, log, metrics).with_context(cannot)?;
+        let mut publisher = Publisher::open(data_dir.clone(), floor, log, metrics).with_context(cannot)?;
+        publisher.sign_with(signer).with_context(cannot)?;
         let configured: HashSet<&str> = names.iter().map(ServiceName::as_str).collect();
         let published = publisher.load(&configured, now).with_context(cannot)?;
         Ok((data_dir, Arc::new(publisher), published))

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::Descriptor;
+use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::config::ConfigError;
 
@@ -93,6 +93,11 @@ impl Service {
     /// What is published.
     pub(crate) fn current(&self) -> Option<Arc<Descriptor>> {
         self.current.borrow().clone()
+    }
+
+    /// The generation that is published, with the service's name.
+    pub(crate) fn generation(&self) -> Option<(ServiceName, Generation)> {
+        self.current().map(|current| (self.name.clone(), current.publication().generation))
     }
 
     /// What is published, as it changes.

@@ -13,6 +13,7 @@ mod push;
 mod reload;
 mod rolling_restart;
 mod rot;
+mod signing;
 mod site;
 mod slow_readers;
 mod three_processes;

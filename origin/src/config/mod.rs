@@ -4,6 +4,7 @@ mod access;
 mod limits;
 mod repository;
 mod service;
+mod signing;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ pub use access::AccessConfig;
 pub use limits::LimitsConfig;
 pub use repository::RepositoryConfig;
 pub use service::ServiceConfig;
+pub use signing::SigningConfig;
 
 /// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
 const LARGEST_FLOOR: Generation = 1 << 52;
@@ -47,6 +49,9 @@ pub struct Config {
     /// Which keys and denials its edges are told of.
     #[serde(default)]
     pub access: AccessConfig,
+    /// What publications and heartbeats are signed with.
+    #[serde(default)]
+    pub signing: SigningConfig,
     /// How much of the machine and of the upstreams is used at a time, and how large a tarball may be.
     #[serde(default)]
     pub limits: LimitsConfig,
@@ -82,6 +87,7 @@ impl Config {
             tls,
             generation_floor: 0,
             access: AccessConfig::default(),
+            signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
             repositories: Vec::new(),
             services: Vec::new(),
@@ -97,7 +103,7 @@ impl Config {
         let base = config::base_dir(path);
         let tls = &mut read.tls;
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
-        for path in own.into_iter().chain(read.access.paths()) {
+        for path in own.into_iter().chain(read.access.paths()).chain(&mut read.signing.keys) {
             config::resolve(base, path);
         }
         for repository in &mut read.repositories {
@@ -113,6 +119,7 @@ impl Config {
     /// The whole makes no sense; the message names the repository or service and says what to change.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.limits.validate()?;
+        self.signing.validate()?;
         if self.generation_floor > LARGEST_FLOOR {
             return Err(ConfigError::invalid(format!(
                 "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",
@@ -157,6 +164,7 @@ impl Config {
         own.chain(upstreams)
             .chain(&self.access.keys)
             .chain(&self.access.deny)
+            .chain(&self.signing.keys)
             .map(PathBuf::as_path)
             .filter(|path| !path.exists())
             .collect()
@@ -173,6 +181,7 @@ impl Config {
             .map_err(|error| ConfigError::invalid(format!("[tls]: {error}")))?;
         let access = self.access.files().read();
         access.map_err(|error| ConfigError::invalid(format!("[access]: {error}")))?;
+        self.signing.read()?;
         self.repositories.iter().try_for_each(RepositoryConfig::check_files)
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum Failure {
     NoPieces(BlobDigest),
     /// Nothing was ever published; the state of things tells why.
     NotPublished(ServiceName, Unpublished),
+    /// There is no signed heartbeat, or the service is not in it.
+    NotSigned,
     /// A descriptor names it, and it cannot be had just now.
     BlobUnavailable(BlobDigest),
     /// Too many verifications wait already.
@@ -126,6 +128,12 @@ impl Failure {
                 "A blob of up to 1 MiB is one piece: its digest is that of its bytes.",
             )
             .about("blob", blob),
+            Self::NotSigned => Problem::new(
+                StatusCode::NOT_FOUND,
+                "not-signed",
+                "There is no signed heartbeat of this",
+                "The origin has no key to sign with, or nothing was published of the service when it last signed.",
+            ),
             Self::NotPublished(service, Unpublished::Coming { detail }) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not-published-yet",

@@ -5,6 +5,7 @@ mod descriptor;
 mod events;
 mod failure;
 mod gzip;
+mod heartbeat;
 mod piece_body;
 mod pieces;
 
@@ -20,6 +21,7 @@ use crate::catalog::Catalog;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
+use crate::signing::Heartbeats;
 pub(crate) use events::Events;
 use failure::Failure;
 use gzip::Gzips;
@@ -34,6 +36,7 @@ pub(crate) struct EdgeApi {
     verifications: Arc<Semaphore>,
     gzips: Gzips,
     events: Events,
+    heartbeats: Heartbeats,
 }
 
 impl EdgeApi {
@@ -44,9 +47,11 @@ impl EdgeApi {
         metrics: Metrics,
         limits: &LimitsConfig,
         events: Events,
+        heartbeats: Heartbeats,
     ) -> Self {
         let verifications = Arc::new(Semaphore::new(limits.concurrent_verifications));
-        Self { catalog, publisher, metrics, verifications, gzips: Gzips::new(limits.concurrent_gzips), events }
+        let gzips = Gzips::new(limits.concurrent_gzips);
+        Self { catalog, publisher, metrics, verifications, gzips, events, heartbeats }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
@@ -77,6 +82,8 @@ impl EdgeApi {
             Ok(Route::Gzip(service, digest)) => {
                 self.gzip(request, &service, &digest).await.unwrap_or_else(Failure::into_response)
             }
+            Ok(Route::Standing(service)) => self.standing(request, &service).unwrap_or_else(Failure::into_response),
+            Ok(Route::Heartbeat) => self.heartbeat(request).unwrap_or_else(Failure::into_response),
             Ok(Route::Events) => self.events.begin(request).unwrap_or_else(Failure::into_response),
             // Agents' paths: an origin has none of them.
             Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {

@@ -155,6 +155,15 @@ pub(crate) fn rolled_back(
     }
 }
 
+/// The same publication and representations, to be written anew: signed with other keys.
+pub(crate) fn rewritten(descriptor: &Descriptor) -> DescriptorFields {
+    DescriptorFields {
+        publication: descriptor.publication().clone(),
+        revision: descriptor.revision() + 1,
+        representations: descriptor.representations().to_vec(),
+    }
+}
+
 /// The same publication with one more representation, or another one of its coding; `None` when it has that already.
 pub(crate) fn with(current: &Descriptor, representation: &Representation) -> Option<DescriptorFields> {
     if current.representations().contains(representation) {

@@ -5,6 +5,7 @@ mod generation;
 pub(crate) mod history;
 mod pin;
 mod retention;
+mod signatures;
 mod state;
 
 pub(crate) use decision::{Content, Statement, is_current};

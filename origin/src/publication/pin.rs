@@ -92,7 +92,7 @@ impl State {
                     let retained = tables.retained(service, digest)?.ok_or_else(not_retained)?;
                     let last = tables.generations.get(service)?.map(|last| last.value());
                     let fields = decision::rolled_back(&retained, last, order.now, floor);
-                    let descriptor = checked(Descriptor::new(fields))?;
+                    let descriptor = checked(self.signer.descriptor(fields))?;
                     let mut entry = Entry::new(&descriptor, Why::RolledBack, order.by);
                     entry.pinned_by(order);
                     tables.replace_current(&descriptor, &entry, order.now)?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use super::decision::{self, Content, Decision, Statement};
 use super::history::{self, Entry, HISTORY, History, Why};
 use super::pin::PINS;
 use super::retention::{self, Superseded};
+use crate::signing::Signer;
 use crate::tarball::ContentKey;
 
 /// Service and digest.
@@ -34,6 +36,7 @@ const CONTENT: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinition::new("con
 #[derive(Debug)]
 pub(crate) struct State {
     database: Database,
+    pub(super) signer: Arc<Signer>,
 }
 
 /// The state cannot be read or written.
@@ -93,7 +96,7 @@ impl State {
         transaction.open_table(HISTORY)?;
         transaction.open_table(PINS)?;
         transaction.commit()?;
-        Ok(Self { database })
+        Ok(Self { database, signer: Arc::default() })
     }
 
     pub(super) fn database(&self) -> &Database {
@@ -156,7 +159,7 @@ impl State {
             let mut tables = Tables::open(&transaction)?;
             let mut contents = transaction.open_table(CONTENT)?;
             for Stated { statement, key, content } in stated {
-                changes.push(tables.state(statement, content, now, floor)?);
+                changes.push(tables.state(&self.signer, statement, content, now, floor)?);
                 let content = serde_json::to_vec(content).expect("content is plain data");
                 contents.insert(key.as_bytes(), content.as_slice())?;
             }
@@ -200,7 +203,7 @@ impl State {
             let mut superseded = transaction.open_table(SUPERSEDED)?;
             let at = superseded.get(key)?.map(|row| row.value().0);
             if let Some(at) = at {
-                let descriptor = checked(Descriptor::new(decision::revised(version, content)))?;
+                let descriptor = checked(self.signer.descriptor(decision::revised(version, content)))?;
                 superseded.insert(key, (at, descriptor.bytes().as_ref()))?;
             }
         }
@@ -220,7 +223,7 @@ impl State {
             let mut currents = transaction.open_table(CURRENT)?;
             let current = currents.get(service.as_str())?.and_then(|row| parse(row.value()).ok());
             if let Some(current) = current.filter(|current| current.publication().digest == *digest) {
-                let descriptor = added(current, representation)?;
+                let descriptor = added(&self.signer, current, representation)?;
                 currents.insert(service.as_str(), descriptor.bytes().as_ref())?;
                 found = Some(Reference { descriptor, current: true });
             } else {
@@ -228,7 +231,7 @@ impl State {
                 let key = (service.as_str(), digest.as_bytes());
                 let row = superseded.get(key)?.map(|row| (row.value().0, parse(row.value().1)));
                 if let Some((at, Ok(version))) = row {
-                    let descriptor = added(version, representation)?;
+                    let descriptor = added(&self.signer, version, representation)?;
                     superseded.insert(key, (at, descriptor.bytes().as_ref()))?;
                     found = Some(Reference { descriptor, current: false });
                 }
@@ -311,6 +314,7 @@ impl<'t> Tables<'t> {
 
     fn state(
         &mut self,
+        signer: &Signer,
         statement: &Statement,
         content: &Content,
         now: SystemTime,
@@ -322,14 +326,14 @@ impl<'t> Tables<'t> {
         match decision::decide(current.as_ref(), statement, content, last, now, floor) {
             Decision::Keep => Ok(Change::None),
             Decision::Revise(fields) => {
-                let descriptor = checked(Descriptor::new(fields))?;
+                let descriptor = checked(signer.descriptor(fields))?;
                 self.currents.insert(service, descriptor.bytes().as_ref())?;
                 Ok(Change::Revised(descriptor))
             }
             // It was pinned while this was looked for or built.
             Decision::Publish(_) if current.is_some() && self.pins.get(service)?.is_some() => Ok(Change::None),
             Decision::Publish(fields) => {
-                let descriptor = checked(Descriptor::new(fields))?;
+                let descriptor = checked(signer.descriptor(fields))?;
                 self.replace_current(&descriptor, &Entry::new(&descriptor, Why::Followed, None), now)?;
                 Ok(Change::Published(descriptor))
             }
@@ -397,8 +401,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Descriptor, DescriptorError> {
     Descriptor::parse(Bytes::copy_from_slice(bytes))
 }
 
-fn added(descriptor: Descriptor, representation: &Representation) -> Result<Descriptor, StateError> {
-    decision::with(&descriptor, representation).map_or(Ok(descriptor), |fields| checked(Descriptor::new(fields)))
+fn added(signer: &Signer, descriptor: Descriptor, representation: &Representation) -> Result<Descriptor, StateError> {
+    decision::with(&descriptor, representation).map_or(Ok(descriptor), |fields| checked(signer.descriptor(fields)))
 }
 
 pub(super) fn checked(descriptor: Descriptor) -> Result<Descriptor, StateError> {

@@ -15,6 +15,7 @@ mod node;
 mod pieces;
 mod publishing;
 mod recovery;
+mod signing;
 mod smart_http;
 mod tar_reading;
 mod tarball_bytes;

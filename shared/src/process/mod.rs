@@ -8,6 +8,7 @@ pub mod config;
 pub mod file_lock;
 pub mod http_client;
 pub mod identity;
+pub mod key_pair;
 pub mod metric_families;
 pub mod open_files;
 mod rarely;

@@ -9,19 +9,9 @@ use anyhow::{Context, bail};
 use weir_shared::access_list::AccessList;
 use weir_shared::token::{MAX_TOKEN_BYTES, UnverifiedToken};
 
-/// Who may read a new file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Readers {
-    /// Its owner: it is a secret.
-    Owner,
-    /// Everybody.
-    Everybody,
-}
-
-/// Writes a new file, and never over one that is there.
-pub(super) fn create(path: &Path, readers: Readers, contents: &str) -> anyhow::Result<()> {
-    let mode = if readers == Readers::Owner { 0o600 } else { 0o644 };
-    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+/// Writes a new file that its owner alone may read, and never over one that is there.
+pub(super) fn create_secret(path: &Path, contents: &str) -> anyhow::Result<()> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = match opened {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             bail!("{} is there already, and is not written over", path.display())

@@ -11,7 +11,7 @@ use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::duration;
 use weir_shared::token::{Claims, SigningKey, TokenId, unix_seconds};
 
-use super::file::{Readers, create};
+use super::file::create_secret;
 use super::inspect::moment;
 
 /// The longest life of a token that is issued: beyond it is a slip of the pen.
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     };
     let token = key.issue(&claims)?;
     match &arguments.out {
-        Some(path) => create(path, Readers::Owner, &format!("{token}\n"))?,
+        Some(path) => create_secret(path, &format!("{token}\n"))?,
         None => println!("{token}"),
     }
     eprintln!(

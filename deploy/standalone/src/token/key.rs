@@ -1,14 +1,10 @@
 //! `weir token key`.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::Args;
 use weir_shared::access_list::key_line;
-use weir_shared::token::SigningKey;
-
-use super::file::{Readers, create};
+use weir_shared::process::key_pair;
 
 /// Makes a key pair: the private key, which issues tokens, and the public one, which verifies them.
 ///
@@ -23,21 +19,9 @@ pub(crate) struct KeyArguments {
 }
 
 pub(super) fn run(arguments: &KeyArguments) -> anyhow::Result<()> {
-    let public = public_path(&arguments.out);
-    if public.exists() {
-        bail!("{} is there already, and is not written over", public.display());
-    }
-    let (key, pem) = SigningKey::generate()?;
-    create(&arguments.out, Readers::Owner, &pem)?;
-    create(&public, Readers::Everybody, &(key_line(key.public()) + "\n"))?;
+    let (key, public) = key_pair::write(&arguments.out)?;
     println!("{}", key_line(key.public()));
     eprintln!("{} issues tokens: keep it where you issue them, and nowhere else.", arguments.out.display());
     eprintln!("{} verifies them: edges read it, as `keys` in [auth].", public.display());
     Ok(())
-}
-
-fn public_path(private: &Path) -> PathBuf {
-    let mut path = OsString::from(private);
-    path.push(".pub");
-    path.into()
 }

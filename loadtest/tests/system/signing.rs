@@ -1,0 +1,66 @@
+//! Signatures, from the command that makes the key to what an edge passes on.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::ensure;
+use http_body_util::BodyExt;
+use weir_loadtest::processes::{binary, until};
+use weir_shared::access_list::AccessList;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::token::PublicKey;
+
+use crate::site::{Client, Plan, Site, service};
+
+/// Runs `weir-origin keys` in a folder, and reads what it prints as a reader does.
+fn keys(dir: &Path, arguments: &str) -> anyhow::Result<Vec<PublicKey>> {
+    let arguments = arguments.split_whitespace();
+    let run = Command::new(binary("weir-origin")?).arg("keys").args(arguments).current_dir(dir).output()?;
+    ensure!(run.status.success(), "weir-origin keys: {}", String::from_utf8_lossy(&run.stderr));
+    let mut list = AccessList::default();
+    list.add_key_file(&String::from_utf8(run.stdout)?)?;
+    Ok(list.keys().cloned().collect())
+}
+
+async fn descriptor(client: &Client) -> anyhow::Result<Descriptor> {
+    let answer = client.send("GET", "/v1/services/shop-prod", &[]).await?;
+    ensure!(answer.status() == 200, "{}", answer.status());
+    Ok(Descriptor::parse(answer.into_body().collect().await?.to_bytes())?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_passes_signatures_on_unchanged_and_takes_those_of_a_new_key() -> anyhow::Result<()> {
+    let signing = "[signing]\nkeys = ['old.key']\n";
+    let services = format!("{signing}{}", service("shop-prod", "main", "deploy/prod"));
+    let fill = |upstream: &weir_loadtest::git_repository::GitRepository| {
+        upstream.write("deploy/prod/version", "1")?;
+        upstream.commit_and_push("one").map(drop)
+    };
+    let mut site = Site::new(fill, Plan { services, ..Plan::default() }).await?;
+    let dir = site.path("");
+    let old = keys(&dir, "new old.key")?;
+    site.start().await?;
+    site.until_released("shop-prod", "version", "1").await?;
+    let client = site.client()?;
+    let passed_on = descriptor(&client).await?;
+    let name = "shop-prod".parse()?;
+    assert_eq!(&passed_on.verified_publication(&name, &old)?, passed_on.publication());
+    assert_eq!(passed_on.envelope()?.map(|envelope| envelope.key_ids().count()), Some(1));
+
+    // The key is changed: the publication stays, and what edges hold is signed with both.
+    let new = keys(&dir, "new new.key")?;
+    let config = fs::read_to_string(dir.join("origin.toml"))?;
+    fs::write(dir.join("origin.toml"), config.replace("['old.key']", "['old.key', 'new.key']"))?;
+    assert_eq!(keys(&dir, "--config origin.toml")?.len(), 2);
+    site.origin.terminate().await?;
+    site.origin.start().await?;
+    until("the edge holds what was signed with the new key", async || {
+        descriptor(&client).await.is_ok_and(|current| current.verified_publication(&name, &new).is_ok())
+    })
+    .await?;
+    let both = descriptor(&client).await?;
+    assert!(both.verified_publication(&name, &old).is_ok());
+    assert_eq!(both.publication(), passed_on.publication());
+    Ok(())
+}

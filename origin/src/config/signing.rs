@@ -1,0 +1,46 @@
+//! `[signing]`: the keys that publications and heartbeats are signed with.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use weir_shared::process::config::ConfigError;
+use weir_shared::process::key_pair;
+use weir_shared::token::SigningKey;
+
+/// The most keys: two are needed to change one.
+const MAX_KEYS: usize = 8;
+
+/// `[signing]`: without keys nothing is signed.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SigningConfig {
+    /// Files of private keys, as `weir-origin keys new` makes them. All of them sign. Read at the start.
+    pub keys: Vec<PathBuf>,
+}
+
+impl SigningConfig {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// A file cannot be used, or others could read it; the message names it.
+    pub fn read(&self) -> Result<Vec<SigningKey>, ConfigError> {
+        let mut keys: Vec<SigningKey> = Vec::with_capacity(self.keys.len());
+        for path in &self.keys {
+            let key = key_pair::read_private(path)
+                .map_err(|error| ConfigError::invalid(format!("[signing] keys: {error}")))?;
+            if keys.iter().any(|other| other.public() == key.public()) {
+                let path = path.display();
+                return Err(ConfigError::invalid(format!("[signing] keys: {path} holds the same key as another file")));
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        match self.keys.len() {
+            0..=MAX_KEYS => Ok(()),
+            more => Err(ConfigError::invalid(format!("[signing] keys: {more} files, and {MAX_KEYS} is the most"))),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `weir-origin keys`: what readers verify with, and new keys.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use weir_origin::config::Config;
+use weir_shared::access_list::key_line;
+use weir_shared::process::key_pair;
+
+/// Prints the public keys that publications are signed with, or makes a new key.
+///
+/// A line is `<key id> <public key>`: what files of keys hold at edges and agents. Bring it to readers by another way than
+/// through an edge.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct KeysArguments {
+    /// The configuration whose `[signing]` names the keys.
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<KeysCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Makes a key pair: FILE gets the private key, readable by its owner alone, and FILE.pub the public one. Neither is
+    /// ever written over.
+    New {
+        /// Where the private key goes.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Runs it. What readers need goes to standard output.
+///
+/// # Errors
+/// A configuration or key cannot be used, or a file cannot be written.
+pub(crate) fn run(arguments: KeysArguments) -> anyhow::Result<()> {
+    if let Some(KeysCommand::New { file }) = arguments.command {
+        let (key, public) = key_pair::write(&file)?;
+        println!("{}", key_line(key.public()));
+        eprintln!("{} signs: name it in `keys` of [signing] of the origin.", file.display());
+        eprintln!("{} verifies: bring it to the readers before the origin signs with it.", public.display());
+        return Ok(());
+    }
+    let config = Config::load(&arguments.config.unwrap_or_default())?;
+    if config.signing.keys.is_empty() {
+        anyhow::bail!("[signing] names no keys: this origin signs nothing");
+    }
+    for key in config.signing.read()? {
+        println!("{}", key_line(key.public()));
+    }
+    Ok(())
+}

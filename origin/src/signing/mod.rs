@@ -1,0 +1,45 @@
+//! What an origin signs: its publications, and once a minute at which generations all of them are.
+
+mod heartbeat;
+
+use weir_shared::access_list::key_line;
+use weir_shared::descriptor::{Descriptor, DescriptorFields};
+use weir_shared::envelope::{Envelope, HEARTBEAT_TYPE};
+use weir_shared::token::SigningKey;
+
+pub(crate) use heartbeat::Heartbeats;
+
+/// The keys of an origin. All of them sign everything, so that keys can be changed while readers know only some; with
+/// none, nothing is signed.
+#[derive(Debug, Default)]
+pub(crate) struct Signer {
+    keys: Vec<SigningKey>,
+}
+
+impl Signer {
+    /// A signer with these keys.
+    pub(crate) fn new(keys: Vec<SigningKey>) -> Self {
+        Self { keys }
+    }
+
+    /// Whether nothing is signed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Writes a descriptor, its publication signed.
+    pub(crate) fn descriptor(&self, fields: DescriptorFields) -> Descriptor {
+        Descriptor::signed(fields, &self.keys)
+    }
+
+    /// The public keys, a line each, whatever the order in which they are configured.
+    pub(crate) fn public_keys(&self) -> String {
+        let mut lines: Vec<String> = self.keys.iter().map(|key| key_line(key.public()) + "\n").collect();
+        lines.sort();
+        lines.concat()
+    }
+
+    fn heartbeat(&self, payload: Vec<u8>) -> Envelope {
+        Envelope::sign(HEARTBEAT_TYPE, payload, &self.keys)
+    }
+}

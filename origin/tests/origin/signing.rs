@@ -1,0 +1,178 @@
+//! Signed publications and heartbeats, and the keys that sign them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use http::Method;
+use weir_origin::config::Config;
+use weir_shared::access_list::AccessList;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::envelope::EnvelopeError;
+use weir_shared::heartbeat;
+use weir_shared::process::key_pair;
+use weir_shared::token::PublicKey;
+
+use crate::node::{Home, Node, SERVICE, service};
+use crate::upstream::Upstream;
+
+/// A new key: its file, and what readers verify with.
+fn new_key(home: &Home, name: &str) -> (PathBuf, PublicKey) {
+    let file = home.file(name);
+    let (key, _) = key_pair::write(&file).unwrap();
+    (file, key.public().clone())
+}
+
+/// How many keys signed it, once each of `keys` alone is found to verify it.
+fn signed_by(descriptor: &Descriptor, keys: &[&PublicKey]) -> usize {
+    for key in keys {
+        let publication = descriptor.verified_publication(&service(), &[(*key).clone()]).unwrap();
+        assert_eq!(&publication, descriptor.publication());
+    }
+    descriptor.envelope().unwrap().map_or(0, |envelope| envelope.key_ids().count())
+}
+
+async fn restarted(home: &Home, node: Node, config: &Config, keys: &[&PathBuf]) -> Node {
+    node.stop().await;
+    let mut config = config.clone();
+    config.signing.keys = keys.iter().map(|key| (*key).clone()).collect();
+    home.start(config).await
+}
+
+async fn retained(node: &Node, version: &Descriptor) -> Descriptor {
+    let answer = node.get(&format!("/v1/services/{SERVICE}/versions/{}", version.publication().digest)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    Descriptor::parse(answer.body).unwrap()
+}
+
+#[tokio::test]
+async fn keys_are_changed_while_readers_know_only_one_of_them() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let ((old_file, old), (new_file, new)) = (new_key(&home, "old.key"), new_key(&home, "new.key"));
+    let config = home.config(&upstream.url());
+    // Published before there was a key.
+    let (node, unsigned) = home.start_published(&upstream).await;
+    assert_eq!(signed_by(&unsigned, &[]), 0);
+
+    let node = restarted(&home, node, &config, &[&old_file]).await;
+    let first = node.descriptor().await;
+    assert_eq!(signed_by(&first, &[&old]), 1);
+    assert_eq!(first.publication(), unsigned.publication(), "the publication stays");
+    assert_eq!(first.revision(), unsigned.revision() + 1, "edges see that there is something new");
+    node.tarball(&first).await;
+    assert_eq!(node.metric("weir_origin_signing_keys").await, 1.0);
+    let other = first.verified_publication(&service(), std::slice::from_ref(&new));
+    assert_eq!(other, Err(EnvelopeError::UnknownKeys(vec![old.id().to_string()])));
+
+    // What is published or added is signed at once.
+    upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    node.poll().await;
+    let second = node.descriptor().await;
+    assert_eq!((signed_by(&second, &[&old]), second.revision()), (1, 1));
+    let gzip = format!("/v1/services/{SERVICE}/versions/{}/gzip", second.publication().digest);
+    assert_eq!(node.request(Method::POST, &gzip, &[]).await.status, 200);
+    let second = node.descriptor().await;
+    assert_eq!((signed_by(&second, &[&old]), second.representations().len()), (1, 2));
+
+    // Both, the new one alone, and a start that changes nothing.
+    let node = restarted(&home, node, &config, &[&old_file, &new_file]).await;
+    let both = node.descriptor().await;
+    assert_eq!((signed_by(&both, &[&old, &new]), both.revision()), (2, second.revision() + 1));
+    assert_eq!(both.representations(), second.representations());
+    assert_eq!(signed_by(&retained(&node, &first).await, &[&old, &new]), 2, "retained versions too");
+    let node = restarted(&home, node, &config, &[&new_file, &old_file]).await;
+    assert_eq!(node.descriptor().await.bytes(), both.bytes());
+    let node = restarted(&home, node, &config, &[&new_file]).await;
+    let last = node.descriptor().await;
+    assert_eq!((signed_by(&last, &[&new]), last.revision()), (1, both.revision() + 1));
+    assert_eq!(signed_by(&retained(&node, &first).await, &[&new]), 1);
+    let node = restarted(&home, node, &config, &[]).await;
+    assert_eq!(signed_by(&node.descriptor().await, &[]), 0);
+    assert_eq!(node.metric("weir_origin_signing_keys").await, 0.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_heartbeat_says_at_which_generation_a_service_is() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (file, key) = new_key(&home, "signing.key");
+    let (node, published) = home.start_published(&upstream).await;
+    let standing = format!("/v1/services/{SERVICE}/heartbeat");
+    for path in ["/v1/heartbeat", &standing] {
+        let answer = node.get(path).await;
+        assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (404, "not-signed"), "without a key");
+    }
+    let node = restarted(&home, node, &home.config(&upstream.url()), &[&file]).await;
+    // The first one is signed as soon as the origin runs.
+    let answer = loop {
+        match node.get(&standing).await {
+            answer if answer.status == 200 => break answer,
+            _ => tokio::task::yield_now().await,
+        }
+    };
+    let verified = heartbeat::verify_standing(&answer.body, &service(), std::slice::from_ref(&key)).unwrap();
+    assert_eq!(verified.generation, published.publication().generation);
+    assert_eq!(verified.origin.as_str(), "origin-1");
+    assert!(heartbeat::verify_standing(&answer.body, &"another".parse().unwrap(), &[key.clone()]).is_err());
+    let whole = node.get("/v1/heartbeat").await;
+    let beat = heartbeat::verify(&whole.body, &[key]).unwrap();
+    assert_eq!((beat.services, beat.time), (1, verified.time));
+    assert_eq!(node.request(Method::HEAD, &standing, &[]).await.status, 200);
+    assert_eq!(node.request(Method::POST, "/v1/heartbeat", &[]).await.header("allow"), "GET, HEAD");
+    let nobody = node.get("/v1/services/nobody/heartbeat").await;
+    assert_eq!((nobody.status.as_u16(), nobody.problem().0.as_str()), (404, "no-such-service"));
+    assert_eq!(node.metric("weir_origin_events_total{event=\"signed_heartbeat\"}").await, 1.0);
+    node.stop().await;
+}
+
+fn weir_origin(home: &Home, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
+    command.env_remove("WEIR_CONFIG").current_dir(home.file("")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn keys_are_made_and_printed_by_the_command() {
+    let home = Home::new();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let made: Vec<String> = ["one.key", "two.key"]
+        .iter()
+        .map(|name| {
+            let run = weir_origin(&home, &["keys", "new", name]);
+            assert!(run.status.success(), "{run:?}");
+            text(&run.stdout)
+        })
+        .collect();
+    let again = weir_origin(&home, &["keys", "new", "one.key"]);
+    assert!(!again.status.success() && text(&again.stderr).contains("not written over"), "{again:?}");
+
+    let config = |keys: &str| {
+        let config = format!(
+            "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n[signing]\nkeys = [{keys}]\n[tls]\n\
+             certificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n"
+        );
+        std::fs::write(home.file("origin.toml"), config).unwrap();
+    };
+    config("\"one.key\", \"two.key\"");
+    let printed = weir_origin(&home, &["keys", "--config", "origin.toml"]);
+    assert_eq!(text(&printed.stdout), made.concat(), "{printed:?}");
+    let mut list = AccessList::default();
+    list.add_key_file(&text(&printed.stdout)).unwrap();
+    assert_eq!(list.keys().count(), 2);
+
+    let refused = |keys: &str, arguments: &[&str], expected: &str| {
+        config(keys);
+        let run = weir_origin(&home, arguments);
+        assert!(!run.status.success() && text(&run.stderr).contains(expected), "{expected}: {run:?}");
+    };
+    let (keys, check) = (["keys", "--config", "origin.toml"], ["--config", "origin.toml", "--check-config"]);
+    refused("", &keys, "signs nothing");
+    refused("\"one.key\", \"one.key\"", &check, "the same key");
+    refused("\"one.key.pub\"", &check, "mode 0644");
+    refused("\"none.key\"", &keys, "none.key");
+    refused("", &["keys"], "--config");
+    refused("", &[], "--config");
+    // It would sign, and others could sign with it.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o604);
+    std::fs::set_permissions(home.file("one.key"), open).unwrap();
+    refused("\"one.key\"", &keys, "chmod 600");
+    refused("\"one.key\"", &["--config", "origin.toml"], "chmod 600");
+}
