@@ -5,12 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use gix::hash::Kind;
 use gix::{ObjectId, Repository};
 
 use super::error::describe;
-
-/// The bytes of a checksum at the end of a pack and of its index.
-const CHECKSUM_BYTES: usize = 20;
 
 /// How much is read at a time while a checksum is made.
 const READ_BYTES: usize = 256 << 10;
@@ -26,7 +24,7 @@ pub(super) fn look(repository: &Repository) -> io::Result<Option<String>> {
         return Ok(Some(damage));
     }
     for pack in packs(repository.git_dir())? {
-        if let Some(damage) = ends_fit(&pack).or_else(damage_of)? {
+        if let Some(damage) = ends_fit(&pack, repository.object_hash()).or_else(damage_of)? {
             return Ok(Some(damage));
         }
     }
@@ -44,7 +42,7 @@ pub(super) fn look(repository: &Repository) -> io::Result<Option<String>> {
 pub(super) fn look_closely(repository: &Repository) -> io::Result<Option<String>> {
     for pack in packs(repository.git_dir())? {
         for file in [&pack, &pack.with_extension("idx")] {
-            if let Some(damage) = checksum_holds(file).or_else(damage_of)? {
+            if let Some(damage) = checksum_holds(file, repository.object_hash()).or_else(damage_of)? {
                 return Ok(Some(damage));
             }
         }
@@ -116,12 +114,12 @@ fn head_is_a_ref(directory: &Path) -> io::Result<Option<String>> {
     Ok((!head.starts_with(b"ref: refs/")).then(|| "its HEAD is empty or makes no sense".to_owned()))
 }
 
-/// Whether a pack begins and ends as its index says.
-fn ends_fit(pack: &Path) -> io::Result<Option<String>> {
+/// Whether a pack begins and ends as its index says. Both end in a checksum of the repository's format.
+fn ends_fit(pack: &Path, format: Kind) -> io::Result<Option<String>> {
     let mut start = [0; 4];
     File::open(pack)?.read_exact(&mut start)?;
-    let of_pack = end_of(pack, CHECKSUM_BYTES)?;
-    let of_index = end_of(&pack.with_extension("idx"), 2 * CHECKSUM_BYTES)?;
+    let of_pack = end_of(pack, format.len_in_bytes())?;
+    let of_index = end_of(&pack.with_extension("idx"), 2 * format.len_in_bytes())?;
     let fits = start == *b"PACK" && of_index.starts_with(&of_pack) && of_pack.iter().any(|byte| *byte != 0);
     Ok((!fits).then(|| "a pack is not the one that its index was made for".to_owned()))
 }
@@ -138,11 +136,11 @@ fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Whether a file's last bytes are the checksum of all before them, as in packs and in their indices.
-fn checksum_holds(path: &Path) -> io::Result<Option<String>> {
-    let expected = end_of(path, CHECKSUM_BYTES)?;
+fn checksum_holds(path: &Path, format: Kind) -> io::Result<Option<String>> {
+    let expected = end_of(path, format.len_in_bytes())?;
     let file = File::open(path)?;
-    let mut rest = file.metadata()?.len() - CHECKSUM_BYTES as u64;
-    let mut hasher = gix::hash::hasher(gix::hash::Kind::Sha1);
+    let mut rest = file.metadata()?.len() - expected.len() as u64;
+    let mut hasher = gix::hash::hasher(format);
     let mut reader = file.take(rest);
     let mut buffer = vec![0; READ_BYTES];
     while rest > 0 {
@@ -192,7 +190,7 @@ mod tests {
         let put = |pack_bytes: &[u8], index_bytes: &[u8]| {
             fs::write(&pack, pack_bytes).unwrap();
             fs::write(pack.with_extension("idx"), index_bytes).unwrap();
-            ends_fit(&pack).or_else(damage_of).unwrap().is_none()
+            ends_fit(&pack, Kind::Sha1).or_else(damage_of).unwrap().is_none()
         };
         let (sum, own, zero) = ([7; 20], [9; 20], [0; 20]);
         let whole = [&b"PACK..."[..], &sum].concat();
@@ -202,6 +200,6 @@ mod tests {
         assert!(!put(b"", &index) && !put(&whole, b""), "empty");
         assert!(!put(&[&b"PACK..."[..], &zero].concat(), &[zero, zero].concat()), "zeroes");
         fs::remove_file(pack.with_extension("idx")).unwrap();
-        assert!(ends_fit(&pack).or_else(damage_of).unwrap().is_some(), "gone");
+        assert!(ends_fit(&pack, Kind::Sha1).or_else(damage_of).unwrap().is_some(), "gone");
     }
 }

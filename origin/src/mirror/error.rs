@@ -47,6 +47,14 @@ pub enum MirrorError {
         /// How many refs the mirror has.
         mirrored: usize,
     },
+    /// The upstream's objects have ids of another format than the mirror's: it was made anew.
+    #[error("the upstream is a repository of {format} now, and the mirror is not: it has to be cloned again")]
+    OtherObjectFormat {
+        /// The upstream's.
+        format: gix::hash::Kind,
+        /// How many refs the mirror has.
+        mirrored: usize,
+    },
     /// The upstream answered something else than expected, or broke off.
     #[error("{} failed: {cause}", if *step == "fetch" { "fetching from the upstream" } else { "listing the upstream's refs" })]
     Upstream {
@@ -95,7 +103,7 @@ impl MirrorError {
         match self {
             Self::UnsupportedUrl { .. } | Self::Connect { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
-            Self::EmptyRepository | Self::NothingAdvertised { .. } => "list refs",
+            Self::EmptyRepository | Self::NothingAdvertised { .. } | Self::OtherObjectFormat { .. } => "list refs",
             Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::Answered { step, .. } => step,
             Self::Interrupted => "fetch",
             Self::Local { .. } | Self::Damaged { .. } => "write",

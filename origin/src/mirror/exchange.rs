@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gix::ThreadSafeRepository;
+use gix::bstr::BString;
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
@@ -18,9 +19,6 @@ use super::git_program::UploadPack;
 use super::patient_read::PatientRead;
 use super::refs::{self, Difference};
 use super::{FetchProgress, MirrorError, Poll, Upstream, credentials, http};
-
-/// Branches and tags as they are, moved by force; and the default branch's commit under a name of our own.
-const REFSPECS: [&str; 3] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+HEAD:refs/weir/HEAD"];
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -109,7 +107,8 @@ impl Exchange<'_> {
         options: Option<Box<dyn Any>>,
     ) -> Result<Poll, MirrorError> {
         let remote = self.repo.remote_at_without_url_rewrite(url).map_err(MirrorError::mirror("take the URL"))?;
-        let remote = remote.with_fetch_tags(Tags::None).with_refspecs(REFSPECS, Direction::Fetch);
+        let refspecs: Vec<_> = refs::refspecs(&self.upstream.further_refs).into_iter().map(BString::from).collect();
+        let remote = remote.with_fetch_tags(Tags::None).with_refspecs(&refspecs, Direction::Fetch);
         let remote = remote.map_err(MirrorError::mirror("take the refspecs"))?;
         let mut connection = remote
             .to_connection_with_transport(transport)
@@ -127,6 +126,10 @@ impl Exchange<'_> {
                 0 => MirrorError::EmptyRepository,
                 mirrored => MirrorError::NothingAdvertised { mirrored },
             });
+        }
+        let format = prepared.ref_map().object_hash;
+        if format != self.repo.object_hash() {
+            return Err(MirrorError::OtherObjectFormat { format, mirrored: mirrored.len() });
         }
         let refs = advertised.len();
         let difference = Difference::between(&mirrored, &advertised);

@@ -59,7 +59,7 @@ impl Mirror {
     /// [`MirrorError::Damaged`] when it is not; [`MirrorError::Local`] when the directory cannot be read or written.
     pub fn open(dir: &Path) -> Result<Self, MirrorError> {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
-            create(dir)?;
+            create(dir, gix::hash::Kind::Sha1)?;
         }
         let mirror = Self { dir: dir.to_owned(), polling: Mutex::new(()) };
         leftovers::remove(dir).map_err(MirrorError::local("clear what a killed process left"))?;
@@ -111,7 +111,13 @@ impl Mirror {
     ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         let _watched = progress.start();
-        let result = exchange::poll(&self.repository()?, upstream, progress, interrupt);
+        let mut result = exchange::poll(&self.repository()?, upstream, progress, interrupt);
+        if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
+            // Which format that is only the upstream can say, and a mirror has to be made before it is asked.
+            fs::remove_dir_all(&self.dir).map_err(MirrorError::local("be made anew"))?;
+            create(&self.dir, format)?;
+            result = exchange::poll(&self.repository()?, upstream, progress, interrupt);
+        }
         if result.is_err() {
             // A pack that was received but is not referred to would be kept for ever.
             leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;
@@ -142,7 +148,7 @@ fn open_options() -> gix::open::Options {
 }
 
 /// Makes an empty mirror beside its place and moves it there, so that a killed process leaves all of it or nothing.
-fn create(dir: &Path) -> Result<(), MirrorError> {
+fn create(dir: &Path, format: gix::hash::Kind) -> Result<(), MirrorError> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let beside = dir.with_file_name(format!(".{name}.new"));
     let remade = match fs::remove_dir_all(&beside) {
@@ -150,7 +156,8 @@ fn create(dir: &Path) -> Result<(), MirrorError> {
         _ => fs::create_dir_all(&beside),
     };
     remade.map_err(MirrorError::local("create its directory"))?;
-    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, gix::create::Options::default(), open_options())
+    let options = gix::create::Options { object_hash: Some(format), ..Default::default() };
+    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, options, open_options())
         .map_err(MirrorError::mirror("be created"))?;
     fs::rename(&beside, dir).map_err(MirrorError::local("be moved to its place"))
 }

@@ -1,6 +1,7 @@
 //! Which refs of the mirror differ from the upstream's, and deleting those that are gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
 use std::path::Path;
 
 use gix::bstr::BString;
@@ -11,6 +12,15 @@ use gix::{ObjectId, Repository};
 
 use super::MirrorError;
 use super::leftovers::remove_empty_directories;
+use crate::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
+
+/// What is asked for: branches and tags as they are, moved by force; the default branch's commit under a name of our own;
+/// and what is followed beside them, by its name.
+pub(super) fn refspecs(further_refs: &BTreeSet<String>) -> Vec<String> {
+    let always = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
+    let default_branch = std::iter::once(format!("+HEAD:{DEFAULT_BRANCH_REF}"));
+    always.into_iter().chain(default_branch).chain(further_refs.iter().map(|name| format!("+{name}:{name}"))).collect()
+}
 
 /// The refs that follow the upstream, by name, with what they point at.
 pub(super) type Refs = HashMap<BString, ObjectId>;
@@ -42,15 +52,15 @@ pub(super) fn advertised(refs: &RefMap) -> Refs {
     mappings.filter_map(|mapping| Some((mapping.local.clone()?, mapping.remote.as_id()?.to_owned()))).collect()
 }
 
-/// What the mirror has. A symbolic ref is one that an unborn `HEAD` left, and does not count either.
+/// What the mirror has that follows the upstream, also what is not asked for any more. A symbolic ref is one that an
+/// unborn `HEAD` left, and does not count either.
 pub(super) fn mirrored(repo: &Repository) -> Result<Refs, MirrorError> {
     let read = || -> gix::Result<Refs> {
         let mut refs = Refs::new();
         for reference in repo.references()?.all()? {
             let reference = reference?;
             let name = reference.name().as_bstr();
-            let follows =
-                ["refs/heads/", "refs/tags/", "refs/weir/"].iter().any(|prefix| name.starts_with(prefix.as_bytes()));
+            let follows = name == DEFAULT_BRANCH_REF || !name.starts_with(OWN_REFS.as_bytes());
             if follows && let Some(id) = reference.try_id() {
                 refs.insert(name.to_owned(), id.detach());
             }
@@ -80,10 +90,13 @@ pub(super) fn delete(repo: &Repository, gone: Vec<BString>) -> Result<(), Mirror
 
 /// Removes what is left of the names of refs that were deleted or only locked.
 pub(super) fn remove_empty_ref_directories(repository: &Path) -> Result<(), MirrorError> {
-    for kind in ["refs/heads", "refs/tags"] {
-        remove_empty_directories(&repository.join(kind)).map_err(MirrorError::local("remove empty ref directories"))?;
-    }
-    Ok(())
+    let remove = || {
+        for kind in fs::read_dir(repository.join("refs"))? {
+            remove_empty_directories(&kind?.path())?;
+        }
+        Ok(())
+    };
+    remove().map_err(MirrorError::local("remove empty ref directories"))
 }
 
 #[cfg(test)]

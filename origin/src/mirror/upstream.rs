@@ -1,5 +1,6 @@
 //! Where a repository comes from.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,12 +20,21 @@ pub struct Upstream {
     pub password_file: Option<PathBuf>,
     /// How long a read may bring nothing before the poll fails.
     pub stall_timeout: Duration,
+    /// Full names of refs that are asked for beside the branches, the tags and `HEAD`.
+    pub further_refs: BTreeSet<String>,
 }
 
 impl Upstream {
     /// An upstream that needs nothing but its URL.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), ca: None, username: None, password_file: None, stall_timeout: DEFAULT_STALL_TIMEOUT }
+        Self {
+            url: url.into(),
+            ca: None,
+            username: None,
+            password_file: None,
+            stall_timeout: DEFAULT_STALL_TIMEOUT,
+            further_refs: BTreeSet::new(),
+        }
     }
 
     /// The URL without user name and password, for people.

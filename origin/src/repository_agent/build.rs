@@ -1,8 +1,8 @@
 //! What a repository's agent does with its mirror: finding out what services are at, and building that. All of this
 //! blocks.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use weir_shared::commit_id::CommitId;
@@ -12,7 +12,7 @@ use crate::blob_store::TemporaryBlob;
 use crate::mirror::MirrorError;
 use crate::publication::{Content, Reference, StateError};
 use crate::publisher::{PublishError, Publisher, Sighting};
-use crate::revision::{self, RevisionError};
+use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
 use crate::tarball::{self, Limits, TarballError};
 
@@ -98,12 +98,14 @@ pub(super) type Survey = Vec<(Arc<Service>, Result<Found, ServiceFailure>)>;
 pub(super) fn survey(
     mirror: &MirrorSlot,
     publisher: &Publisher,
+    reach: &Mutex<Reach>,
     services: &[Arc<Service>],
 ) -> Result<Survey, ServiceFailure> {
     let repository = mirror.get()?.repository()?.to_thread_local();
-    let look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
-        let commit =
-            revision::resolve(&repository, &service.revision).map_err(|error| revision_failure(mirror, &error))?;
+    let mut reach = reach.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
+        let commit = revision::resolve_with(&repository, &service.revision, &mut reach)
+            .map_err(|error| revision_failure(mirror, &error))?;
         let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure(mirror, "select", &error))?;
         Ok(Sighting { service: service.clone(), commit, key })

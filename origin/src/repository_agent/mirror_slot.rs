@@ -121,6 +121,11 @@ impl MirrorSlot {
         }
     }
 
+    /// The mirror cannot follow its upstream any more: the next poll sets it aside.
+    pub(super) fn is_of_no_use(&self, cause: String) {
+        self.slot().doubt = Some(Doubt::Damage(cause));
+    }
+
     /// An object could not be used: whether it is missing or broken in the mirror, which is remembered for the next
     /// poll.
     pub(super) fn lacks(&self, object: &str) -> bool {

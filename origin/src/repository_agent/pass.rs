@@ -63,8 +63,9 @@ impl Task {
     }
 
     async fn survey(&self, services: &[Arc<Service>]) -> Result<Survey, ServiceFailure> {
-        let (mirror, publisher, services) = (self.mirror.clone(), self.crew.publisher.clone(), services.to_vec());
-        let job = Job::begin("survey", &self.crew.threads, move |_| survey(&mirror, &publisher, &services));
+        let (mirror, publisher) = (self.mirror.clone(), self.crew.publisher.clone());
+        let (reach, services) = (self.reach.clone(), services.to_vec());
+        let job = Job::begin("survey", &self.crew.threads, move |_| survey(&mirror, &publisher, &reach, &services));
         self.awaited("resolve", job, None).await
     }
 

@@ -1,5 +1,6 @@
 //! One poll of an upstream, on a thread of its own, watched.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -47,26 +48,35 @@ impl PollEnd {
 }
 
 impl Poller {
-    /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
-    pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
+    /// Polls once, and asks for these refs beside branches and tags. Other repositories' polls are waited for only as long
+    /// as they keep their deadlines.
+    pub(super) async fn poll(self: Arc<Self>, further_refs: BTreeSet<String>) -> PollEnd {
         let permit = self.fetches.clone().acquire_owned().await;
         let begun = Instant::now();
-        let result = self.run(permit.ok(), begun).await;
+        let result = self.run(further_refs, permit.ok(), begun).await;
         PollEnd { result, took: begun.elapsed() }
     }
 
-    async fn run(&self, mut permit: Option<OwnedSemaphorePermit>, begun: Instant) -> Result<Poll, Failure> {
+    async fn run(
+        &self,
+        further_refs: BTreeSet<String>,
+        mut permit: Option<OwnedSemaphorePermit>,
+        begun: Instant,
+    ) -> Result<Poll, Failure> {
         let progress = FetchProgress::default();
         let mut watched = Watched::new(progress.snapshot(), begun);
         self.show(watched.progress);
-        let (mirror, upstream, inner) = (self.mirror.clone(), self.upstream.clone(), progress.clone());
+        let upstream = Upstream { further_refs, ..self.upstream.clone() };
+        let (mirror, inner) = (self.mirror.clone(), progress.clone());
         let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let ready = mirror.for_poll(Instant::now())?;
             ready.set_aside.inspect(|damage| set_aside(damage));
             let result = ready.mirror.poll(&upstream, &inner, interrupt);
-            if result.as_ref().is_err_and(MirrorError::may_be_damage) {
-                mirror.trouble(Instant::now());
+            match &result {
+                Err(error @ MirrorError::OtherObjectFormat { .. }) => mirror.is_of_no_use(error.to_string()),
+                Err(error) if error.may_be_damage() => mirror.trouble(Instant::now()),
+                _ => {}
             }
             result
         })
@@ -110,7 +120,7 @@ impl Poller {
         let data_dir = self.data_dir.clone();
         move |damage| {
             let damage = data_dir.redact(damage);
-            tracing::warn!(repository = %name, damage, "the mirror was damaged and set aside; it is cloned again");
+            tracing::warn!(repository = %name, damage, "the mirror was set aside; the repository is cloned again");
             metrics.mirrors_set_aside.with_label_values(&[name.as_str()]).inc();
             state.send_modify(|state| state.mirrored = false);
         }

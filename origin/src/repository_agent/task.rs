@@ -1,7 +1,7 @@
 //! The owner of a repository: what happens, in one loop.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -21,6 +21,7 @@ use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::mirror::Poll;
 use crate::publisher::Publisher;
+use crate::revision::{Reach, further_refs};
 use crate::service::{Condition, Service};
 use crate::tarball::ContentKey;
 
@@ -100,6 +101,7 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         unsettled: true,
         hopeless: HashMap::new(),
         tidied: false,
+        reach: Arc::default(),
         crew: crew.clone(),
     };
     let begun = drain.clone();
@@ -131,6 +133,8 @@ pub(super) struct Task {
     pub(super) hopeless: HashMap<ServiceName, (ContentKey, ServiceFailure)>,
     /// Whether mirrors that are of no use any more were removed since the start.
     tidied: bool,
+    /// Which commits that services name were found on a branch or a tag.
+    pub(super) reach: Arc<Mutex<Reach>>,
     pub(super) crew: Crew,
 }
 
@@ -161,7 +165,8 @@ impl Task {
                 () = tokio::time::sleep_until(due), if polling.is_none() => {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);
-                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.poller.clone().poll())));
+                    let further_refs = further_refs(self.services.iter().map(|service| &service.revision));
+                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.poller.clone().poll(further_refs))));
                 }
             }
             self.show_next_poll(polling.is_some());

@@ -118,7 +118,7 @@ fn pushes_forced_pushes_and_moved_tags_are_followed() {
     let third = pair.git.commit("third");
     pair.follow();
     assert_eq!(pair.resolve("main").unwrap(), third);
-    assert_eq!(pair.resolve(second.as_str()).unwrap(), second, "a pinned commit stays");
+    assert_eq!(pair.resolve(second.as_str()).unwrap(), second, "the tag leads to it still");
 }
 
 #[test]

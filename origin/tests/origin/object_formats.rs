@@ -1,0 +1,94 @@
+//! Repositories whose ids are SHA-256.
+
+use std::fs;
+
+use weir_origin::mirror::{Mirror, MirrorError};
+use weir_origin::tarball::Selection;
+
+use crate::git_fixture::{Git, git_command};
+use crate::mirror_polls::Pair;
+use crate::node::{Home, names};
+use crate::smart_http::SmartHttp;
+use crate::tar_reading::build_tar;
+use crate::upstream::Upstream;
+
+/// Makes the upstream of a pair anew, of this format.
+fn remake(pair: &Pair, format: &str) {
+    if pair.git.dir.exists() {
+        fs::remove_dir_all(&pair.git.dir).unwrap();
+    }
+    fs::create_dir_all(&pair.git.dir).unwrap();
+    let init = ["init", "-q", "-b", "main", &format!("--object-format={format}"), "."].map(str::to_owned);
+    assert!(git_command(&pair.git.dir).args(init).status().unwrap().success());
+}
+
+#[test]
+fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
+    let mut pair = Pair::new();
+    remake(&pair, "sha256");
+    pair.git.write("deploy/app.yaml", "replicas: 1\n");
+    let first = pair.git.commit("first");
+    pair.git.run(["tag", "-a", "-m", "annotated", "v1.0.0"]);
+    assert_eq!(first.as_str().len(), 64);
+    pair.follow();
+    for revision in ["main", "HEAD", "v1.0.0", "semver:^1", first.as_str()] {
+        assert_eq!(pair.resolve(revision).as_ref(), Ok(&first), "{revision}");
+    }
+    build_tar(&pair.mirror_dir(), &first, &Selection::default(), 2).unwrap();
+
+    // Over HTTP too, with a mirror that was opened anew and found whole.
+    let root = pair.git.dir.parent().unwrap();
+    let server = SmartHttp::start(root, None);
+    pair.upstream = weir_origin::mirror::Upstream::new(server.url("up%20stream"));
+    pair.git.write("deploy/app.yaml", "replicas: 2\n");
+    let second = pair.git.commit("second");
+    pair.mirror = Mirror::open(&pair.mirror_dir()).unwrap();
+    pair.mirror.look_closely().unwrap();
+    pair.follow();
+    assert_eq!(pair.resolve("main").unwrap(), second);
+    let forty = "a".repeat(40);
+    assert!(pair.resolve(&forty).unwrap_err().to_string().contains("sha1"));
+    // A mirror that is not whole is seen here as well.
+    let packs = fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().map(|entry| entry.unwrap().path());
+    let pack = packs.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "pack")).unwrap();
+    let mut bytes = fs::read(&pack).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let writable = || fs::remove_file(&pack).and_then(|()| fs::write(&pack, &bytes));
+    writable().unwrap();
+    assert!(matches!(pair.mirror.look_closely(), Err(MirrorError::Damaged { .. })));
+}
+
+#[test]
+fn an_upstream_that_comes_back_in_another_format_is_told_of() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.follow();
+    remake(&pair, "sha256");
+    pair.git.write("a", "1");
+    pair.git.commit("first");
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::OtherObjectFormat { mirrored: 2, .. }), "{error}");
+    assert!(error.to_string().contains("sha256"), "{error}");
+    assert_eq!(pair.resolve("main").unwrap(), first, "what is mirrored stays until it is replaced");
+}
+
+#[tokio::test]
+async fn a_service_goes_on_when_its_upstream_comes_back_in_another_format() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    fs::remove_dir_all(upstream.bare()).unwrap();
+    fs::create_dir_all(upstream.bare()).unwrap();
+    let git = Git { dir: upstream.bare() };
+    git.run(["init", "-q", "-b", "main", "--object-format=sha256", "."]);
+    git.write("deploy/app.yaml", "replicas: 3\n");
+    let commit = git.commit("anew");
+    node.running.kick(&crate::node::repository());
+    let new = node.published(|descriptor| descriptor.publication().commit == commit).await;
+    assert!(new.publication().generation > old.publication().generation);
+    assert_eq!(new.publication().commit.as_str().len(), 64);
+    assert_eq!(names(&node.tarball(&new).await), ["app.yaml"]);
+    assert_eq!(node.metric("weir_origin_mirrors_set_aside_total{repository=\"shop\"}").await, 1.0);
+    node.stop().await;
+}

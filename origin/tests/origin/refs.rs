@@ -1,0 +1,194 @@
+//! What services can follow: refs of every kind, versions, commits; and what of that is published.
+
+use std::collections::BTreeSet;
+
+use weir_origin::revision::RevisionError;
+use weir_shared::commit_id::CommitId;
+
+use crate::git_fixture::Git;
+use crate::mirror_polls::Pair;
+use crate::node::{Home, service};
+use crate::upstream::Upstream;
+
+/// A commit that no branch is at, and the ref that names it.
+fn pull_request(git: &Git, name: &str, contents: &str) -> CommitId {
+    let blob = git.blob(contents.as_bytes());
+    let commit = git.commit_tree(&[("100644", b"a", &blob)]);
+    git.run(["update-ref", name, commit.as_str()]);
+    commit
+}
+
+#[test]
+fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() {
+    const NAME: &str = "refs/pull/7/head";
+    let mut pair = Pair::new();
+    pair.git.write("a", "1");
+    pair.git.commit("first");
+    let first = pull_request(&pair.git, NAME, "proposed");
+    pull_request(&pair.git, "refs/pull/8/head", "another");
+    pair.follow();
+    assert_eq!(pair.resolve(NAME), Err(RevisionError::RefMissing(NAME.to_owned())));
+
+    pair.upstream.further_refs = BTreeSet::from([NAME.to_owned()]);
+    pair.follow();
+    assert_eq!(pair.resolve(NAME).as_ref(), Ok(&first));
+    assert!(pair.resolve("refs/pull/8/head").is_err());
+    // It lies in the mirror now, and was put there by somebody who may not push.
+    assert_eq!(pair.resolve(first.as_str()), Err(RevisionError::CommitLeftBehind(first.clone())));
+
+    let second = pull_request(&pair.git, NAME, "proposed again");
+    pair.follow();
+    assert_eq!(pair.resolve(NAME).unwrap(), second);
+    pair.git.run(["update-ref", "-d", NAME]);
+    pair.follow();
+    assert_eq!(pair.resolve(NAME), Err(RevisionError::RefMissing(NAME.to_owned())));
+
+    // A name that was a folder, and a ref that nobody follows any more.
+    let third = pull_request(&pair.git, "refs/pull/7", "a ref in place of a folder");
+    pair.upstream.further_refs = BTreeSet::from(["refs/pull/7".to_owned()]);
+    pair.follow();
+    assert_eq!(pair.resolve("refs/pull/7").unwrap(), third);
+    pair.upstream.further_refs.clear();
+    pair.follow();
+    assert!(pair.resolve("refs/pull/7").is_err());
+}
+
+#[test]
+fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
+    let pair = Pair::new();
+    let commits: Vec<CommitId> = (0..5)
+        .map(|round| {
+            pair.git.write("a", round.to_string());
+            pair.git.commit("another")
+        })
+        .collect();
+    pair.follow();
+    for commit in &commits {
+        assert_eq!(pair.resolve(commit.as_str()).as_ref(), Ok(commit));
+    }
+    let dropped = &commits[4];
+    pair.git.run(["reset", "-q", "--hard", commits[3].as_str()]);
+    pair.follow();
+    assert_eq!(pair.resolve(dropped.as_str()), Err(RevisionError::CommitLeftBehind(dropped.clone())));
+    pair.git.run(["tag", "-a", "-m", "kept after all", "kept", dropped.as_str()]);
+    pair.follow();
+    assert_eq!(pair.resolve(dropped.as_str()).as_ref(), Ok(dropped));
+    pair.git.run(["tag", "-d", "kept"]);
+    // Merged by another branch, as a second parent.
+    pair.git.run(["checkout", "-q", "-b", "merged"]);
+    pair.git.run(["merge", "-q", "--no-ff", "-m", "merge", dropped.as_str()]);
+    pair.follow();
+    assert_eq!(pair.resolve(dropped.as_str()).as_ref(), Ok(dropped));
+    // An id of the other format.
+    let error = pair.resolve(&"a".repeat(64)).unwrap_err();
+    assert!(matches!(error, RevisionError::OtherFormat { .. }) && error.to_string().contains("sha1"), "{error}");
+}
+
+#[test]
+fn tags_of_tags_moved_tags_and_tags_of_other_things() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.git.run(["tag", "-a", "-m", "inner", "inner"]);
+    pair.git.run(["tag", "-a", "-m", "outer", "outer", "inner"]);
+    let tree = pair.git.line(["rev-parse", "HEAD^{tree}"]);
+    pair.git.run(["tag", "of-a-tree", &tree]);
+    pair.git.run(["tag", "-a", "-m", "annotated", "of-a-tree-annotated", &tree]);
+    pair.follow();
+    assert_eq!(pair.resolve("outer").unwrap(), first);
+    for name in ["of-a-tree", "of-a-tree-annotated"] {
+        assert_eq!(pair.resolve(name), Err(RevisionError::NotACommit(name.to_owned())));
+    }
+    assert_eq!(pair.resolve(first.as_str()).unwrap(), first, "such tags do not disturb");
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second");
+    pair.git.run(["tag", "-f", "-a", "-m", "moved", "inner"]);
+    pair.follow();
+    assert_eq!(pair.resolve("inner").unwrap(), second);
+    assert_eq!(pair.resolve("outer").unwrap(), first, "it tags the tag that was");
+}
+
+#[test]
+fn a_range_follows_the_highest_version_among_the_tags() {
+    let pair = Pair::new();
+    let tag = |name: &str| {
+        pair.git.write("a", name);
+        let commit = pair.git.commit(name);
+        pair.git.run(["tag", "-a", "-m", name, name]);
+        commit
+    };
+    let (first, api) = (tag("v1.2.0"), tag("api/v1.0.0"));
+    tag("v2.0.0");
+    let candidate = tag("v1.3.0-rc.1");
+    pair.git.run(["branch", "v1.9.0"]);
+    pair.follow();
+    assert_eq!(pair.resolve("semver:^1").unwrap(), first, "no pre-release, no branch");
+    assert_eq!(pair.resolve("semver:>=1.0.0-0 <2").unwrap(), candidate);
+    assert_eq!(pair.resolve("semver:api/v1.*").unwrap(), api);
+    let higher = tag("1.10.0");
+    pair.follow();
+    assert_eq!(pair.resolve("semver:^1").unwrap(), higher);
+    pair.git.run(["tag", "-d", "1.10.0"]);
+    pair.follow();
+    assert_eq!(pair.resolve("semver:^1").unwrap(), first, "a version that was taken back is not followed");
+    let error = pair.resolve("semver:9.x").unwrap_err();
+    assert!(matches!(error, RevisionError::NoVersion(_)) && error.to_string().contains("semver:9.x"), "{error}");
+    // The highest counts even if it leads nowhere: a lower one would go back without anybody's word.
+    let blob = pair.git.blob(b"x");
+    pair.git.run(["tag", "v1.11.0", &blob]);
+    pair.follow();
+    assert!(matches!(pair.resolve("semver:^1"), Err(RevisionError::NotACommit(_))));
+}
+
+#[tokio::test]
+async fn a_service_follows_the_versions_that_are_tagged() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    upstream.git(&["tag", "v1.0.0"]);
+    upstream.git(&["push", "--quiet", "origin", "v1.0.0"]);
+    let mut config = home.config(&upstream.url());
+    config.services[0].revision = "semver:1.x".parse().unwrap();
+    let node = home.start(config).await;
+    let first = node.published(|_| true).await;
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.version(), first.version(), "a push alone is no version");
+    upstream.git(&["tag", "v1.1.0"]);
+    upstream.git(&["push", "--quiet", "origin", "v1.1.0"]);
+    node.poll().await;
+    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(node.status().await["services"][0]["ref"], "semver:1.x");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_follows_a_pull_request_and_a_pin_that_is_left_behind_keeps_what_is_published() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let commit = upstream.git(&["rev-parse", "HEAD"]);
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
+    let mut config = home.config(&upstream.url());
+    config.services[0].revision = "refs/pull/7/head".parse().unwrap();
+    let mut pinned = config.services[0].clone();
+    pinned.name = "pinned".parse().unwrap();
+    pinned.revision = commit.parse().unwrap();
+    config.services.push(pinned);
+    let node = home.start(config).await;
+    assert_eq!(node.published(|_| true).await.publication().commit.as_str(), commit);
+    let pinned = |node: &crate::node::Node| node.running.service(&"pinned".parse().unwrap()).unwrap();
+    let kept = pinned(&node).wait_for(Option::is_some).await.unwrap().clone().unwrap();
+
+    upstream.git(&["commit", "--quiet", "--amend", "--message", "another history"]);
+    let forced = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD:refs/pull/7/head"]);
+    node.poll().await;
+    let published = node.running.service(&service()).unwrap().borrow().clone().unwrap();
+    assert_eq!(published.publication().commit.as_str(), forced);
+    let status = node.status().await;
+    let services = status["services"].as_array().unwrap();
+    let of_the_pin = services.iter().find(|each| each["name"] == "pinned").unwrap();
+    // The first commit of all is left behind with the branch that led to it.
+    assert_eq!(of_the_pin["condition"], "unhealthy", "{of_the_pin}");
+    let reason = of_the_pin["failure"]["reason"].as_str().unwrap();
+    assert!(reason.contains(&commit) && reason.contains("not on any branch or tag"), "{reason}");
+    assert_eq!(pinned(&node).borrow().clone().unwrap().version(), kept.version());
+    node.stop().await;
+}
