@@ -1,8 +1,8 @@
 //! What an origin counts. Repositories are labels, because the configuration bounds them; services and digests are not.
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 use weir_shared::process::metric_families::MetricFamilies;
 
@@ -13,6 +13,8 @@ pub(crate) struct Metrics {
     pub(crate) polls: IntCounterVec,
     /// By repository.
     pub(crate) poll_duration: HistogramVec,
+    /// By what a poll waited for: `host_place`, `host_budget`, `place`.
+    pub(crate) poll_wait_seconds: CounterVec,
     /// By repository: 1 when the last poll reached the upstream.
     pub(crate) repository_healthy: IntGaugeVec,
     /// By repository: Unix seconds.
@@ -77,6 +79,13 @@ impl Metrics {
                 HistogramOpts::new("weir_origin_poll_duration_seconds", "How long polls took, fetches included.")
                     .buckets(poll_buckets),
                 &["repository"],
+            )?)?,
+            poll_wait_seconds: families.add(CounterVec::new(
+                Opts::new(
+                    "weir_origin_poll_wait_seconds_total",
+                    "Seconds that polls which were due waited, by what for (host_place, host_budget, place).",
+                ),
+                &["for"],
             )?)?,
             repository_healthy: families.gauges(
                 "weir_origin_repository_healthy",

@@ -97,6 +97,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let verifications = config.limits.concurrent_verifications;
     for (work, limit) in [
         ("fetches", config.limits.concurrent_fetches),
+        ("fetches_of_a_host", config.limits.concurrent_fetches_per_host),
+        ("requests_of_a_host_per_minute", config.limits.requests_per_minute_per_host as usize),
         ("builds", config.limits.concurrent_builds),
         ("verifications", verifications),
         ("gzips", config.limits.concurrent_gzips),

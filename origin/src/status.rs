@@ -7,7 +7,7 @@ use weir_shared::name::{NodeName, RepositoryName};
 
 use crate::catalog::Catalog;
 use crate::mirror::FetchSnapshot;
-use crate::repository_agent::{Handle, Health, Phase, RepositoryState};
+use crate::repository_agent::{Handle, Health, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Otherwise, Service};
 
 /// All repositories and services, with their states.
@@ -23,8 +23,17 @@ pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog) ->
 }
 
 fn repository(name: &RepositoryName, agent: &Handle) -> Value {
-    let RepositoryState { phase, health, mirrored, attempts, consecutive_failures, last_success, next_poll } =
-        agent.state();
+    let RepositoryState {
+        phase,
+        health,
+        mirrored,
+        attempts,
+        consecutive_failures,
+        last_success,
+        next_poll,
+        held_until,
+        waits_for,
+    } = agent.state();
     let (health, since, failure) = match health {
         Health::Unknown => ("unknown", None, None),
         Health::Healthy { since } => ("healthy", Some(since), None),
@@ -48,6 +57,8 @@ fn repository(name: &RepositoryName, agent: &Handle) -> Value {
         "consecutive_failures": consecutive_failures,
         "last_success": last_success.map(time),
         "next_poll": next_poll.map(time),
+        "held_until": held_until.map(time),
+        "waits_for": waits_for.map(WaitsFor::as_str),
     })
 }
 

@@ -12,6 +12,10 @@ use crate::tarball::Limits;
 pub struct LimitsConfig {
     /// Upstreams that are asked at a time.
     pub concurrent_fetches: usize,
+    /// Of these, so many of one host: one that hangs must not take all places.
+    pub concurrent_fetches_per_host: usize,
+    /// Requests that one upstream host is asked in a minute, all its repositories together.
+    pub requests_per_minute_per_host: u32,
     /// Tarballs that are built at a time.
     pub concurrent_builds: usize,
     /// Threads that decode and compress for one build. Default: the processor's cores.
@@ -40,6 +44,8 @@ impl Default for LimitsConfig {
         let tarball = Limits::default();
         Self {
             concurrent_fetches: 8,
+            concurrent_fetches_per_host: 4,
+            requests_per_minute_per_host: 1200,
             concurrent_builds: 2,
             build_threads: cores,
             concurrent_verifications: (2 * cores).max(4),
@@ -67,6 +73,8 @@ impl LimitsConfig {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         for (key, value) in [
             ("concurrent_fetches", self.concurrent_fetches),
+            ("concurrent_fetches_per_host", self.concurrent_fetches_per_host),
+            ("requests_per_minute_per_host", self.requests_per_minute_per_host as usize),
             ("concurrent_builds", self.concurrent_builds),
             ("build_threads", self.build_threads),
             ("concurrent_verifications", self.concurrent_verifications),

@@ -11,6 +11,7 @@ use weir_shared::process::tls;
 use crate::mirror::Upstream;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
+const DEFAULT_SHORTEST_GAP: Duration = Duration::from_secs(2);
 const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -28,6 +29,9 @@ pub struct RepositoryConfig {
     /// How often it is asked whether something moved (jittered by a tenth). At least `1s`.
     #[serde(default = "default_poll_interval", with = "duration")]
     pub poll_interval: Duration,
+    /// Polls begin at least this far apart, whatever webhooks ask for. May be nothing.
+    #[serde(default = "default_shortest_gap", with = "duration")]
+    pub shortest_gap: Duration,
     /// PEM file with the private authority of the upstream. Absent: the public ones.
     #[serde(default)]
     pub ca: Option<PathBuf>,
@@ -52,6 +56,10 @@ fn default_poll_interval() -> Duration {
     DEFAULT_POLL_INTERVAL
 }
 
+fn default_shortest_gap() -> Duration {
+    DEFAULT_SHORTEST_GAP
+}
+
 fn default_stall_timeout() -> Duration {
     DEFAULT_STALL_TIMEOUT
 }
@@ -71,6 +79,7 @@ impl RepositoryConfig {
             name,
             url: url.into(),
             poll_interval: DEFAULT_POLL_INTERVAL,
+            shortest_gap: DEFAULT_SHORTEST_GAP,
             ca: None,
             username: None,
             password_file: None,
@@ -148,6 +157,9 @@ impl RepositoryConfig {
                 );
             }
             _ => {}
+        }
+        if self.shortest_gap > LONGEST_INTERVAL {
+            return wrong("`shortest_gap` must be at most `366d`".to_owned());
         }
         for (key, value) in [
             ("poll_interval", self.poll_interval),

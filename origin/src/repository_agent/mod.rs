@@ -1,20 +1,22 @@
 //! One agent per repository: it alone polls the upstream, writes the mirror and publishes the repository's services.
 //!
-//! `handle` is what others hold, `task` the owner, `schedule` when it polls, `poll`, `pass` and `heal` what it does.
+//! `handle` is what others hold, `task` the owner, `schedule` when it polls, `places` and `budget` how many may at a time, `poll`, `pass` and `heal` what it does.
 //! Git work blocks, so each piece runs as a `job` on a thread of its own, with a deadline: when that passes the work is
 //! told to stop and the state says so, and a thread that does not come back holds up nobody but its own repository.
 
+mod budget;
 mod build;
 mod handle;
 mod heal;
 mod job;
 mod mirror_slot;
 mod pass;
+mod places;
 mod poll;
 mod schedule;
 mod state;
 mod task;
 
 pub(crate) use handle::Handle;
-pub use state::{Failure, Health, Phase, RepositoryState};
+pub use state::{Failure, Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use task::{Crew, start};

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use weir_shared::name::RepositoryName;
 
 use super::job::{Job, JobFault};
 use super::mirror_slot::MirrorSlot;
+use super::places::{AtHost, Place, Places};
 use super::state::{Failure, Phase, RepositoryState};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
@@ -27,7 +28,8 @@ pub(super) struct Poller {
     pub(super) poll_timeout: Duration,
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
-    pub(super) fetches: Arc<Semaphore>,
+    pub(super) places: Arc<Places>,
+    pub(super) at_host: AtHost,
     pub(super) threads: TaskTracker,
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
@@ -37,13 +39,15 @@ pub(super) struct Poller {
 /// How a poll ended.
 pub(super) struct PollEnd {
     pub(super) result: Result<Poll, Failure>,
+    /// When it had its turn.
+    pub(super) begun: Instant,
     pub(super) took: Duration,
 }
 
 impl PollEnd {
     /// The end of a poll whose watcher panicked.
     pub(super) fn fault() -> Self {
-        Self { result: Err(failed("fetch", JobFault.to_string())), took: Duration::ZERO }
+        Self { result: Err(failed("fetch", JobFault.to_string())), begun: Instant::now(), took: Duration::ZERO }
     }
 }
 
@@ -51,16 +55,22 @@ impl Poller {
     /// Polls once, and asks for these refs beside branches and tags. Other repositories' polls are waited for only as long
     /// as they keep their deadlines.
     pub(super) async fn poll(self: Arc<Self>, further_refs: BTreeSet<String>) -> PollEnd {
-        let permit = self.fetches.clone().acquire_owned().await;
+        let place = self.places.enter(&self.at_host, |what| {
+            self.state.send_modify(|state| state.waits_for = what);
+        });
+        let place = place.await;
         let begun = Instant::now();
-        let result = self.run(further_refs, permit.ok(), begun).await;
-        PollEnd { result, took: begun.elapsed() }
+        let result = self.run(further_refs, place, begun).await;
+        if matches!(result, Ok(Poll::Changed { .. })) {
+            self.at_host.fetched();
+        }
+        PollEnd { result, begun, took: begun.elapsed() }
     }
 
     async fn run(
         &self,
         further_refs: BTreeSet<String>,
-        mut permit: Option<OwnedSemaphorePermit>,
+        mut place: Option<Place>,
         begun: Instant,
     ) -> Result<Poll, Failure> {
         let progress = FetchProgress::default();
@@ -100,7 +110,7 @@ impl Poller {
                     let Some(late) = watched.late(begun, now, limits) else { continue };
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
-                    permit.take();
+                    place.take();
                     // Now, because the poll may never end.
                     self.metrics.repository_healthy.with_label_values(&[self.name.as_str()]).set(0);
                     tracing::warn!(repository = %self.name, step = late.step, reason = late.reason, "a poll is overdue");

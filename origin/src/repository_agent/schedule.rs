@@ -2,9 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Polls of one repository begin at least this far apart, whoever kicks.
-pub(super) const SHORTEST_GAP: Duration = Duration::from_secs(1);
-
 /// The first pause after a failure, unless the interval is shorter.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(5);
 
@@ -13,6 +10,9 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(30 * 60);
 
 /// A pause after a failure is at most this many intervals.
 const BACK_OFF_INTERVALS: u32 = 10;
+
+/// A pause that the upstream asks for is kept up to this length; one that asks for more is asked again then.
+pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Pauses are this much longer or shorter by chance, so that repositories and origins do not poll in step.
 const JITTER: f64 = 0.1;
@@ -36,16 +36,20 @@ pub(crate) fn first_delay(repositories: usize, interval: Duration, chance: f64) 
 #[derive(Debug)]
 pub(super) struct Schedule {
     interval: Duration,
+    /// Polls begin at least this far apart, whoever kicks.
+    gap: Duration,
     failures: u32,
     begun: Option<Instant>,
-    kicked: bool,
+    kicked: Option<Instant>,
+    /// Until then the upstream asked to be left alone; a kick does not change that.
+    held_until: Option<Instant>,
     next: Instant,
 }
 
 impl Schedule {
-    /// A schedule whose first poll is due at `first`.
-    pub(super) fn new(interval: Duration, first: Instant) -> Self {
-        Self { interval, failures: 0, begun: None, kicked: false, next: first }
+    /// A schedule whose first poll is due at `first`. A gap longer than the interval would be the interval.
+    pub(super) fn new(interval: Duration, gap: Duration, first: Instant) -> Self {
+        Self { interval, gap: gap.min(interval), failures: 0, begun: None, kicked: None, held_until: None, next: first }
     }
 
     /// When the next poll is due.
@@ -53,38 +57,54 @@ impl Schedule {
         self.next
     }
 
-    /// Somebody knows that something moved: poll as soon as the gap allows. A kick during a poll asks for another one,
-    /// because the running one may have looked already.
+    /// Until when the upstream asked to be left alone, when it did.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    /// Somebody knows that something moved: poll as soon as the gap, and a pause that the upstream asked for, allow. A
+    /// kick during a poll asks for another one, because the running one may have looked already.
     pub(super) fn kick(&mut self, now: Instant) {
-        self.kicked = true;
+        self.kicked = Some(now);
         self.next = self.next.min(self.earliest(now));
     }
 
-    /// A poll begins.
+    /// A poll begins, perhaps with a wait for its turn.
     pub(super) fn begin(&mut self, now: Instant) {
         self.begun = Some(now);
-        self.kicked = false;
+        self.kicked = None;
+    }
+
+    /// The poll had its turn and looked at the upstream: kicks before that have what they asked for.
+    pub(super) fn looked(&mut self, at: Instant) {
+        self.begun = Some(at);
+        self.kicked = self.kicked.filter(|kicked| *kicked >= at);
     }
 
     /// It succeeded. `chance` is in `0.0..1.0`.
     pub(super) fn succeeded(&mut self, now: Instant, chance: f64) {
         self.failures = 0;
+        self.held_until = None;
         self.ended(now, self.interval, chance);
     }
 
-    /// It failed.
-    pub(super) fn failed(&mut self, now: Instant, chance: f64) {
+    /// It failed, and the upstream perhaps asked for a pause.
+    pub(super) fn failed(&mut self, now: Instant, retry_after: Option<Duration>, chance: f64) {
         self.failures = self.failures.saturating_add(1);
+        // Later by chance and never earlier: many repositories may have been told the same.
+        let pause = retry_after.map(|pause| pause.min(LONGEST_RETRY_AFTER).mul_f64(1.0 + JITTER * chance));
+        self.held_until = pause.map(|pause| now + pause);
         self.ended(now, back_off(self.interval, self.failures), chance);
     }
 
     fn ended(&mut self, now: Instant, pause: Duration, chance: f64) {
         let earliest = self.earliest(now);
-        self.next = if self.kicked { earliest } else { earliest.max(now + jittered(pause, chance)) };
+        self.next = if self.kicked.is_some() { earliest } else { earliest.max(now + jittered(pause, chance)) };
     }
 
     fn earliest(&self, now: Instant) -> Instant {
-        self.begun.map_or(now, |begun| now.max(begun + SHORTEST_GAP))
+        let after_the_gap = self.begun.map_or(now, |begun| now.max(begun + self.gap));
+        self.held_until.map_or(after_the_gap, |until| after_the_gap.max(until))
     }
 }
 
@@ -105,6 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
+    const GAP: Duration = Duration::from_secs(1);
     const MIDDLE: f64 = 0.5;
 
     fn seconds(seconds: u64) -> Duration {
@@ -114,7 +135,7 @@ mod tests {
     #[test]
     fn an_interval_after_each_success_give_or_take_a_tenth() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(2 * MINUTE, start);
+        let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
         assert_eq!(schedule.next(), start);
         schedule.begin(start);
         for (chance, expected) in [(0.0, 108), (MIDDLE, 120), (0.999_999, 131)] {
@@ -132,26 +153,26 @@ mod tests {
         assert_eq!(back_off(2 * MINUTE, u32::MAX), 20 * MINUTE);
 
         let start = Instant::now();
-        let mut schedule = Schedule::new(2 * MINUTE, start);
+        let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
         schedule.begin(start);
-        schedule.failed(start, MIDDLE);
-        schedule.failed(start, MIDDLE);
+        schedule.failed(start, None, MIDDLE);
+        schedule.failed(start, None, MIDDLE);
         assert_eq!(schedule.next() - start, seconds(10));
         schedule.succeeded(start, MIDDLE);
-        schedule.failed(start, MIDDLE);
+        schedule.failed(start, None, MIDDLE);
         assert_eq!(schedule.next() - start, seconds(5));
     }
 
     #[test]
     fn a_kick_polls_at_once_but_never_twice_within_the_gap() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(2 * MINUTE, start);
+        let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
         schedule.begin(start);
         schedule.succeeded(start, MIDDLE);
         schedule.kick(start + Duration::from_millis(200));
-        assert_eq!(schedule.next(), start + SHORTEST_GAP);
+        assert_eq!(schedule.next(), start + GAP);
         schedule.kick(start + seconds(30));
-        assert_eq!(schedule.next(), start + SHORTEST_GAP, "the earlier one stands");
+        assert_eq!(schedule.next(), start + GAP, "the earlier one stands");
 
         schedule.begin(start + seconds(40));
         schedule.kick(start + seconds(41));
@@ -165,12 +186,52 @@ mod tests {
     #[test]
     fn a_kick_ends_a_back_off() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(2 * MINUTE, start);
+        let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
         schedule.begin(start);
-        (0..8).for_each(|_| schedule.failed(start, MIDDLE));
+        (0..8).for_each(|_| schedule.failed(start, None, MIDDLE));
         assert_eq!(schedule.next() - start, seconds(640));
         schedule.kick(start + MINUTE);
         assert_eq!(schedule.next(), start + MINUTE);
+    }
+
+    #[test]
+    fn a_pause_that_the_upstream_asks_for_is_kept_whoever_kicks() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
+        schedule.begin(start);
+        schedule.failed(start, Some(10 * MINUTE), 0.0);
+        assert_eq!(schedule.next(), start + 10 * MINUTE, "longer than the back-off");
+        schedule.kick(start + MINUTE);
+        assert_eq!(schedule.next(), start + 10 * MINUTE);
+        assert_eq!(schedule.held_until(), Some(start + 10 * MINUTE));
+
+        schedule.begin(start + 10 * MINUTE);
+        schedule.failed(start + 10 * MINUTE, Some(Duration::ZERO), 0.0);
+        assert!(schedule.next() > start + 10 * MINUTE, "a pause of nothing does not shorten the back-off");
+        schedule.failed(start + 11 * MINUTE, Some(24 * 60 * MINUTE), 0.0);
+        assert_eq!(schedule.next(), start + 11 * MINUTE + LONGEST_RETRY_AFTER);
+        schedule.failed(start, Some(10 * MINUTE), 0.999);
+        assert!(schedule.next() > start + 10 * MINUTE && schedule.next() <= start + 11 * MINUTE, "later by chance");
+
+        schedule.succeeded(start + 20 * MINUTE, MIDDLE);
+        schedule.kick(start + 21 * MINUTE);
+        assert_eq!(schedule.next(), start + 21 * MINUTE, "an answer ends it");
+    }
+
+    #[test]
+    fn a_kick_while_a_poll_waits_for_its_turn_asks_for_no_other() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
+        schedule.begin(start);
+        schedule.kick(start + seconds(1));
+        schedule.looked(start + seconds(5));
+        schedule.succeeded(start + seconds(6), MIDDLE);
+        assert_eq!(schedule.next(), start + seconds(126));
+        schedule.begin(start + seconds(126));
+        schedule.looked(start + seconds(130));
+        schedule.kick(start + seconds(131));
+        schedule.succeeded(start + seconds(140), MIDDLE);
+        assert_eq!(schedule.next(), start + seconds(140), "it may have come too late for that one");
     }
 
     #[test]
@@ -183,21 +244,30 @@ mod tests {
     proptest! {
         #[test]
         fn polls_never_begin_closer_than_the_gap(
-            interval in 1u64..600, events in proptest::collection::vec((0u8..4, 0u64..5_000, 0.0f64..1.0), 0..60)
+            interval in 1u64..600, events in proptest::collection::vec((0u8..5, 0u64..5_000, 0.0f64..1.0), 0..60)
         ) {
             let mut now = Instant::now();
-            let mut schedule = Schedule::new(seconds(interval), now);
+            let mut schedule = Schedule::new(seconds(interval), GAP, now);
             let mut last: Option<Instant> = None;
+            let mut held = now;
             for (event, after, chance) in events {
                 now += Duration::from_millis(after);
                 match event {
                     0 => schedule.kick(now),
                     _ => {
                         now = now.max(schedule.next());
-                        prop_assert!(last.is_none_or(|last| now >= last + SHORTEST_GAP));
+                        prop_assert!(last.is_none_or(|last| now >= last + GAP) && now >= held);
                         schedule.begin(now);
                         last = Some(now);
-                        if event == 1 { schedule.failed(now, chance) } else { schedule.succeeded(now, chance) }
+                        let pause = Duration::from_millis(after);
+                        match event {
+                            1 => schedule.failed(now, None, chance),
+                            2 => {
+                                schedule.failed(now, Some(pause), chance);
+                                held = now + pause;
+                            }
+                            _ => schedule.succeeded(now, chance),
+                        }
                     }
                 }
             }

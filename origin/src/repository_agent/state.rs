@@ -23,6 +23,32 @@ pub struct RepositoryState {
     pub last_success: Option<SystemTime>,
     /// When it is asked next, as far as is known.
     pub next_poll: Option<SystemTime>,
+    /// Until when the upstream asked to be left alone.
+    pub held_until: Option<SystemTime>,
+    /// What the poll that is due waits for, when it cannot begin.
+    pub waits_for: Option<WaitsFor>,
+}
+
+/// What a poll may have to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// As many repositories of its host are asked as may be at a time.
+    HostPlace,
+    /// Its host was asked as often as it may be in a minute.
+    HostBudget,
+    /// As many repositories are asked as may be at a time.
+    Place,
+}
+
+impl WaitsFor {
+    /// The word for `/status` and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HostPlace => "host_place",
+            Self::HostBudget => "host_budget",
+            Self::Place => "place",
+        }
+    }
 }
 
 /// What a repository's agent does.
@@ -111,6 +137,8 @@ impl RepositoryState {
             consecutive_failures: 0,
             last_success: None,
             next_poll: None,
+            held_until: None,
+            waits_for: None,
         }
     }
 

@@ -12,8 +12,9 @@ use weir_shared::process::shutdown::Drain;
 use super::build::{BuildOptions, ServiceFailure};
 use super::handle::{HEAL_QUEUE, Handle, Heal};
 use super::mirror_slot::MirrorSlot;
+use super::places::Places;
 use super::poll::{PollEnd, Poller};
-use super::schedule::{Schedule, first_delay};
+use super::schedule::{LONGEST_RETRY_AFTER, Schedule, first_delay};
 use super::state::{Failure, Health, Phase, RepositoryState};
 use crate::census::Census;
 use crate::config::{LimitsConfig, RepositoryConfig};
@@ -33,8 +34,8 @@ pub(crate) struct Crew {
     pub(crate) census: Arc<Census>,
     pub(crate) metrics: Metrics,
     pub(crate) build: BuildOptions,
-    /// Upstreams that are asked at a time.
-    pub(crate) fetches: Arc<Semaphore>,
+    /// Who may ask an upstream just now.
+    pub(crate) places: Arc<Places>,
     /// Tarballs that are built at a time.
     pub(crate) builds: Arc<Semaphore>,
     /// Told when something was published: blobs may have become superfluous.
@@ -55,13 +56,14 @@ impl Crew {
         limits: &LimitsConfig,
         repositories: usize,
     ) -> Self {
+        let places = Arc::new(Places::new(limits, metrics.clone()));
         Self {
             publisher,
             data_dir,
             census,
             metrics,
             build: BuildOptions { limits: limits.tarball(), threads: limits.build_threads },
-            fetches: Arc::new(Semaphore::new(limits.concurrent_fetches)),
+            places,
             builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
             published: Arc::default(),
             threads: TaskTracker::new(),
@@ -83,14 +85,15 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         poll_timeout: config.poll_timeout,
         mirror: mirror.clone(),
         state: state.clone(),
-        fetches: crew.fetches.clone(),
+        places: crew.places.clone(),
+        at_host: crew.places.at_host(&config.url),
         threads: crew.threads.clone(),
         name: config.name.clone(),
         metrics: crew.metrics.clone(),
         data_dir: crew.data_dir.clone(),
     });
     let first = Instant::now() + first_delay(crew.repositories, config.poll_interval, fastrand::f64());
-    let schedule = Schedule::new(config.poll_interval, first);
+    let schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
     let task = Task {
         config,
         services,
@@ -186,6 +189,7 @@ impl Task {
     }
 
     async fn polled(&mut self, end: PollEnd) {
+        self.schedule.looked(end.begun);
         let name = self.config.name.clone();
         let metrics = self.crew.metrics.clone();
         metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
@@ -232,13 +236,18 @@ impl Task {
     fn poll_failed(&mut self, mut failure: Failure, now: SystemTime) -> &'static str {
         failure.reason = self.crew.data_dir.redact(&failure.reason);
         let (step, reason, timeout) = (failure.step, failure.reason.clone(), failure.timeout);
+        let retry_after = failure.retry_after;
         let mut news = false;
         self.state.send_modify(|state| news = state.poll_failed(failure, now));
         if news {
             tracing::warn!(repository = %self.config.name, step, reason, "the upstream cannot be polled");
         }
         self.crew.metrics.repository_healthy.with_label_values(&[self.config.name.as_str()]).set(0);
-        self.schedule.failed(Instant::now(), fastrand::f64());
+        if let Some(pause) = retry_after.filter(|pause| *pause > LONGEST_RETRY_AFTER) {
+            let (asked, kept) = (pause.as_secs(), LONGEST_RETRY_AFTER.as_secs());
+            tracing::warn!(repository = %self.config.name, asked, kept, "the upstream asks for a longer pause than is kept");
+        }
+        self.schedule.failed(Instant::now(), retry_after, fastrand::f64());
         self.mend_mirror();
         if timeout { "timeout" } else { "failed" }
     }
@@ -250,11 +259,15 @@ impl Task {
     }
 
     fn show_next_poll(&self, polling: bool) {
-        let in_future = self.schedule.next().saturating_duration_since(Instant::now());
-        let next = (!polling).then(|| SystemTime::now() + in_future);
+        let (now, clock) = (Instant::now(), SystemTime::now());
+        let on_the_clock = |at: Instant| clock + at.saturating_duration_since(now);
+        let next = (!polling).then(|| on_the_clock(self.schedule.next()));
+        let held_until = self.schedule.held_until().filter(|until| *until > now).map(on_the_clock);
         self.state.send_if_modified(|state| {
-            let news = state.next_poll.is_some() != next.is_some();
+            let news =
+                state.next_poll.is_some() != next.is_some() || state.held_until.is_some() != held_until.is_some();
             state.next_poll = next;
+            state.held_until = held_until;
             news
         });
     }

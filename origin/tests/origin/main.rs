@@ -17,6 +17,7 @@ mod pieces;
 mod publishing;
 mod recovery;
 mod refs;
+mod scheduling;
 mod signing;
 mod smart_http;
 mod tar_reading;
