@@ -28,6 +28,7 @@ mod signing;
 mod status;
 pub mod tarball;
 pub mod versions;
+pub mod webhook;
 
 pub use running::{Running, start};
 pub use service::{Condition, Otherwise};

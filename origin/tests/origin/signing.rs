@@ -112,7 +112,7 @@ async fn a_heartbeat_says_at_which_generation_a_service_is() {
     let verified = heartbeat::verify_standing(&answer.body, &service(), std::slice::from_ref(&key)).unwrap();
     assert_eq!(verified.generation, published.publication().generation);
     assert_eq!(verified.origin.as_str(), "origin-1");
-    assert!(heartbeat::verify_standing(&answer.body, &"another".parse().unwrap(), &[key.clone()]).is_err());
+    assert!(heartbeat::verify_standing(&answer.body, &"another".parse().unwrap(), std::slice::from_ref(&key)).is_err());
     let whole = node.get("/v1/heartbeat").await;
     let beat = heartbeat::verify(&whole.body, &[key]).unwrap();
     assert_eq!((beat.services, beat.time), (1, verified.time));

@@ -1,0 +1,22 @@
+//! Whoever signs the body: the hex of its HMAC-SHA256 in `X-Signature`, with or without `sha256=` before it. A body that
+//! is `{"ref": "refs/heads/main"}` says what moved; any other says that something did.
+
+use http::HeaderMap;
+use serde::Deserialize;
+
+use super::signature::Proof;
+use super::{Told, moved};
+
+pub(super) fn proof(headers: &HeaderMap) -> Proof {
+    Proof::hex(headers, &["x-signature"])
+}
+
+#[derive(Deserialize)]
+struct Moved {
+    #[serde(rename = "ref")]
+    name: String,
+}
+
+pub(super) fn told(body: &[u8]) -> Told {
+    serde_json::from_slice(body).map_or(Told::Unclear, |told: Moved| moved(told.name))
+}

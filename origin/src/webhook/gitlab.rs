@@ -1,0 +1,55 @@
+//! GitLab: a signature in `webhook-signature`, or the secret itself in `X-Gitlab-Token`. The event stands in the body.
+
+use http::HeaderMap;
+use serde::Deserialize;
+
+use super::signature::Proof;
+use super::{Told, moved};
+
+/// The signature is over id, time and body, with full stops between. A delivery that has one is judged by it, whatever
+/// token comes along.
+pub(super) fn proof(headers: &HeaderMap) -> Proof {
+    let value = |name: &str| headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+    match headers.get("webhook-signature") {
+        Some(signatures) => {
+            let before = [value("webhook-id"), b".", value("webhook-timestamp"), b"."].concat();
+            Proof::listed(before, signatures.as_bytes())
+        }
+        None => Proof::Token(value("x-gitlab-token").to_owned()),
+    }
+}
+
+#[derive(Deserialize)]
+struct Event {
+    /// Of project and group hooks.
+    object_kind: Option<String>,
+    /// Of system hooks, and of some others beside the kind.
+    event_name: Option<String>,
+    #[serde(rename = "ref")]
+    name: Option<String>,
+    /// Of a system hook's `repository_update`.
+    refs: Option<Vec<String>>,
+    object_attributes: Option<Attributes>,
+}
+
+#[derive(Deserialize)]
+struct Attributes {
+    iid: Option<u64>,
+}
+
+pub(super) fn told(body: &[u8]) -> Told {
+    let Ok(event) = serde_json::from_slice::<Event>(body) else { return Told::Unclear };
+    match event.object_kind.as_deref().or(event.event_name.as_deref()) {
+        Some("push" | "tag_push") => event.name.map_or(Told::Unclear, moved),
+        Some("repository_update") => match event.refs {
+            Some(refs) if refs.iter().all(|name| name.starts_with("refs/")) => Told::Moved(refs),
+            _ => Told::Unclear,
+        },
+        Some("merge_request") => match event.object_attributes.and_then(|attributes| attributes.iid) {
+            Some(iid) => Told::Moved(["head", "merge"].map(|end| format!("refs/merge-requests/{iid}/{end}")).into()),
+            None => Told::Unclear,
+        },
+        Some(_) => Told::OtherEvent,
+        None => Told::Unclear,
+    }
+}

@@ -1,0 +1,222 @@
+//! What a Git service tells of a push, and whether it is to be believed. Pure: headers and bytes come in, a verdict goes
+//! out.
+//!
+//! Nothing of a body is read before its signature was found to be right. A delivery does no more than ask for a poll, so
+//! one that is sent again by somebody who overheard it does no harm; and where its meaning is unclear the answer is a
+//! poll, because a needless one costs the upstream two requests, and a missing one a deployment.
+
+mod bitbucket;
+mod generic;
+mod gitea;
+mod github;
+mod gitlab;
+mod signature;
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::HeaderMap;
+
+pub use signature::Secret;
+use signature::{Check, Proof};
+
+/// How much of a body is kept to be read; of a longer one the signature is checked, and its meaning is unclear.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Provider {
+    /// GitHub, in the cloud or one's own.
+    Github,
+    /// GitLab: project, group and system hooks.
+    Gitlab,
+    /// Gitea and Forgejo.
+    Gitea,
+    /// Bitbucket Cloud and Data Center.
+    Bitbucket,
+    /// Whoever signs the body with the secret.
+    Generic,
+}
+
+/// No provider of that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a webhook's provider is one of github, gitlab, gitea, bitbucket, generic")]
+pub struct UnknownProvider;
+
+impl Provider {
+    /// The word in the path and for metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Github => "github",
+            Self::Gitlab => "gitlab",
+            Self::Gitea => "gitea",
+            Self::Bitbucket => "bitbucket",
+            Self::Generic => "generic",
+        }
+    }
+
+    /// How a delivery proves that its sender knows the secret.
+    fn proof(self, headers: &HeaderMap) -> Proof {
+        match self {
+            Self::Github => github::proof(headers),
+            Self::Gitlab => gitlab::proof(headers),
+            Self::Gitea => gitea::proof(headers),
+            Self::Bitbucket => bitbucket::proof(headers),
+            Self::Generic => generic::proof(headers),
+        }
+    }
+
+    /// What it says happened.
+    fn told(self, event: &str, body: &[u8]) -> Told {
+        match self {
+            Self::Github => github::told(event, body),
+            Self::Gitlab => gitlab::told(body),
+            Self::Gitea => gitea::told(event, body),
+            Self::Bitbucket => bitbucket::told(event, body),
+            Self::Generic => generic::told(body),
+        }
+    }
+
+    /// The headers that name the event; the first that is there counts.
+    fn event_headers(self) -> &'static [&'static str] {
+        match self {
+            Self::Github => &["x-github-event"],
+            Self::Gitea => &["x-forgejo-event", "x-gitea-event", "x-gogs-event"],
+            Self::Bitbucket => &["x-event-key"],
+            Self::Gitlab | Self::Generic => &[],
+        }
+    }
+}
+
+impl FromStr for Provider {
+    type Err = UnknownProvider;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProvider> {
+        let all = [Self::Github, Self::Gitlab, Self::Gitea, Self::Bitbucket, Self::Generic];
+        all.into_iter().find(|provider| provider.as_str() == text).ok_or(UnknownProvider)
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a delivery whose signature is right says.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    /// Is anybody there?
+    Ping,
+    /// Something that moves no ref.
+    OtherEvent,
+    /// These refs moved, came or went; full names.
+    Moved(Vec<String>),
+    /// It may be anything.
+    Unclear,
+}
+
+/// What is to be done about a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Poll the repository.
+    Kick {
+        /// The refs that are said to have moved; empty when that is not known.
+        refs: Vec<String>,
+    },
+    /// It is genuine and needs nothing.
+    Ignored(Ignored),
+    /// It is not genuine, or nobody can tell.
+    Refused,
+}
+
+/// Why a genuine delivery needs nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ignored {
+    /// It is a test by whoever set up the webhook.
+    Ping,
+    /// Its event moves no ref.
+    OtherEvent,
+    /// No service follows the refs that moved.
+    NotFollowed,
+}
+
+impl Verdict {
+    /// The word for metrics and answers.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Kick { .. } => "kicked",
+            Self::Ignored(Ignored::Ping) => "ping",
+            Self::Ignored(Ignored::OtherEvent) => "other_event",
+            Self::Ignored(Ignored::NotFollowed) => "not_followed",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A delivery whose body is still coming.
+pub struct Delivery {
+    provider: Provider,
+    event: String,
+    check: Check,
+    kept: Vec<u8>,
+    length: usize,
+}
+
+impl Delivery {
+    /// A delivery with these headers, for a repository with these secrets. Without any it will be refused, after the same
+    /// work: who asks for a repository that is not there learns nothing from the time it takes.
+    pub fn begin(provider: Provider, headers: &HeaderMap, secrets: &[Secret]) -> Self {
+        let text = |name: &&str| headers.get(*name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Self {
+            provider,
+            event: provider.event_headers().iter().find_map(text).unwrap_or_default(),
+            check: Check::begin(provider.proof(headers), secrets),
+            kept: Vec::new(),
+            length: 0,
+        }
+    }
+
+    /// The next bytes of the body.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.check.push(bytes);
+        let room = KEPT_BYTES - self.kept.len();
+        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.length += bytes.len();
+    }
+
+    /// The body is whole. `may_concern` says whether a ref, by its full name, may be one that somebody follows.
+    pub fn judge(self, may_concern: impl Fn(&str) -> bool) -> Verdict {
+        if !self.check.holds() {
+            return Verdict::Refused;
+        }
+        if self.length > self.kept.len() {
+            return Verdict::Kick { refs: Vec::new() };
+        }
+        match self.provider.told(&self.event, &self.kept) {
+            Told::Ping => Verdict::Ignored(Ignored::Ping),
+            Told::OtherEvent => Verdict::Ignored(Ignored::OtherEvent),
+            Told::Moved(refs) if refs.is_empty() => Verdict::Kick { refs },
+            Told::Moved(refs) if refs.iter().any(|name| may_concern(name)) => Verdict::Kick { refs },
+            Told::Moved(_) => Verdict::Ignored(Ignored::NotFollowed),
+            Told::Unclear => Verdict::Kick { refs: Vec::new() },
+        }
+    }
+}
+
+/// One ref by its full name. What is no such name is unclear.
+fn moved(name: String) -> Told {
+    if name.starts_with("refs/") { Told::Moved(vec![name]) } else { Told::Unclear }
+}
+
+/// The full name of a branch or a tag.
+fn full_name(kind: &str, name: &str) -> Option<String> {
+    match kind {
+        "branch" => Some(format!("refs/heads/{name}")),
+        "tag" => Some(format!("refs/tags/{name}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Whether the sender of a delivery knows the secret.
+
+use std::sync::OnceLock;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use ring::hmac::{self, HMAC_SHA256, Key};
+use ring::rand::SystemRandom;
+
+/// Signatures of one delivery that are looked at, at the most: a header may name several while a secret is changed.
+const MOST_CLAIMED: usize = 8;
+
+/// What comes before a secret that GitLab made for signatures; the rest is base64.
+const SIGNING_TOKEN: &str = "whsec_";
+
+/// What the sender and this repository both know. Never shown.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// A secret as it stands in a file; white space around it does not count. None: there is nothing.
+    pub fn from_file(text: &[u8]) -> Option<Self> {
+        let text = text.trim_ascii();
+        (!text.is_empty()).then(|| Self(text.to_owned()))
+    }
+
+    fn signing_key(&self) -> Key {
+        let decoded = self.0.strip_prefix(SIGNING_TOKEN.as_bytes()).and_then(|text| STANDARD.decode(text).ok());
+        Key::new(HMAC_SHA256, decoded.as_deref().unwrap_or(&self.0))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What a delivery brings as its proof.
+pub(super) enum Proof {
+    /// HMAC-SHA256 of some bytes and the body; any of these.
+    Signed { before: Vec<u8>, claimed: Vec<Vec<u8>> },
+    /// The secret itself.
+    Token(Vec<u8>),
+}
+
+impl Proof {
+    /// A signature in hex, with or without `sha256=` before it, in the first of these headers that is there.
+    pub(super) fn hex(headers: &HeaderMap, names: &[&str]) -> Self {
+        let value = names.iter().find_map(|name| headers.get(*name)).map(|value| value.as_bytes().trim_ascii());
+        let claimed = value.and_then(|value| unhex(value.strip_prefix(b"sha256=").unwrap_or(value)));
+        Self::Signed { before: Vec::new(), claimed: claimed.into_iter().collect() }
+    }
+
+    /// Signatures in base64, each with `v1,` before it, blanks between.
+    pub(super) fn listed(before: Vec<u8>, value: &[u8]) -> Self {
+        let signatures = value.split(|byte| *byte == b' ').filter_map(|each| each.strip_prefix(b"v1,"));
+        let claimed = signatures.take(MOST_CLAIMED).filter_map(|text| STANDARD.decode(text).ok()).collect();
+        Self::Signed { before, claimed }
+    }
+}
+
+/// A proof that is being checked while the body comes.
+pub(super) enum Check {
+    Signed { contexts: Vec<hmac::Context>, claimed: Vec<Vec<u8>>, known: bool },
+    Token(bool),
+}
+
+impl Check {
+    pub(super) fn begin(proof: Proof, secrets: &[Secret]) -> Self {
+        // Without a secret the work is done with one that nobody knows.
+        let stand_in = [Secret(nobody_s_key().1.to_vec())];
+        let known = !secrets.is_empty();
+        let secrets = if known { secrets } else { &stand_in };
+        match proof {
+            Proof::Signed { before, claimed } => {
+                let context = |secret: &Secret| {
+                    let mut context = hmac::Context::with_key(&secret.signing_key());
+                    context.update(&before);
+                    context
+                };
+                Self::Signed { contexts: secrets.iter().map(context).collect(), claimed, known }
+            }
+            // Every secret is compared, so that the time does not tell which it was.
+            Proof::Token(token) => {
+                Self::Token(secrets.iter().fold(false, |any, secret| any | same(&secret.0, &token)) && known)
+            }
+        }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if let Self::Signed { contexts, .. } = self {
+            contexts.iter_mut().for_each(|context| context.update(bytes));
+        }
+    }
+
+    pub(super) fn holds(self) -> bool {
+        match self {
+            Self::Token(holds) => holds,
+            Self::Signed { contexts, claimed, known } => {
+                let tags: Vec<_> = contexts.into_iter().map(hmac::Context::sign).collect();
+                let pairs = tags.iter().flat_map(|tag| claimed.iter().map(move |claimed| same(tag.as_ref(), claimed)));
+                pairs.fold(false, |any, holds| any | holds) && known
+            }
+        }
+    }
+}
+
+/// Whether two texts are the same, in a time that depends on their lengths alone: both are signed with a key that nobody
+/// knows, and the signatures are compared in constant time.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let (key, _) = nobody_s_key();
+    hmac::verify(key, one, hmac::sign(key, other).as_ref()).is_ok()
+}
+
+/// A key of this process's alone.
+fn nobody_s_key() -> &'static (Key, [u8; 32]) {
+    static KEY: OnceLock<(Key, [u8; 32])> = OnceLock::new();
+    KEY.get_or_init(|| {
+        let random = ring::rand::generate::<[u8; 32]>(&SystemRandom::new());
+        // A process without randomness has no TLS either, and never comes here.
+        let bytes = random.map_or_else(|_| *blake3::hash(b"no randomness").as_bytes(), |random| random.expose());
+        (Key::new(HMAC_SHA256, &bytes), bytes)
+    })
+}
+
+fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect::<Option<Vec<_>>>()?;
+    (rest.is_empty() && bytes.len() == 32).then_some(bytes)
+}
