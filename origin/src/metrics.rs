@@ -24,6 +24,8 @@ pub(crate) struct Metrics {
     /// By result: `memo`, `built`, `failed`.
     pub(crate) builds: IntCounterVec,
     pub(crate) build_duration: Histogram,
+    /// By result: `reused`, `made`.
+    pub(crate) fragments: IntCounterVec,
     pub(crate) publications: IntCounter,
     pub(crate) revisions: IntCounter,
     pub(crate) services: IntGauge,
@@ -113,6 +115,11 @@ impl Metrics {
                 HistogramOpts::new("weir_origin_build_duration_seconds", "How long builds took, storing included.")
                     .buckets(build_buckets),
             )?)?,
+            fragments: families.counters(
+                "weir_origin_fragments_total",
+                "Fragments of tarballs that were built: reused (copied from an earlier blob), made.",
+                &["result"],
+            )?,
             publications: families.counter("weir_origin_publications_total", "New generations.")?,
             revisions: families.counter(
                 "weir_origin_revisions_total",

@@ -4,6 +4,7 @@
 //! leaves the store that was not verified by the same call ([`BlobStore::piece`], [`BlobStore::open_verified`]), so that
 //! a bit that flipped on the disk stays here. All of this blocks.
 
+mod fragments;
 mod pieces;
 mod piecewise;
 mod sweep;

@@ -1,4 +1,4 @@
-//! Removing the blobs that nothing names any more, and their piece lists.
+//! Removing the blobs that nothing names any more, and what is kept beside them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 
 use weir_shared::digest::BlobDigest;
 
-use super::{BlobStore, TEMPORARY, pieces};
+use super::{BlobStore, TEMPORARY, fragments, pieces};
 
 /// What a sweep did and left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,10 +57,12 @@ impl BlobStore {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Blob,
-    Pieces,
+    /// A piece list, or what the blob is made of.
+    Beside,
 }
 
 fn read_name(name: &str) -> Option<(BlobDigest, Kind)> {
-    let (hex, kind) = name.strip_suffix(pieces::SUFFIX).map_or((name, Kind::Blob), |hex| (hex, Kind::Pieces));
+    let beside = [pieces::SUFFIX, fragments::SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
+    let (hex, kind) = beside.map_or((name, Kind::Blob), |hex| (hex, Kind::Beside));
     Some((format!("b3-{hex}").parse().ok()?, kind))
 }

@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use weir_shared::commit_id::CommitId;
+use weir_shared::encoding::Encoding;
 
 use super::mirror_slot::MirrorSlot;
 use crate::blob_store::TemporaryBlob;
+use crate::metrics::Metrics;
 use crate::mirror::MirrorError;
 use crate::publication::{Content, Reference, StateError};
 use crate::publisher::{PublishError, Publisher, Sighting};
 use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
-use crate::tarball::{self, Limits, TarballError};
+use crate::tarball::{self, Built, Earlier, Limits, Means, TarballError};
 
 /// How a build may use the machine.
 #[derive(Debug, Clone, Copy)]
@@ -132,6 +134,7 @@ pub(super) struct Workshop {
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
+    pub(super) metrics: Metrics,
 }
 
 impl Workshop {
@@ -177,9 +180,30 @@ impl Workshop {
     ) -> Result<(Content, TemporaryBlob<'_>), ServiceFailure> {
         let mut blob =
             self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
-        let BuildOptions { limits, threads } = &self.options;
-        let built = tarball::build(repository, commit, &service.selection, limits, *threads, &mut blob, interrupt)
+        let BuildOptions { limits, threads } = self.options;
+        let earlier = self.earlier(service);
+        let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), interrupt };
+        let built = tarball::build(repository, commit, &service.selection, &means, &mut blob)
             .map_err(|error| tarball_failure(&self.mirror, "build", &error))?;
+        self.remember_fragments(&built);
         Ok((built.into(), blob))
+    }
+
+    /// What is published of a service, to take from it what has not changed.
+    fn earlier(&self, service: &Service) -> Option<Earlier> {
+        let current = service.current()?;
+        // A service that was moved to another repository begins anew.
+        let same = current.publication().repository == service.repository;
+        let stored = current.representation(Encoding::Zstd).filter(|_| same)?;
+        self.publisher.blobs().earlier(&stored.digest)
+    }
+
+    fn remember_fragments(&self, built: &Built) {
+        let reused = built.reused_fragments as u64;
+        self.metrics.fragments.with_label_values(&["reused"]).inc_by(reused);
+        self.metrics.fragments.with_label_values(&["made"]).inc_by(built.fragments.fragments() as u64 - reused);
+        if let Err(error) = self.publisher.blobs().keep_fragments(&built.blob, &built.fragments) {
+            tracing::warn!(blob = %built.blob, %error, "what a blob is made of cannot be kept; the next build is slower");
+        }
     }
 }

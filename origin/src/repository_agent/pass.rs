@@ -94,8 +94,9 @@ impl Task {
         let before = self.state.borrow().phase.clone();
         self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
         let (mirror, publisher, options) = (self.mirror.clone(), self.crew.publisher.clone(), self.crew.build);
+        let metrics = self.crew.metrics.clone();
         let job = Job::begin(&format!("build {}", service.name), &self.crew.threads, move |stop| {
-            work(&Workshop { mirror, publisher, options }, stop)
+            work(&Workshop { mirror, publisher, options, metrics }, stop)
         });
         let result = self.awaited("build", job, permit).await;
         self.state.send_modify(|state| state.phase = before);

@@ -36,6 +36,16 @@ pub(super) struct PathAttributes {
 pub(super) struct LineEnds(AttributesDigest);
 
 impl LineEnds {
+    /// The rule, for keys of what it decides.
+    pub(super) fn as_str(self) -> &'static str {
+        match self.0 {
+            AttributesDigest::TextAutoCrlf => "text=auto eol=crlf",
+            // No other is ever made (see `line_ends`), and these leave contents as they are or as CRLF.
+            AttributesDigest::TextCrlf => "text eol=crlf",
+            _ => "other",
+        }
+    }
+
     /// The contents with CRLF line ends, or `None` when they stay as they are.
     pub(super) fn convert(self, contents: &[u8]) -> Result<Option<Vec<u8>>, gix::Error> {
         let mut converted = Vec::new();

@@ -12,9 +12,11 @@ use weir_shared::descriptor::Omission;
 use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
 
 use super::admission::Admission;
+use super::cut::{self, Cutter};
+use super::earlier::{Earlier, FragmentIndex, FragmentKey, IndexRow};
 use super::folder;
-use super::fragment::{FRAGMENT_BYTES, Fragment, Plan};
-use super::walk::{Walked, walk};
+use super::fragment::{Fragment, Plan, tar_bytes};
+use super::walk::{Entry, Walked, walk};
 use super::{Limits, Selection, TarballError};
 
 /// A tarball that was made and written.
@@ -34,6 +36,23 @@ pub struct Built {
     pub blob: BlobDigest,
     /// How many bytes were written.
     pub blob_size: u64,
+    /// What the blob is made of, for the builds that come after.
+    pub fragments: FragmentIndex,
+    /// How many of its fragments were taken over from an earlier blob.
+    pub reused_fragments: usize,
+}
+
+/// What a build may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// What the tarball may not exceed.
+    pub limits: &'a Limits,
+    /// How many threads decode and compress (at least one does); one more walks, and the calling thread writes.
+    pub threads: usize,
+    /// A blob to take fragments from. The result does not depend on it, the time does.
+    pub earlier: Option<&'a Earlier>,
+    /// Set it to stop the build.
+    pub interrupt: &'a AtomicBool,
 }
 
 /// A plan with its place in the tarball.
@@ -46,13 +65,14 @@ struct Job {
 struct Done {
     place: u64,
     bytes: u64,
+    key: FragmentKey,
     result: Result<Fragment, TarballError>,
 }
 
-/// Makes the tarball of a selection at a commit and writes it, as zstd, to `out`. The bytes do not depend on `threads`
-/// (at least one decodes; one more walks, and the calling thread writes).
+/// Makes the tarball of a selection at a commit and writes it, as zstd, to `out`. The bytes depend on the commit and the
+/// selection, and on nothing else.
 ///
-/// In memory at once: at most `threads + 2` fragments of about 4 MiB, or one larger file.
+/// In memory at once: at most `threads + 2` fragments of up to 8 MiB, or one larger file.
 ///
 /// # Errors
 /// See [`TarballError`]. What was written to `out` by then is of no use.
@@ -60,27 +80,27 @@ pub fn build(
     repo: &ThreadSafeRepository,
     commit: &CommitId,
     selection: &Selection,
-    limits: &Limits,
-    threads: usize,
+    means: &Means<'_>,
     out: &mut dyn Write,
-    interrupt: &AtomicBool,
 ) -> Result<Built, TarballError> {
+    let Means { limits, threads, interrupt, .. } = *means;
     let threads = threads.max(1);
-    let admission = Admission::new(threads + 2, (threads as u64 + 2) * 2 * FRAGMENT_BYTES);
+    let admission = Admission::new(threads + 2, (threads as u64 + 2) * cut::MAX_BYTES);
     let (jobs, next_job) = channel::<Job>();
     let next_job = Mutex::new(next_job);
     let (done, finished) = channel::<Done>();
     std::thread::scope(|scope| {
         let admission = &admission;
         let walker = scope.spawn(move || {
-            let mut planner = Planner { admission, jobs, place: 0, bytes: 0, limits, plan: Plan::default() };
-            plan(repo, commit, selection, limits, interrupt, &mut planner)
+            let (cutter, plan) = (Cutter::default(), Plan::default());
+            let mut planner = Planner { admission, jobs, place: 0, bytes: 0, limits, cutter, plan };
+            walk_and_plan(repo, commit, selection, means, &mut planner)
         });
         for _ in 0..threads {
             let (done, next_job) = (done.clone(), &next_job);
             scope.spawn(move || {
                 let _guard = CloseOnPanic(admission);
-                work(repo, next_job, &done, interrupt);
+                work(repo, next_job, &done, means);
             });
         }
         drop(done);
@@ -119,24 +139,21 @@ enum Stop {
     Unwanted,
 }
 
-fn plan(
+fn walk_and_plan(
     repo: &ThreadSafeRepository,
     commit: &CommitId,
     selection: &Selection,
-    limits: &Limits,
-    interrupt: &AtomicBool,
+    means: &Means<'_>,
     planner: &mut Planner<'_>,
 ) -> Result<Walked, Stop> {
     let repo = repo.to_thread_local();
     let folder = folder::find(&repo, commit, &selection.folder).map_err(Stop::Failed)?;
     let mut unwanted = false;
-    let walked =
-        walk(&repo, folder, selection.folder.as_str(), (&selection.filters, limits, interrupt), &mut |entry| {
-            let Some(finished) = planner.plan.add(entry) else { return Ok(()) };
-            let sent = planner.send(finished)?;
-            unwanted = !sent;
-            if sent { Ok(()) } else { Err(TarballError::Interrupted) }
-        });
+    let bounds = (&selection.filters, means.limits, means.interrupt);
+    let walked = walk(&repo, folder, selection.folder.as_str(), bounds, &mut |entry| {
+        unwanted = !planner.add(entry)?;
+        if unwanted { Err(TarballError::Interrupted) } else { Ok(()) }
+    });
     if unwanted {
         return Err(Stop::Unwanted);
     }
@@ -158,10 +175,22 @@ struct Planner<'a> {
     place: u64,
     bytes: u64,
     limits: &'a Limits,
+    cutter: Cutter,
     plan: Plan,
 }
 
 impl Planner<'_> {
+    /// `false` when nobody wants it any more.
+    fn add(&mut self, entry: Entry) -> Result<bool, TarballError> {
+        let mut wanted = true;
+        if self.cutter.begins(&entry.path, tar_bytes(&entry)) {
+            let finished = std::mem::take(&mut self.plan);
+            wanted = self.send(finished)?;
+        }
+        self.plan.add(entry);
+        Ok(wanted)
+    }
+
     /// `false` when nobody wants it any more.
     fn send(&mut self, plan: Plan) -> Result<bool, TarballError> {
         self.bytes += plan.bytes();
@@ -175,15 +204,16 @@ impl Planner<'_> {
     }
 }
 
-fn work(repo: &ThreadSafeRepository, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>, interrupt: &AtomicBool) {
+fn work(repo: &ThreadSafeRepository, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>, means: &Means<'_>) {
     let repo = repo.to_thread_local();
     loop {
         // Waiting with the lock held is meant: one worker waits for the next job, the others for their turn.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job { place, plan }) = job else { return };
-        let bytes = plan.bytes();
-        let result = plan.build(&repo, interrupt);
-        if done.send(Done { place, bytes, result }).is_err() {
+        let (bytes, key) = (plan.bytes(), plan.key());
+        let reused = means.earlier.and_then(|earlier| earlier.take(&key));
+        let result = reused.map_or_else(|| plan.build(&repo, means.interrupt), Ok);
+        if done.send(Done { place, bytes, key, result }).is_err() {
             return;
         }
     }
@@ -198,6 +228,8 @@ struct Output<'a> {
     size: u64,
     blob: blake3::Hasher,
     blob_size: u64,
+    fragments: FragmentIndex,
+    reused_fragments: usize,
 }
 
 impl<'a> Output<'a> {
@@ -210,6 +242,8 @@ impl<'a> Output<'a> {
             size: 0,
             blob: blake3::Hasher::new(),
             blob_size: 0,
+            fragments: FragmentIndex::default(),
+            reused_fragments: 0,
         }
     }
 
@@ -223,12 +257,12 @@ impl<'a> Output<'a> {
         let mut early = BTreeMap::new();
         let mut place = 0;
         for done in finished {
-            early.insert(done.place, (done.bytes, done.result));
-            while let Some((bytes, result)) = early.remove(&place) {
+            early.insert(done.place, done);
+            while let Some(Done { bytes, key, result, .. }) = early.remove(&place) {
                 if interrupt.load(Ordering::Relaxed) {
                     return Err(TarballError::Interrupted);
                 }
-                self.write(&result?)?;
+                self.write(key, &result?)?;
                 admission.leave(bytes);
                 place += 1;
             }
@@ -236,7 +270,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    fn write(&mut self, fragment: &Fragment) -> Result<(), TarballError> {
+    fn write(&mut self, key: FragmentKey, fragment: &Fragment) -> Result<(), TarballError> {
+        let before = self.size;
         for part in &fragment.tar {
             self.tar.update(part);
             self.sha256.update(part);
@@ -246,7 +281,10 @@ impl<'a> Output<'a> {
             return Err(TarballError::TooLarge { limit: self.limits.max_tarball_bytes });
         }
         self.blob.update(&fragment.frame);
-        self.blob_size += fragment.frame.len() as u64;
+        let (frame_bytes, tar_bytes) = (fragment.frame.len() as u64, self.size - before);
+        self.blob_size += frame_bytes;
+        self.fragments.rows.push(IndexRow { key, hash: fragment.frame_hash, frame_bytes, tar_bytes });
+        self.reused_fragments += usize::from(fragment.reused);
         self.out.write_all(&fragment.frame).map_err(TarballError::Write)
     }
 
@@ -261,6 +299,8 @@ impl<'a> Output<'a> {
             entries: walked.entries,
             blob: self.blob.finalize().into(),
             blob_size: self.blob_size,
+            fragments: self.fragments,
+            reused_fragments: self.reused_fragments,
         }
     }
 }

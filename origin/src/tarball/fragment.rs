@@ -1,27 +1,28 @@
 //! A run of entries, decoded and compressed on its own.
 //!
-//! A tarball is cut into fragments of about [`FRAGMENT_BYTES`]; each becomes one zstd frame, and frames after one another
-//! are a valid stream. Where the cuts fall depends on the contents only, so the blob has the same bytes whatever the
-//! number of threads.
+//! A tarball is cut into fragments of a few MiB; each becomes one zstd frame, and frames after one another are a valid
+//! stream. Where the cuts fall depends on the entries only ([`super::cut`]), so the blob has the same bytes whatever the
+//! number of threads and whatever was built before.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::Repository;
+use weir_shared::descriptor::FORMAT;
 
 use super::TarballError;
+use super::attributes::LineEnds;
+use super::cut::MAX_BYTES;
+use super::earlier::FragmentKey;
 use super::folder::read_blob;
 use super::header::{self, BLOCK, HeaderKind};
 use super::walk::{Entry, EntryContent};
-
-/// A fragment is cut before the entry that would bring it over this many bytes of tar.
-pub(super) const FRAGMENT_BYTES: u64 = 4 << 20;
 
 /// A level-3 frame has a window of at most 2 MiB, below the 8 MiB that readers must take.
 const ZSTD_LEVEL: i32 = 3;
 
 /// What decides the bytes of the blob besides those of the tar; a part of the content key, so change it with the code.
-pub(super) const CODEC: &str = "zstd level 3, frames of 4 MiB, v1";
+pub(super) const CODEC: &str = "zstd level 3, frames cut by names and sizes, v2";
 
 /// Contents from this size on keep the buffer that they were decoded into and are not copied.
 const OWN_PART_BYTES: usize = 1 << 20;
@@ -43,6 +44,10 @@ pub(super) struct Fragment {
     pub(super) tar: Vec<Vec<u8>>,
     /// The zstd frame of them.
     pub(super) frame: Vec<u8>,
+    /// BLAKE3 of the frame.
+    pub(super) frame_hash: [u8; 32],
+    /// It was taken from an earlier blob.
+    pub(super) reused: bool,
 }
 
 impl Plan {
@@ -54,19 +59,44 @@ impl Plan {
         self.is_last = true;
     }
 
-    /// Adds an entry, or returns the finished plan that stands before it.
-    pub(super) fn add(&mut self, entry: Entry) -> Option<Plan> {
-        let bytes = tar_bytes(&entry);
-        let full = self.bytes > 0 && self.bytes + bytes > FRAGMENT_BYTES;
-        let finished = full.then(|| std::mem::take(self));
+    pub(super) fn add(&mut self, entry: Entry) {
+        self.bytes += tar_bytes(&entry);
         self.entries.push(entry);
-        self.bytes += bytes;
-        finished
+    }
+
+    /// What decides the fragment's bytes. Everything that stands above it (attributes, filters, the folder) has left its
+    /// mark in the entries already.
+    pub(super) fn key(&self) -> FragmentKey {
+        let mut key = blake3::Hasher::new_derive_key("weir fragment key v1");
+        let mut field = |bytes: &[u8]| {
+            key.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        };
+        field(CODEC.as_bytes());
+        // Another version of the library may write other frames, and a blob's bytes must not depend on its history.
+        field(&zstd::zstd_safe::version_number().to_le_bytes());
+        field(&FORMAT.to_le_bytes());
+        field(&[u8::from(self.is_last)]);
+        for entry in &self.entries {
+            field(&entry.path);
+            match &entry.kind {
+                EntryContent::Directory => field(b"directory"),
+                EntryContent::Symlink { target } => {
+                    field(b"symlink");
+                    field(target);
+                }
+                EntryContent::File { id, size: _, executable, line_ends } => {
+                    field(if *executable { b"executable" } else { b"file" });
+                    field(id.as_slice());
+                    field(line_ends.map_or("as it is", LineEnds::as_str).as_bytes());
+                }
+            }
+        }
+        *key.finalize().as_bytes()
     }
 
     /// Decodes the contents, writes the tar and compresses it.
     pub(super) fn build(self, repo: &Repository, interrupt: &AtomicBool) -> Result<Fragment, TarballError> {
-        let mut tar = vec![Vec::with_capacity(self.bytes.min(FRAGMENT_BYTES + header::END.len() as u64) as usize)];
+        let mut tar = vec![Vec::with_capacity(self.bytes.min(MAX_BYTES) as usize + header::END.len())];
         let mut contents = Vec::new();
         for entry in self.entries {
             if interrupt.load(Ordering::Relaxed) {
@@ -101,12 +131,13 @@ impl Plan {
             tar.last_mut().expect("there is always a part").extend_from_slice(&header::END);
         }
         let frame = compress(&tar).map_err(TarballError::Write)?;
-        Ok(Fragment { tar, frame })
+        let frame_hash = *blake3::hash(&frame).as_bytes();
+        Ok(Fragment { tar, frame, frame_hash, reused: false })
     }
 }
 
 /// About how many bytes of tar an entry makes: exact but for long names and changed line ends.
-fn tar_bytes(entry: &Entry) -> u64 {
+pub(super) fn tar_bytes(entry: &Entry) -> u64 {
     let contents = match &entry.kind {
         EntryContent::File { size, .. } => size + header::padding(*size) as u64,
         EntryContent::Symlink { target } => target.len() as u64,

@@ -6,6 +6,8 @@
 mod admission;
 mod attributes;
 mod build;
+mod cut;
+mod earlier;
 mod error;
 mod filters;
 mod folder;
@@ -16,7 +18,8 @@ mod walk;
 
 use crate::folder_path::FolderPath;
 
-pub use build::{Built, build};
+pub use build::{Built, Means, build};
+pub use earlier::{Earlier, FragmentIndex};
 pub use error::TarballError;
 pub use filters::{FilterError, Filters};
 pub use key::{ContentKey, content_key};

@@ -5,6 +5,7 @@ mod attribute_corners;
 mod configuration;
 mod damage;
 mod events;
+mod fragments;
 mod git_fixture;
 mod gzip;
 mod healing;

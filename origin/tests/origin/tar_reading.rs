@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use ring::digest::{SHA256, digest};
-use weir_origin::tarball::{Built, Limits, Selection, TarballError, build};
+use weir_origin::tarball::{Built, Earlier, Limits, Means, Selection, TarballError, build};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::{BlobDigest, TarballDigest};
 
@@ -111,9 +111,23 @@ pub(crate) fn build_limited(
     threads: usize,
     limits: &Limits,
 ) -> Result<(Built, Vec<u8>), TarballError> {
+    let (built, tar, _) = build_after(repository, commit, selection, threads, limits, None)?;
+    Ok((built, tar))
+}
+
+/// The same after another build, and with the blob at the end.
+pub(crate) fn build_after(
+    repository: &Path,
+    commit: &CommitId,
+    selection: &Selection,
+    threads: usize,
+    limits: &Limits,
+    earlier: Option<&Earlier>,
+) -> Result<(Built, Vec<u8>, Vec<u8>), TarballError> {
     let repo = gix::open_opts(repository, gix::open::Options::isolated()).unwrap().into_sync();
     let mut blob = Vec::new();
-    let built = build(&repo, commit, selection, limits, threads, &mut blob, &AtomicBool::new(false))?;
+    let means = Means { limits, threads, earlier, interrupt: &AtomicBool::new(false) };
+    let built = build(&repo, commit, selection, &means, &mut blob)?;
     let tar = zstd::decode_all(&blob[..]).unwrap();
     assert_eq!(built.blob, BlobDigest::of(&blob));
     assert_eq!(built.blob_size, blob.len() as u64);
@@ -121,5 +135,5 @@ pub(crate) fn build_limited(
     assert_eq!(built.sha256.as_bytes(), digest(&SHA256, &tar).as_ref());
     assert_eq!(built.size, tar.len() as u64);
     assert_eq!(built.entries, read_tar(&tar).len() as u64);
-    Ok((built, tar))
+    Ok((built, tar, blob))
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use weir_origin::tarball::{Filters, Limits, Selection, TarballError, build, content_key};
+use weir_origin::tarball::{Filters, Limits, Means, Selection, TarballError, build, content_key};
 use weir_shared::commit_id::CommitId;
 
 use crate::git_fixture::Git;
@@ -128,7 +128,8 @@ fn a_writer_that_fails_and_a_request_to_stop_end_a_build() {
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap().into_sync();
     let run = |room: usize, stop: bool| {
         let stop = AtomicBool::new(stop);
-        build(&repo, &commit, &Selection::default(), &Limits::default(), 2, &mut Full(room), &stop).unwrap_err()
+        let means = Means { limits: &Limits::default(), threads: 2, earlier: None, interrupt: &stop };
+        build(&repo, &commit, &Selection::default(), &means, &mut Full(room)).unwrap_err()
     };
     for room in [0, 5 << 20] {
         let error = run(room, false);

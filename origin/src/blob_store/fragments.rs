@@ -1,0 +1,51 @@
+//! What blobs are made of, each in a file beside its blob: `blobs/ab/<64 hex>.fragments`.
+//!
+//! It lets the next build copy what did not change ([`Earlier`]). It goes with its blob, and where there is none, or a
+//! wrong one, the next build makes everything anew.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use weir_shared::digest::BlobDigest;
+
+use super::BlobStore;
+use crate::tarball::{Earlier, FragmentIndex};
+
+/// What follows the digest in the name of an index.
+pub(super) const SUFFIX: &str = ".fragments";
+
+/// No index is longer: 80 bytes for each 2 MiB of a tarball are 84 MB for two terabytes.
+const MAX_INDEX_BYTES: u64 = 84 << 20;
+
+impl BlobStore {
+    fn fragments_path(&self, digest: &BlobDigest) -> PathBuf {
+        let mut path = self.path(digest).into_os_string();
+        path.push(SUFFIX);
+        path.into()
+    }
+
+    /// Keeps what a blob is made of, unless it is kept already. The blob need not be there yet.
+    pub(crate) fn keep_fragments(&self, digest: &BlobDigest, index: &FragmentIndex) -> io::Result<()> {
+        let path = self.fragments_path(digest);
+        if path.exists() {
+            return Ok(());
+        }
+        let mut temporary = self.temporary()?;
+        temporary.write_all(&index.to_bytes(digest))?;
+        temporary.keep_as(&path)
+    }
+
+    /// A blob to take fragments from, if it is there and what it is made of is known. Its bytes are not looked at: each
+    /// fragment is verified when it is taken.
+    pub(crate) fn earlier(&self, digest: &BlobDigest) -> Option<Earlier> {
+        let mut bytes = Vec::new();
+        let index = File::open(self.fragments_path(digest)).ok()?;
+        index.take(MAX_INDEX_BYTES + 1).read_to_end(&mut bytes).ok()?;
+        let Some(index) = FragmentIndex::parse(digest, &bytes) else {
+            tracing::warn!(blob = %digest, "the file that says what a blob is made of is wrong; it is not used");
+            return None;
+        };
+        Some(Earlier::new(File::open(self.path(digest)).ok()?, &index))
+    }
+}
