@@ -80,7 +80,7 @@ impl Attributes {
         self.levels.push(file.is_some());
         if let Some(contents) = file {
             let source = gix::path::from_bstr(directory).map_err(std::io::Error::other)?.join(".gitattributes");
-            let contents = without_long_lines(contents);
+            let contents = without_long_lines(until_nul(contents));
             self.search.add_patterns_buffer(
                 &contents,
                 source,
@@ -148,6 +148,11 @@ fn line_ends(text: StateRef<'_>, crlf: StateRef<'_>, eol: StateRef<'_>) -> Optio
         AttributesDigest::Binary => None,
         digest => Some(LineEnds(digest)),
     }
+}
+
+/// Git reads the file as text of C: a NUL ends it.
+fn until_nul(contents: &[u8]) -> &[u8] {
+    contents.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn without_long_lines(contents: &[u8]) -> std::borrow::Cow<'_, [u8]> {

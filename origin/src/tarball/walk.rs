@@ -194,12 +194,12 @@ impl Walk<'_> {
     /// Hands out the entry at `self.path`, after the directories above it that were not handed out yet.
     fn write(&mut self, kind: EntryContent) -> Result<(), TarballError> {
         let path = &self.path[self.prefix_bytes..];
-        for level in &mut self.levels {
-            if !level.written {
-                level.written = true;
-                self.walked.entries += 1;
-                (self.emit)(Entry { path: path[..level.path_bytes].to_vec(), kind: EntryContent::Directory })?;
-            }
+        // Above a directory that is written all are.
+        let written = self.levels.iter().rposition(|level| level.written).map_or(0, |at| at + 1);
+        for level in &mut self.levels[written..] {
+            level.written = true;
+            self.walked.entries += 1;
+            (self.emit)(Entry { path: path[..level.path_bytes].to_vec(), kind: EntryContent::Directory })?;
         }
         self.walked.entries += 1;
         (self.emit)(Entry { path: path.to_vec(), kind })

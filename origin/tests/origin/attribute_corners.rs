@@ -3,10 +3,12 @@
 //! (One does not: a byte order mark at the start of the file is passed over, as Git does in a working tree; `git archive`
 //! takes it for a part of the first pattern.)
 
+use proptest::prelude::*;
 use weir_origin::tarball::{Filters, Selection};
+use weir_shared::commit_id::CommitId;
 
 use crate::git_fixture::Git;
-use crate::tar_reading::{build_tar, git_archive, read_tar};
+use crate::tar_reading::{TarEntry, build_tar, git_archive, read_tar};
 
 const FILES: [&str; 14] = [
     "plain.x",
@@ -24,6 +26,21 @@ const FILES: [&str; 14] = [
     "back\\slash",
     "keep",
 ];
+
+/// Our entries of a folder, and those of `git archive`.
+fn both(git: &Git, commit: &CommitId, folder: &str) -> (Vec<TarEntry>, Vec<TarEntry>) {
+    let selection = Selection { folder: folder.parse().unwrap(), filters: Filters::default() };
+    let ours = build_tar(&git.dir, commit, &selection, 1).map_or_else(|_| Vec::new(), |(_, tar)| read_tar(&tar));
+    let mut theirs = git_archive(git, commit, folder);
+    // We write a directory only when something below it is written.
+    let files: Vec<String> = theirs.iter().filter(|e| e.kind != '5').map(|e| e.path.clone()).collect();
+    theirs.retain(|entry| entry.kind != '5' || files.iter().any(|file| file.starts_with(&entry.path)));
+    (ours, theirs)
+}
+
+fn names(entries: &[TarEntry]) -> Vec<String> {
+    entries.iter().map(|e| format!("{} {}", e.path, e.contents.len())).collect()
+}
 
 #[test]
 fn each_rule_decides_as_in_git_archive() {
@@ -74,16 +91,8 @@ fn each_rule_decides_as_in_git_archive() {
     for rule in rules {
         git.write(".gitattributes", rule);
         let commit = git.commit("rule");
-        let everything = Selection { folder: "".parse().unwrap(), filters: Filters::default() };
-        let (_, tar) = build_tar(&git.dir, &commit, &everything, 1).unwrap();
-        let (ours, mut theirs) = (read_tar(&tar), git_archive(&git, &commit, ""));
-        // We write a directory only when something below it is written.
-        let files: Vec<String> = theirs.iter().filter(|e| e.kind != '5').map(|e| e.path.clone()).collect();
-        theirs.retain(|entry| entry.kind != '5' || files.iter().any(|file| file.starts_with(&entry.path)));
+        let (ours, theirs) = both(&git, &commit, "");
         if ours != theirs {
-            let names = |entries: &[crate::tar_reading::TarEntry]| {
-                entries.iter().map(|e| format!("{} {}", e.path, e.contents.len())).collect::<Vec<_>>()
-            };
             different.push(format!(
                 "{:?}\n ours   {:?}\n theirs {:?}",
                 rule.escape_ascii().to_string(),
@@ -93,4 +102,102 @@ fn each_rule_decides_as_in_git_archive() {
         }
     }
     assert!(different.is_empty(), "{}", different.join("\n"));
+}
+
+/// Files that hold rules, but are not what Git reads rules from; and rules that nobody can read.
+#[test]
+fn what_is_no_attributes_file_decides_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    for file in
+        ["link/f", "link/rules", "dir/f", "dir/.gitattributes/f", "bytes/f", "bytes/g\u{e4}", "self/f", "last/f"]
+    {
+        git.write(file, "one\ntwo\n");
+    }
+    git.write("rules", "f export-ignore\n");
+    git.link("link/.gitattributes", "../rules");
+    git.write("bytes/.gitattributes", b"\xff\xfe\x00f export-ignore\ng\xe4 export-ignore\n\0\n\xc3 \xa4\nf eol=crlf\n");
+    git.write("self/.gitattributes", ".gitattributes export-ignore\n");
+    git.write("last/.gitattributes", "f eol=crlf");
+    let commit = git.commit("attributes");
+    let (ours, theirs) = both(&git, &commit, "");
+    assert_eq!(names(&ours), names(&theirs));
+    assert_eq!(ours, theirs);
+    assert!(ours.iter().any(|entry| entry.path == "link/f"), "the link is not followed");
+    assert!(!ours.iter().any(|entry| entry.path == "self/.gitattributes"), "a file may leave itself out");
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "*", "a", "b", "*.x", "a.x", "/a", "/*.x", "a/", "b/", "a/b", "/a/b", "a/*", "a/**", "**/b", "**/a/*.x",
+        "b/a.x", "[ab]", "[!a].x", "?.x", "\"a\"", "\\a", "!a", "a/b/", "c", "**", "a**", "/a/**/c",
+    ])
+    .prop_map(str::to_owned)
+}
+
+fn attribute() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "export-ignore",
+        "-export-ignore",
+        "!export-ignore",
+        "export-ignore=x",
+        "text",
+        "-text",
+        "!text",
+        "text=auto",
+        "text=input",
+        "eol=crlf",
+        "eol=lf",
+        "-eol",
+        "!eol",
+        "crlf",
+        "-crlf",
+        "crlf=input",
+        "binary",
+        "-binary",
+        "!binary",
+        "m",
+        "-m",
+        "!m",
+        "n",
+        "-n",
+        "m=x",
+    ])
+}
+
+fn rules() -> impl Strategy<Value = String> {
+    let rule = (pattern(), proptest::collection::vec(attribute(), 1..4));
+    let rule = rule.prop_map(|(pattern, attributes)| format!("{pattern} {}\n", attributes.join(" ")));
+    let define =
+        prop::sample::select(vec!["[attr]m export-ignore eol=crlf\n", "[attr]n -text m\n", "[attr]n text=auto\n"]);
+    proptest::collection::vec(prop_oneof![5 => rule, 1 => define.prop_map(str::to_owned)], 0..6)
+        .prop_map(|l| l.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_rules_at_every_level_decide_as_in_git_archive(levels in proptest::collection::vec(rules(), 4)) {
+        let dir = tempfile::tempdir().unwrap();
+        let git = Git::init(dir.path());
+        for folder in ["", "a/", "b/", "a/b/", "b/a/", "a/a/", "a/b/c/"] {
+            for name in ["a.x", "b.x", "c", "d"] {
+                let is_folder = name == "c" && folder == "a/b/";
+                if !is_folder {
+                    git.write(format!("{folder}{name}"), "one\ntwo\n");
+                }
+            }
+            git.write(format!("{folder}mixed.x"), "one\r\ntwo\n");
+            git.write(format!("{folder}nul.x"), "one\0two\n");
+        }
+        for (folder, rules) in ["", "a/", "a/b/", "b/"].iter().zip(&levels) {
+            git.write(format!("{folder}.gitattributes"), rules);
+        }
+        let commit = git.commit("rules");
+        for folder in ["", "a", "a/b"] {
+            let (ours, theirs) = both(&git, &commit, folder);
+            prop_assert_eq!(names(&ours), names(&theirs), "below `{}` by {:?}", folder, levels);
+            prop_assert!(ours == theirs, "below `{}` by {:?}", folder, levels);
+        }
+    }
 }

@@ -1,47 +1,221 @@
-//! Trees of shapes that no person makes: deep, wide, and heavy.
+//! Trees that no person makes: deep, wide, heavy, with odd modes and names, cut short, and of any bytes.
 
-use std::fmt::Write;
+use std::io::Write;
 
+use gix::objs::tree::{Entry, EntryKind};
+use gix::objs::{Tree, Write as _};
+use proptest::prelude::*;
 use weir_origin::tarball::{Filters, Limits, Selection, TarballError};
 use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::OmissionReason;
 
 use crate::git_fixture::Git;
-use crate::tar_reading::{build_limited, build_tar, read_tar};
+use crate::tar_reading::{build_limited, build_tar, git_archive, read_tar};
 
 fn everything() -> Selection {
     Selection { folder: "".parse().unwrap(), filters: Filters::default() }
 }
 
-/// Commits files of one content, all the same blob.
-fn import(git: &Git, paths: impl Iterator<Item = String>) -> CommitId {
-    let mut stream = "blob\nmark :1\ndata 1\nx\ncommit refs/heads/main\ncommitter a <a@b> 0 +0000\ndata 0\n".to_owned();
-    for path in paths {
-        writeln!(stream, "M 100644 :1 {path}").unwrap();
+#[test]
+fn a_tree_of_ten_thousand_levels_takes_no_stack() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
+    let entry = |mode: EntryKind, id| Entry { mode: mode.into(), filename: "d".into(), oid: id };
+    let mut entry_below = entry(EntryKind::Blob, repo.write_blob("deep").unwrap().detach());
+    for _ in 0..10_000 {
+        let tree = repo.write_object(Tree { entries: vec![entry_below] }).unwrap().detach();
+        entry_below = entry(EntryKind::Tree, tree);
     }
-    git.feed(["fast-import", "--quiet"], stream.as_bytes());
-    git.line(["rev-parse", "main"]).parse().unwrap()
-}
-
-#[test]
-fn a_tree_of_a_thousand_levels_takes_no_stack() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
-    let commit = import(&git, std::iter::once(format!("{}f", "d/".repeat(1000))));
+    let commit = git.line(["commit-tree", "-m", "deep", &entry_below.oid.to_string()]).parse().unwrap();
     let (built, tar) = build_tar(&git.dir, &commit, &everything(), 2).unwrap();
-    assert_eq!(built.entries, 1001);
-    assert_eq!(read_tar(&tar).last().unwrap().path.len(), 2001);
+    assert_eq!(built.entries, 10_000);
+    assert_eq!(read_tar(&tar).last().unwrap().path.len(), 19_999);
+    let limits = Limits { max_tarball_bytes: 50 << 20, ..Limits::default() };
+    let error = build_limited(&git.dir, &commit, &everything(), 2, &limits).unwrap_err();
+    assert!(matches!(error, TarballError::TooLarge { .. }), "paths count: {error}");
 }
 
 #[test]
-fn a_folder_of_many_files_is_written_and_one_more_than_allowed_is_not() {
+fn a_folder_of_a_hundred_thousand_files_is_written_and_one_more_than_allowed_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let git = Git::init(dir.path());
-    let commit = import(&git, (0..5_000).map(|number| format!("f{number:05}")));
+    let empty = git.blob(b"");
+    let names: Vec<String> = (0..100_000).map(|number| format!("f{number:06}")).collect();
+    let entries: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), empty.as_str())).collect();
+    let commit = git.commit_tree(&entries);
     let (built, _) = build_tar(&git.dir, &commit, &everything(), 2).unwrap();
-    assert_eq!((built.entries, built.size), (5_000, 5_000 * 1024 + 1024));
-    let limits = Limits { max_entries: 4_999, ..Limits::default() };
+    assert_eq!((built.entries, built.size), (100_000, 100_000 * 512 + 1024));
+    let limits = Limits { max_entries: 99_999, ..Limits::default() };
     let error = build_limited(&git.dir, &commit, &everything(), 2, &limits).unwrap_err();
-    assert!(matches!(error, TarballError::TooManyEntries { limit: 4_999 }), "{error}");
+    assert!(matches!(error, TarballError::TooManyEntries { limit: 99_999 }), "{error}");
+}
+
+/// What of a file's mode Git knows is one bit; the rest is what old programs left.
+#[test]
+fn odd_modes_are_what_git_takes_them_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    let blob = git.blob(b"x");
+    let below = git.raw_tree(&[("100664", b"x", &blob)]);
+    let commit = git.commit_tree(&[
+        ("100444", b"a", &blob),
+        ("100600", b"b", &blob),
+        ("100640", b"c", &blob),
+        ("100664", b"d", &blob),
+        ("100775", b"e", &blob),
+        ("100700", b"f", &blob),
+        ("40755", b"g", &below),
+        ("040000", b"h", &below),
+        ("120777", b"i", &blob),
+        ("130000", b"j", &blob),
+    ]);
+    let (built, tar) = build_tar(&git.dir, &commit, &everything(), 2).unwrap();
+    let mut theirs = git_archive(&git, &commit, "");
+    // What is no file, folder or link is a submodule to Git, of which it writes an empty folder.
+    assert_eq!(theirs.pop().unwrap().path, "j/");
+    assert_eq!(read_tar(&tar), theirs);
+    let omitted: Vec<_> = built.omitted.iter().map(|omission| (omission.path.as_str(), omission.reason)).collect();
+    assert_eq!(omitted, [("j", OmissionReason::Submodule)]);
+}
+
+#[test]
+fn names_that_only_some_file_systems_mind_are_kept_and_those_of_none_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    let blob = git.blob(b"x");
+    let mut kept: Vec<&[u8]> = vec![
+        b"README",
+        b"readme",
+        "caf\u{e9}".as_bytes(),
+        "cafe\u{301}".as_bytes(),
+        b" ",
+        b"dot.",
+        b"space ",
+        b"...",
+        b"-rf",
+        b"~",
+        b"a\\b",
+        b"CON",
+        b"aux.txt",
+        b"a:b",
+        b"a*?\"<>|",
+        b"bell\x07\x1b[31m",
+        b"line\nbreak\r",
+        b"\x7f",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        b".git ",
+        b".git.",
+        b".git::$INDEX_ALLOCATION",
+        b"git~1",
+        ".g\u{200c}it".as_bytes(),
+        b".gitmodules",
+    ];
+    let longest = [b'n'; 255];
+    kept.push(&longest);
+    let too_long = [b'n'; 256];
+    let left_out: [&[u8]; 7] = [b".", b"..", b".git", b".GIT", b".gIt", b"a/b", &too_long];
+    let mut names = [&kept[..], &left_out].concat();
+    names.sort_unstable();
+    let entries: Vec<_> = names.iter().map(|name| ("100644", *name, blob.as_str())).collect();
+    let (built, tar) = build_tar(&git.dir, &git.commit_tree(&entries), &everything(), 2).unwrap();
+    kept.sort_unstable();
+    let escaped: Vec<_> = kept.iter().map(|name| name.escape_ascii().to_string()).collect();
+    assert_eq!(read_tar(&tar).into_iter().map(|entry| entry.path).collect::<Vec<_>>(), escaped);
+    assert_eq!(built.omitted.len(), left_out.len());
+    assert!(built.omitted.iter().all(|omission| omission.reason == OmissionReason::UnsafeName));
+}
+
+#[test]
+fn an_object_of_the_wrong_type_is_named_whatever_its_entry_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    let blob = git.blob(b"x");
+    let tree = git.raw_tree(&[("100644", b"x", &blob)]);
+    for (mode, id) in [("100644", &tree), ("100755", &tree), ("120000", &tree), ("40000", &blob)] {
+        let commit = git.commit_tree(&[(mode, b"wrong", id)]);
+        let error = build_tar(&git.dir, &commit, &everything(), 2).unwrap_err().to_string();
+        assert!(error.contains(id.as_str()), "{mode}: {error}");
+    }
+    let attributes = git.commit_tree(&[("100644", b".gitattributes", &tree), ("100644", b"f", &blob)]);
+    let error = build_tar(&git.dir, &attributes, &everything(), 2).unwrap_err().to_string();
+    assert!(error.contains(&tree), "{error}");
+}
+
+/// A blob that says it is large and then is not there: whoever read it would say that it is broken.
+#[test]
+fn a_file_over_the_limit_is_refused_by_what_its_header_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    let small = git.blob(b"x");
+    let id = "4242424242424242424242424242424242424242";
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(b"blob 5000000000\0and so on").unwrap();
+    std::fs::create_dir_all(git.dir.join(".git/objects/42")).unwrap();
+    std::fs::write(git.dir.join(".git/objects/42").join(&id[2..]), encoder.finish().unwrap()).unwrap();
+    let commit = git.commit_tree(&[("100644", b"large", id), ("100644", b"small", &small)]);
+    let error = build_tar(&git.dir, &commit, &everything(), 2).unwrap_err();
+    let limit = Limits::default().max_file_bytes;
+    let named = matches!(&error, TarballError::FileTooLarge { path, size: 5_000_000_000, limit: l } if path == "large" && *l == limit);
+    assert!(named, "{error}");
+}
+
+/// A tree cut short, at every byte: an error that names it, or one entry less.
+#[test]
+fn a_tree_that_is_cut_short_is_refused_or_shorter() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
+    let blob = repo.write_blob("x").unwrap().detach();
+    let mut raw = Vec::new();
+    for name in ["one", "three", "two"] {
+        raw.extend_from_slice(format!("100644 {name}\0").as_bytes());
+        raw.extend_from_slice(blob.as_slice());
+    }
+    let entry = raw.len() / 3;
+    let mut whole = 0;
+    for length in 1..raw.len() {
+        let tree = repo.write_buf(gix::object::Kind::Tree, &raw[..length]).unwrap();
+        let commit = git.line(["commit-tree", "-m", "cut", &tree.to_string()]).parse().unwrap();
+        match build_tar(&git.dir, &commit, &everything(), 1) {
+            Ok((built, _)) => whole += built.entries,
+            Err(error) => assert!(error.to_string().contains(&tree.to_string()), "cut to {length}: {error}"),
+        }
+    }
+    assert!(entry > 20 && whole == 1 + 2, "{whole}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Trees that were changed at random: what comes out is an error, or a tarball that any agent may unpack.
+    #[test]
+    fn a_tree_of_any_bytes_breaks_nothing(
+        names in proptest::collection::btree_set("[a-c.]{0,3}|.git|x/y", 0..6),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let git = Git::init(dir.path());
+        let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
+        let blob = repo.write_blob("x").unwrap().detach();
+        let mut raw = Vec::new();
+        for (name, mode) in names.iter().zip(["100644", "120000", "100755", "160000"].iter().cycle()) {
+            raw.extend_from_slice(format!("{mode} {name}\0").as_bytes());
+            raw.extend_from_slice(blob.as_slice());
+        }
+        for (at, byte) in changes {
+            if !raw.is_empty() {
+                let at = at.index(raw.len());
+                raw[at] = byte;
+            }
+        }
+        let tree = repo.write_buf(gix::object::Kind::Tree, &raw).unwrap();
+        let commit = git.line(["commit-tree", "-m", "any", &tree.to_string()]).parse().unwrap();
+        if let Ok((_, tar)) = build_tar(&git.dir, &commit, &everything(), 1) {
+            let paths: Vec<_> = read_tar(&tar).into_iter().map(|entry| entry.path).collect();
+            prop_assert!(paths.iter().all(|path| !path.is_empty() && !path.contains('/')), "{:?}", paths);
+        }
+    }
 }
 
 #[test]
