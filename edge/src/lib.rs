@@ -18,7 +18,6 @@ mod metrics;
 mod operator_api;
 mod origin_client;
 mod origin_follower;
-mod query;
 mod reload;
 mod service_table;
 mod single_flight;

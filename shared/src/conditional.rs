@@ -19,7 +19,7 @@ pub fn tarball_etag(digest: &TarballDigest, coded: Option<(Encoding, &BlobDigest
 }
 
 /// The opaque parts of a list of entity tags, weak or strong: `W/"a", "b"` gives `a`, `b`. What is no tag is skipped.
-fn opaque_tags(header: &str) -> impl Iterator<Item = &str> {
+pub fn opaque_tags(header: &str) -> impl Iterator<Item = &str> {
     let mut rest = header;
     std::iter::from_fn(move || {
         let (_, after) = rest.split_once('"')?;

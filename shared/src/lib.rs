@@ -20,6 +20,7 @@ pub mod name_glob;
 pub mod piece;
 pub mod problem;
 pub mod process;
+pub mod query;
 pub mod range;
 pub mod route;
 mod text_form;

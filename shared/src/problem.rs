@@ -26,6 +26,7 @@ pub struct Problem {
     title: &'static str,
     detail: String,
     object: Option<ProblemObject>,
+    errors: Option<serde_json::Value>,
     retry_after: Option<Duration>,
 }
 
@@ -38,17 +39,25 @@ struct Document<'a> {
     retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     object: &'a Option<ProblemObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: &'a Option<serde_json::Value>,
 }
 
 impl Problem {
     /// A problem of a kind (the last part of `urn:weir:problem:<kind>`), with a detail that says what to do.
     pub fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, title, detail: detail.into(), object: None, retry_after: None }
+        Self { status, kind, title, detail: detail.into(), object: None, errors: None, retry_after: None }
     }
 
     /// Names the object it is about.
     pub fn about(mut self, kind: &str, name: &impl ToString) -> Self {
         self.object = Some(ProblemObject { kind: kind.to_owned(), name: name.to_string() });
+        self
+    }
+
+    /// Adds what is wrong in detail: a list, one entry for each fault.
+    pub fn with_errors(mut self, errors: serde_json::Value) -> Self {
+        self.errors = Some(errors);
         self
     }
 
@@ -94,6 +103,16 @@ impl Problem {
         .about("service", service)
     }
 
+    /// `408`: a body that takes too long to come.
+    pub fn body_too_slow() -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "too-slow",
+            "The request takes too long",
+            "The request's body did not come in time.",
+        )
+    }
+
     /// `405`, with the methods that are allowed.
     pub fn method_not_allowed() -> Self {
         Self::new(
@@ -114,6 +133,7 @@ impl Problem {
             detail: &self.detail,
             retryable,
             object: &self.object,
+            errors: &self.errors,
         };
         let body = serde_json::to_vec(&document).expect("a problem is plain data");
         let mut response = Response::new(Body::from(body));

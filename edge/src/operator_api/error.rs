@@ -2,10 +2,11 @@
 
 use http::{HeaderValue, Response, StatusCode, header};
 use weir_shared::problem::Problem;
-use weir_shared::process::serve::Body;
+use weir_shared::process::operator_token::NotAdmitted;
+use weir_shared::process::serve::{Body, RequestBodyError};
+use weir_shared::query::QueryError;
 
 use super::MAX_ORDER_BYTES;
-use crate::query::QueryError;
 
 /// Why an operator's request is refused.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(super) enum OperatorError {
     MethodNotAllowed(&'static str),
     Malformed(String),
     TooLong,
+    /// Its body takes too long to come.
+    TooSlow,
     /// The edge itself failed.
     Failed,
 }
@@ -26,6 +29,25 @@ pub(super) enum OperatorError {
 impl From<QueryError> for OperatorError {
     fn from(error: QueryError) -> Self {
         OperatorError::Malformed(error.to_string())
+    }
+}
+
+impl From<NotAdmitted> for OperatorError {
+    fn from(not: NotAdmitted) -> Self {
+        match not {
+            NotAdmitted::Unauthorized => OperatorError::Unauthorized,
+            NotAdmitted::Unusable => OperatorError::TokenUnusable,
+        }
+    }
+}
+
+impl From<RequestBodyError> for OperatorError {
+    fn from(error: RequestBodyError) -> Self {
+        match error {
+            RequestBodyError::TooLong(_) => OperatorError::TooLong,
+            RequestBodyError::TooSlow => OperatorError::TooSlow,
+            RequestBodyError::BrokeOff => OperatorError::Malformed("the request's body broke off.".to_owned()),
+        }
     }
 }
 
@@ -70,6 +92,7 @@ impl OperatorError {
                 "The request is too large",
                 format!("An order has at most {MAX_ORDER_BYTES} bytes."),
             ),
+            OperatorError::TooSlow => Problem::body_too_slow(),
             OperatorError::Failed => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "edge-failed",

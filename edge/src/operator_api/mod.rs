@@ -4,30 +4,26 @@
 
 mod error;
 mod purge;
-mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request, Response};
-use http_body_util::BodyExt;
 use tokio::net::TcpListener;
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::{self, Admin};
+use weir_shared::process::operator_token::OperatorToken;
 use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_shared::process::shutdown::Drain;
+use weir_shared::query;
 
 use self::error::OperatorError;
 use self::purge::Order;
 use crate::config::AdminConfig;
 use crate::metrics::OperatorMetrics;
-use crate::query;
 use crate::status::Status;
-
-use self::token::OperatorToken;
 
 /// The longest order that is read, in bytes.
 const MAX_ORDER_BYTES: usize = 4096;
@@ -83,7 +79,7 @@ impl OperatorApi {
                     return Err(OperatorError::MethodNotAllowed("POST"));
                 }
                 self.check(request.headers()).await?;
-                let order = Order::parse(&read(request.into_body()).await?)?;
+                let order = Order::parse(&request.into_body().read(MAX_ORDER_BYTES).await?)?;
                 let (status, metrics) = (self.status.clone(), self.metrics.clone());
                 let done = tokio::task::spawn_blocking(move || order.carry_out(&status, &metrics)).await;
                 Ok(admin::json(&done.map_err(|_| OperatorError::Failed)??))
@@ -114,7 +110,7 @@ impl OperatorApi {
 
     async fn check(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
         let token = self.token.clone().ok_or(OperatorError::NoTokenConfigured)?;
-        token.admits(headers).await
+        Ok(token.admits(headers).await?)
     }
 }
 
@@ -136,18 +132,4 @@ fn what_to_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), 
     }
     let missing = || OperatorError::Malformed("name the service: `/v1/explain?service=…`.".to_owned());
     Ok((service.ok_or_else(missing)?, digest))
-}
-
-async fn read(mut body: RequestBody) -> Result<Bytes, OperatorError> {
-    let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| OperatorError::Malformed("the request's body broke off.".to_owned()))?;
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > MAX_ORDER_BYTES {
-                return Err(OperatorError::TooLong);
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Ok(bytes.freeze())
 }

@@ -11,6 +11,7 @@ pub mod identity;
 pub mod key_pair;
 pub mod metric_families;
 pub mod open_files;
+pub mod operator_token;
 mod rarely;
 pub mod serve;
 pub mod shutdown;

@@ -2,12 +2,17 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use http::{header, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
+
+/// How long a small body may take to come, in all.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An error of a body, of whatever kind.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -93,6 +98,43 @@ pub enum RequestBody {
     Http1(Incoming),
     /// As it comes over HTTP/2.
     Http2(RecvStream),
+}
+
+/// The body of a request is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RequestBodyError {
+    /// It has more bytes than these.
+    #[error("the request's body has more than {0} bytes")]
+    TooLong(usize),
+    /// It did not come in time.
+    #[error("the request's body did not come in time")]
+    TooSlow,
+    /// It ended in the middle.
+    #[error("the request's body broke off")]
+    BrokeOff,
+}
+
+impl RequestBody {
+    /// Reads a small body to its end: at most `limit` bytes, within 30 s.
+    ///
+    /// # Errors
+    /// It is longer, takes longer, or breaks off.
+    pub async fn read(mut self, limit: usize) -> Result<Bytes, RequestBodyError> {
+        let whole = async {
+            let mut bytes = BytesMut::new();
+            while let Some(frame) = self.frame().await {
+                let frame = frame.map_err(|_| RequestBodyError::BrokeOff)?;
+                if let Ok(data) = frame.into_data() {
+                    if bytes.len() + data.len() > limit {
+                        return Err(RequestBodyError::TooLong(limit));
+                    }
+                    bytes.extend_from_slice(&data);
+                }
+            }
+            Ok(bytes.freeze())
+        };
+        tokio::time::timeout(READ_TIMEOUT, whole).await.unwrap_or(Err(RequestBodyError::TooSlow))
+    }
 }
 
 impl HttpBody for RequestBody {

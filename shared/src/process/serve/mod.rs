@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-pub use body::{Body, BoxError, RequestBody};
+pub use body::{Body, BoxError, RequestBody, RequestBodyError};
 #[cfg(fuzzing)]
 pub use http3::fuzzing;
 pub use http3::{QuicOptions, quic};

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, header};
 
-use super::error::OperatorError;
-
 /// The shortest token that is taken, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
 
@@ -16,13 +14,13 @@ const MAX_TOKEN_BYTES: u64 = 4096;
 
 /// Where the token stands.
 #[derive(Debug)]
-pub(crate) struct OperatorToken {
+pub struct OperatorToken {
     file: PathBuf,
 }
 
 /// The token's file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TokenError {
+pub enum TokenError {
     /// The file system says no.
     #[error("operator_token_file {} cannot be read: {reason}", path.display())]
     Io {
@@ -42,26 +40,42 @@ pub(crate) enum TokenError {
     },
 }
 
+/// A request is not an operator's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    /// The token is missing, or another one.
+    #[error("the operator token is missing or wrong")]
+    Unauthorized,
+    /// The token's file cannot be used any more; the log says why.
+    #[error("the operator token cannot be read")]
+    Unusable,
+}
+
 impl OperatorToken {
+    /// The token of a file.
+    ///
     /// # Errors
     /// The file cannot be read, or holds no token.
-    pub(crate) fn open(file: &Path) -> Result<Self, TokenError> {
+    pub fn open(file: &Path) -> Result<Self, TokenError> {
         read(file)?;
         Ok(Self { file: file.to_owned() })
     }
 
     /// Checks that a request shows the token.
-    pub(super) async fn admits(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
+    ///
+    /// # Errors
+    /// It shows none or another one, or the file cannot be used any more.
+    pub async fn admits(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
         let file = self.file.clone();
-        let token = tokio::task::spawn_blocking(move || read(&file)).await.map_err(|_| OperatorError::Failed)?;
+        let token = tokio::task::spawn_blocking(move || read(&file)).await.map_err(|_| NotAdmitted::Unusable)?;
         let token = token.map_err(|error| {
             tracing::error!(%error, "operators are refused");
-            OperatorError::TokenUnusable
+            NotAdmitted::Unusable
         })?;
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         // Hashes are compared in constant time, and tell nothing of where two tokens begin to differ.
         let same = shown.is_some_and(|shown| blake3::hash(shown) == blake3::hash(token.as_bytes()));
-        same.then_some(()).ok_or(OperatorError::Unauthorized)
+        same.then_some(()).ok_or(NotAdmitted::Unauthorized)
     }
 }
 

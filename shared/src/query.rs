@@ -1,4 +1,4 @@
-//! The queries of the admin listener: `key=value`, joined by `&`. No value of theirs needs percent-encoding.
+//! The queries of operators' requests: `key=value`, joined by `&`. No value of theirs needs percent-encoding.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -6,17 +6,22 @@ use std::str::FromStr;
 /// A query that cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}.")]
-pub(crate) struct QueryError(String);
+pub struct QueryError(String);
 
 impl QueryError {
+    /// A query that is wrong, in words without the last full stop.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+
     /// A key that is none of those that are `known`.
-    pub(crate) fn unknown(key: &str, known: &str) -> Self {
+    pub fn unknown(key: &str, known: &str) -> Self {
         Self(format!("the query names `{}`, which is not known here: there are {known}", key.escape_default()))
     }
 }
 
 /// The pairs of a query.
-pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+pub fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let members = query.split('&').filter(|member| !member.is_empty());
     members.map(|member| member.split_once('=').unwrap_or((member, "")))
 }
@@ -25,7 +30,7 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
 ///
 /// # Errors
 /// It is not what the key takes.
-pub(crate) fn parsed<T: FromStr<Err: Display>>(key: &str, value: &str) -> Result<T, QueryError> {
+pub fn parsed<T: FromStr<Err: Display>>(key: &str, value: &str) -> Result<T, QueryError> {
     value.parse().map_err(|error| QueryError(format!("`{key}`: {error}")))
 }
 
