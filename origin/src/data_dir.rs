@@ -55,6 +55,11 @@ impl DataDir {
         self.root.join("state.redb")
     }
 
+    /// The database of what operators defined at run time.
+    pub(crate) fn catalog(&self) -> PathBuf {
+        self.root.join("catalog.redb")
+    }
+
     /// The folder of blobs.
     pub(crate) fn blobs(&self) -> PathBuf {
         self.root.join("blobs")

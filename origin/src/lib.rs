@@ -18,6 +18,7 @@ mod gzip;
 mod housekeeping;
 mod metrics;
 pub mod mirror;
+mod operator_api;
 mod publication;
 mod publisher;
 pub mod repository_agent;
@@ -30,5 +31,7 @@ pub mod tarball;
 pub mod versions;
 pub mod webhook;
 
+#[cfg(fuzzing)]
+pub use operator_api::fuzzing;
 pub use running::{Running, start};
 pub use service::{Condition, Otherwise};

@@ -3,9 +3,11 @@
 mod keys_command;
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::Config;
 use weir_shared::process::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_shared::process::telemetry;
@@ -14,7 +16,8 @@ use weir_shared::process::telemetry;
 /// tarball, and publishes each change to the edges.
 ///
 /// Edges connect to `listen` by mutual TLS (a certificate with the URI `spiffe://weir/edge/<name>`); `/livez`, `/readyz`,
-/// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight. WEIR_LOG=debug logs more.
+/// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight; SIGHUP reads the
+/// repositories and services of the configuration again. WEIR_LOG=debug logs more.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
@@ -41,7 +44,8 @@ async fn main() -> anyhow::Result<ExitCode> {
         keys_command::run(arguments)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = match Config::load(&arguments.config.unwrap_or_default()) {
+    let file = arguments.config.unwrap_or_default();
+    let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("{error}");
@@ -63,11 +67,21 @@ async fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::init_logs("info")?;
+    // From the first moment on: without a handler the signal would end the process.
+    let mut hangups = signal(SignalKind::hangup())?;
     let name = config.name.clone();
     let running = weir_origin::start(config).await?;
     let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());
-    tracing::info!(%name, listen = %running.address(), admin, "the origin runs");
-    shutdown::requested().await?;
+    let operators = running.operator_address().map_or("none".to_owned(), |address| address.to_string());
+    tracing::info!(%name, listen = %running.address(), admin, operators, "the origin runs");
+    let mut stop = pin!(shutdown::requested());
+    loop {
+        tokio::select! {
+            requested = stop.as_mut() => break requested?,
+            // How it went is logged.
+            Some(()) = hangups.recv() => drop(running.reload_file(&file).await),
+        }
+    }
     tracing::info!("draining");
     running.drain(DEFAULT_DRAIN_DEADLINE).await;
     Ok(ExitCode::SUCCESS)

@@ -29,6 +29,12 @@ pub(crate) struct Metrics {
     pub(crate) publications: IntCounter,
     pub(crate) revisions: IntCounter,
     pub(crate) services: IntGauge,
+    /// By kind (`repository`, `service`) and who defined it (`file`, `api`).
+    pub(crate) catalog_objects: IntGaugeVec,
+    /// By kind.
+    pub(crate) catalog_limit: IntGaugeVec,
+    /// By what an operator wanted and what became of it.
+    pub(crate) catalog_edits: IntCounterVec,
     pub(crate) services_unpublished: IntGauge,
     pub(crate) services_unhealthy: IntGauge,
     /// By status.
@@ -66,6 +72,18 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// Forgets a repository that was deleted: its labels must not stay for good.
+    pub(crate) fn forget_repository(&self, name: &str) {
+        // What is not there need not be removed.
+        for result in ["changed", "unchanged", "failed", "timeout"] {
+            let _ = self.polls.remove_label_values(&[name, result]);
+        }
+        let _ = self.poll_duration.remove_label_values(&[name]);
+        let _ = self.repository_healthy.remove_label_values(&[name]);
+        let _ = self.last_success.remove_label_values(&[name]);
+        let _ = self.mirrors_set_aside.remove_label_values(&[name]);
+    }
+
     /// Registers the families.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let families = MetricFamilies(registry);
@@ -126,6 +144,22 @@ impl Metrics {
                 "New representations under an old generation, after a blob was built again with other bytes.",
             )?,
             services: families.gauge("weir_origin_services", "Services that are configured.")?,
+            catalog_objects: families.gauges(
+                "weir_origin_catalog_objects",
+                "What is defined, by kind (repository, service) and by whom (file, api).",
+                &["kind", "defined_by"],
+            )?,
+            catalog_limit: families.gauges(
+                "weir_origin_catalog_limit",
+                "How much may be defined, by kind (repository, service).",
+                &["kind"],
+            )?,
+            catalog_edits: families.counters(
+                "weir_origin_catalog_edits_total",
+                "What operators wanted to change (put or delete a repository or a service), by result (created, changed, \
+                 unchanged, deleted, refused, failed).",
+                &["edit", "result"],
+            )?,
             services_unpublished: families
                 .gauge("weir_origin_services_unpublished", "Services of which nothing was ever published.")?,
             services_unhealthy: families.gauge(

@@ -107,21 +107,32 @@ impl Publisher {
 
     /// What was published before the process started. Services that are not configured any more are retired.
     pub(crate) fn load(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<Published, StateError> {
-        let retired = self.state.retire_others(configured, now)?;
+        let retired = self.state.retire(|service| !configured.contains(service), now)?;
         if !retired.is_empty() {
             tracing::info!(retired = retired.len(), "services that are not configured any more are not served");
         }
         Ok(Published { current: self.state.all_current()?, pins: self.state.pins()?, retired })
     }
 
+    /// Takes a service that was deleted out of what is current. Nothing is published of it after this. Its last
+    /// generation, when anything was published.
+    pub(crate) fn retire(&self, service: &Service, now: SystemTime) -> Result<Option<Generation>, StateError> {
+        service.withdraw();
+        // Whoever has looked whether it is withdrawn is done by then.
+        let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        let retired = self.state.retire(|name| name == service.name.as_str(), now)?;
+        Ok(retired.first().map(|(_, generation)| *generation))
+    }
+
     /// Publishes the contents that were built before and whose blobs are still there, all at once. For each that was
-    /// asked for: whether it is published now; if not, it must be built. For a pinned service there is nothing to do.
+    /// asked for: whether it is published now; if not, it must be built. For a pinned service, or one that
+    /// was withdrawn, there is nothing to do.
     pub(crate) fn settle_known(&self, found: &[Sighting], now: SystemTime) -> Result<Vec<bool>, StateError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         let mut settled = Vec::with_capacity(found.len());
         let (mut services, mut stated) = (Vec::new(), Vec::new());
         for Sighting { service, commit, key } in found {
-            if service.is_pinned() {
+            if service.is_pinned() || service.is_withdrawn() {
                 settled.push(true);
                 continue;
             }
@@ -158,6 +169,9 @@ impl Publisher {
         now: SystemTime,
     ) -> Result<(), PublishError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        if service.is_withdrawn() {
+            return Ok(());
+        }
         blob.keep(&content.blob)?;
         let stated = Stated { statement: statement(service, commit), key: *key, content };
         self.publish(&[service], &[stated], now)?;
@@ -438,6 +452,26 @@ mod tests {
         let again = service("dropped");
         publish(&publisher, &again, 2);
         assert_eq!(again.current().unwrap().publication().generation, generation + 1);
+    }
+
+    #[test]
+    fn a_deleted_service_is_not_published_by_a_build_that_ends_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let (gone, never) = (service("gone"), service("never"));
+        publish(&publisher, &gone, 1);
+        let generation = gone.current().unwrap().publication().generation;
+        assert_eq!(publisher.retire(&gone, at(2)).unwrap(), Some(generation));
+        assert_eq!(publisher.retire(&never, at(2)).unwrap(), None, "nothing was published of it");
+        publish(&publisher, &gone, 3);
+        let sighting = Sighting { service: gone.clone(), commit: commit(4), key: key(1) };
+        assert_eq!(publisher.settle_known(&[sighting], at(4)).unwrap(), [true], "nothing is to be done");
+        assert_eq!(gone.current().unwrap().publication().generation, generation);
+        assert!(publisher.load(&HashSet::new(), at(5)).unwrap().current.is_empty());
+        // By the same name it is newer.
+        let again = service("gone");
+        publish(&publisher, &again, 1);
+        assert!(again.current().unwrap().publication().generation > generation);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Composition: every part from its configuration, joined.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -15,20 +16,22 @@ use tokio_util::task::TaskTracker;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::admin::Admin;
+use weir_shared::process::config::changed_keys;
 use weir_shared::process::serve::{self, HttpMetrics};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
 
-use crate::catalog::Catalog;
+use crate::catalog::{self, Catalog, Definitions, Documents, Earlier, Editor, Estate, Store};
 use crate::census::Census;
 use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::edge_api::{EdgeApi, Events};
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
+use crate::operator_api::OperatorApi;
 use crate::publisher::{Published, Publisher};
-use crate::repository_agent::{self, Crew, RepositoryState};
-use crate::service::{Condition, Service};
+use crate::repository_agent::{Crew, Handle, RepositoryState};
+use crate::service::Condition;
 use crate::signing::Signer;
 use crate::versions::Versions;
 use crate::{access, housekeeping, status};
@@ -40,7 +43,11 @@ const THREADS_DEADLINE: Duration = Duration::from_secs(5);
 pub struct Running {
     address: SocketAddr,
     admin_address: Option<SocketAddr>,
+    operator_address: Option<SocketAddr>,
     catalog: Arc<Catalog>,
+    editor: Editor,
+    /// What it started with.
+    config: Config,
     access: watch::Receiver<Option<Bytes>>,
     versions: Versions,
     threads: TaskTracker,
@@ -55,9 +62,6 @@ pub struct Running {
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
     let started = SystemTime::now();
-    if config.operator_listen.is_some() {
-        tracing::info!("operator_listen is set; this version has no operators' API and does not listen there");
-    }
     let registry = Registry::new();
     let metrics = Metrics::register(&registry)?;
     metrics.start_time.set(started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
@@ -72,27 +76,26 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let address = listener.local_addr()?;
 
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
-    let (data_dir, publisher, published) = load(&config, signer.clone(), log.clone(), metrics.clone(), started).await?;
-    let mut current: HashMap<ServiceName, Descriptor> = published.current.into_iter().collect();
-    let mut services = BTreeMap::new();
-    for service in &config.services {
-        let current = current.remove(&service.name);
-        services.insert(service.name.clone(), Arc::new(Service::new(service, current)?));
-    }
-    for (service, since) in published.pins {
-        services.get(&service).inspect(|service| service.pinned(since));
-    }
-    let census = Arc::new(Census::new(services.values().cloned().collect(), metrics.clone()));
+    let Loaded { data_dir, publisher, published, store, api } =
+        load(&config, signer.clone(), log.clone(), metrics.clone(), started).await?;
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
-    let crew =
-        Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits, config.repositories.len());
-    let agents = config.repositories.iter().map(|repository| {
-        let own = services.values().filter(|service| service.repository == repository.name).cloned().collect();
-        (repository.name.clone(), repository_agent::start(repository.clone(), own, &crew, &drain))
-    });
-    let catalog = Arc::new(Catalog::new(agents.collect(), services, published.retired));
-    drain.spawn(housekeeping::run(publisher.clone(), crew.published.clone(), drain.clone()));
+    let census = Arc::new(Census::new(metrics.clone()));
+    let crew = Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits);
+    let (threads, published_again) = (crew.threads.of_process().clone(), crew.published.clone());
+    let estate = Estate {
+        file: Documents::new(&config.repositories, &config.services),
+        api,
+        store,
+        secrets_dir: config.operator.secrets_dir.clone(),
+        limits: config.limits.clone(),
+        crew,
+        log: log.clone(),
+    };
+    let Published { current, pins, retired } = published;
+    let earlier = Earlier { current: current.into_iter().collect(), pins: pins.into_iter().collect(), retired };
+    let (catalog, editor) = catalog::begin(estate, earlier, &drain).await;
+    drain.spawn(housekeeping::run(publisher.clone(), published_again, drain.clone()));
 
     let verifications = config.limits.concurrent_verifications;
     for (work, limit) in [
@@ -106,13 +109,24 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
     let published = catalog.clone();
-    let current = move || published.services().filter_map(|service| service.generation()).collect();
+    let current = move || published.snapshot().services.values().filter_map(|service| service.generation()).collect();
     let heartbeats = signer.beat(&config.name, current, log.clone(), &drain);
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone());
     let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events, heartbeats);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
+    let operators = OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, &registry)?;
+    let operator_address = match config.operator_listen {
+        None => None,
+        Some(listen) => match operators.start(listen, &config, &http, &drain).await {
+            Ok(address) => Some(address),
+            Err(error) => {
+                drain.cut().await;
+                return Err(error);
+            }
+        },
+    };
     let admin_address = match config.admin_listen {
         None => None,
         Some(listen) => {
@@ -132,31 +146,44 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             }
         }
     };
-    Ok(Running { address, admin_address, catalog, access, versions, threads: crew.threads, drain })
+    Ok(Running { address, admin_address, operator_address, catalog, editor, config, access, versions, threads, drain })
 }
 
-/// Opens the data directory and reads what was published.
+/// What a data directory holds.
+struct Loaded {
+    data_dir: DataDir,
+    publisher: Arc<Publisher>,
+    published: Published,
+    store: Store,
+    /// What operators defined.
+    api: Documents,
+}
+
+/// Opens the data directory, and reads what operators defined and what was published.
 async fn load(
     config: &Config,
     signer: Arc<Signer>,
     log: Arc<EventLog>,
     metrics: Metrics,
     now: SystemTime,
-) -> anyhow::Result<(DataDir, Arc<Publisher>, Published)> {
+) -> anyhow::Result<Loaded> {
     let (root, floor) = (config.data_dir.clone(), config.generation_floor);
-    let names: Vec<ServiceName> = config.services.iter().map(|service| service.name.clone()).collect();
-    let repositories: Vec<RepositoryName> = config.repositories.iter().map(|each| each.name.clone()).collect();
+    let file = Documents::new(&config.repositories, &config.services);
     spawn_blocking(move || {
         let data_dir = DataDir::open(&root)?;
-        for unused in data_dir.unused_mirrors(&repositories.iter().map(RepositoryName::as_str).collect()) {
+        let cannot = || format!("what {} holds cannot be opened", root.display());
+        let store = Store::open(&data_dir.catalog()).with_context(cannot)?;
+        let api = store.documents().with_context(cannot)?;
+        let defined = Definitions::of(&file, &api);
+        let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
+        for unused in data_dir.unused_mirrors(&repositories) {
             tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
         }
-        let cannot = || format!("what {} holds cannot be opened", root.display());
         let mut publisher = Publisher::open(data_dir.clone(), floor, log, metrics).with_context(cannot)?;
         publisher.sign_with(signer).with_context(cannot)?;
-        let configured: HashSet<&str> = names.iter().map(ServiceName::as_str).collect();
-        let published = publisher.load(&configured, now).with_context(cannot)?;
-        Ok((data_dir, Arc::new(publisher), published))
+        let services: HashSet<&str> = defined.services.keys().map(ServiceName::as_str).collect();
+        let published = publisher.load(&services, now).with_context(cannot)?;
+        Ok(Loaded { data_dir, publisher: Arc::new(publisher), published, store, api })
     })
     .await?
 }
@@ -170,6 +197,11 @@ impl Running {
     /// Where `/livez`, `/readyz`, `/metrics` and `/status` are.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
+    }
+
+    /// Where operators connect.
+    pub fn operator_address(&self) -> Option<SocketAddr> {
+        self.operator_address
     }
 
     /// What a service is at, as it changes.
@@ -199,7 +231,32 @@ impl Running {
 
     /// Has a repository polled soon, as a webhook does. False when there is no such repository.
     pub fn kick(&self, name: &RepositoryName) -> bool {
-        self.catalog.repository(name).inspect(|agent| agent.kick()).is_some()
+        self.catalog.repository(name).inspect(Handle::kick).is_some()
+    }
+
+    /// Takes over the repositories and services of a configuration file that has changed. All else in it waits for a
+    /// restart, and is named in the log.
+    ///
+    /// # Errors
+    /// The file cannot be read or is wrong, or the origin ends. Everything is as it was.
+    pub async fn reload_file(&self, file: &Path) -> anyhow::Result<()> {
+        let outcome = self.take_file(file).await;
+        match &outcome {
+            Ok(()) => tracing::info!("the repositories and services of the configuration file were taken over"),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),
+        }
+        outcome
+    }
+
+    async fn take_file(&self, file: &Path) -> anyhow::Result<()> {
+        let now = Config::load(file)?;
+        let (repositories, services) = (&now.repositories, &now.services);
+        anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin ends");
+        let taken = |config: &Config| Config { repositories: Vec::new(), services: Vec::new(), ..config.clone() };
+        for key in changed_keys(&taken(&self.config), &taken(&now)) {
+            tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
+        }
+        Ok(())
     }
 
     /// Takes no new work and finishes what is in flight; after the deadline that is cut. True when nothing was cut.

@@ -1,6 +1,7 @@
 //! A service as the running origin knows it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
@@ -20,8 +21,10 @@ pub(crate) struct Service {
     pub(crate) repository: RepositoryName,
     pub(crate) revision: Revision,
     pub(crate) selection: Selection,
-    current: watch::Sender<Option<Arc<Descriptor>>>,
-    condition: watch::Sender<Condition>,
+    current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
+    condition: Arc<watch::Sender<Condition>>,
+    /// It was deleted, or another configuration took its place.
+    withdrawn: AtomicBool,
 }
 
 /// Whether a service follows its ref.
@@ -85,9 +88,26 @@ impl Service {
             repository: config.repository.clone(),
             revision: config.revision.clone(),
             selection: config.selection()?,
-            current: watch::Sender::new(current.map(Arc::new)),
-            condition: watch::Sender::new(Condition::Pending),
+            current: Arc::new(watch::Sender::new(current.map(Arc::new))),
+            condition: Arc::new(watch::Sender::new(Condition::Pending)),
+            withdrawn: AtomicBool::new(false),
         })
+    }
+
+    /// The same service by another configuration. What is published stays until there is something new.
+    pub(crate) fn reconfigured(&self, config: &ServiceConfig) -> Result<Self, ConfigError> {
+        let new = Self::new(config, None)?;
+        Ok(Self { current: self.current.clone(), condition: self.condition.clone(), ..new })
+    }
+
+    /// Nothing is published of it any more, also of what is being built.
+    pub(crate) fn withdraw(&self) {
+        self.withdrawn.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nothing of it may be published any more.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Relaxed)
     }
 
     /// What is published.
@@ -157,6 +177,9 @@ impl Service {
 
     /// Its ref was followed to this commit, or would have been, were it not pinned.
     pub(crate) fn followed(&self, commit: &CommitId) {
+        if self.is_withdrawn() {
+            return;
+        }
         self.condition.send_modify(|condition| match condition {
             Condition::Pinned { otherwise, .. } => *otherwise = Otherwise::At(commit.clone()),
             Condition::Pending | Condition::Following => *condition = Condition::Following,
@@ -169,6 +192,9 @@ impl Service {
 
     /// It cannot follow its ref. Logged when the reason is a new one.
     pub(crate) fn fell_ill(&self, step: &'static str, reason: String, now: SystemTime) {
+        if self.is_withdrawn() {
+            return;
+        }
         let published = self.current.borrow().is_some();
         self.condition.send_modify(|condition| {
             let (since, known) = match condition {

@@ -3,26 +3,60 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use weir_shared::name::{NodeName, RepositoryName};
+use weir_shared::name::NodeName;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, DefinedBy, Snapshot};
 use crate::mirror::FetchSnapshot;
 use crate::repository_agent::{Handle, Health, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Otherwise, Service};
 
 /// All repositories and services, with their states.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog) -> Value {
+    let snapshot = catalog.snapshot();
     json!({
         "role": "origin",
         "name": name,
         "version": env!("CARGO_PKG_VERSION"),
         "started": time(started),
-        "repositories": catalog.repositories().map(|(name, agent)| repository(name, agent)).collect::<Vec<_>>(),
-        "services": catalog.services().map(|each| service(each)).collect::<Vec<_>>(),
+        "repositories": repositories(&snapshot),
+        "services": services(&snapshot),
     })
 }
 
-fn repository(name: &RepositoryName, agent: &Handle) -> Value {
+fn repositories(snapshot: &Snapshot) -> Vec<Value> {
+    let defined = snapshot.definitions.repositories.iter();
+    let shown = defined.map(|(name, defined)| {
+        let state = snapshot.agents.get(name).map(repository);
+        entry(json!({ "name": name, "defined_by": defined.by.as_str() }), state)
+    });
+    shown.collect()
+}
+
+fn services(snapshot: &Snapshot) -> Vec<Value> {
+    let shown = snapshot.services.values().map(|each| {
+        let by = snapshot.definitions.services.get(&each.name).map_or(DefinedBy::File, |defined| defined.by);
+        let about = json!({
+            "name": each.name,
+            "defined_by": by.as_str(),
+            "repository": each.repository,
+            "ref": each.revision.to_string(),
+            "folder": each.selection.folder,
+        });
+        entry(about, Some(service(each)))
+    });
+    shown.collect()
+}
+
+/// What an object is, and how.
+fn entry(mut about: Value, state: Option<Value>) -> Value {
+    if let (Value::Object(about), Some(Value::Object(state))) = (&mut about, state) {
+        about.extend(state);
+    }
+    about
+}
+
+/// How a repository is.
+pub(crate) fn repository(agent: &Handle) -> Value {
     let RepositoryState {
         phase,
         health,
@@ -40,7 +74,6 @@ fn repository(name: &RepositoryName, agent: &Handle) -> Value {
         Health::Unhealthy { since, failure } => ("unhealthy", Some(since), Some(failure)),
     };
     json!({
-        "name": name,
         "phase": phase.as_str(),
         "progress": match &phase {
             Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
@@ -66,14 +99,11 @@ fn progress(at: &FetchSnapshot) -> Value {
     json!({ "phase": at.phase, "done": at.done, "total": at.total, "bytes": at.bytes })
 }
 
-fn service(service: &Service) -> Value {
+/// How a service is.
+pub(crate) fn service(service: &Service) -> Value {
     let condition = service.condition();
     let current = service.current();
     json!({
-        "name": service.name,
-        "repository": service.repository,
-        "ref": service.revision.to_string(),
-        "folder": service.selection.folder,
         "condition": condition.as_str(),
         "failure": match &condition {
             Condition::Unhealthy { since, step, reason } => {

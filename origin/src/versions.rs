@@ -182,11 +182,11 @@ impl Versions {
     }
 
     fn service(&self, name: &ServiceName) -> Result<Arc<Service>, VersionError> {
-        self.catalog.service(name).cloned().ok_or_else(|| VersionError::NoSuchService(name.clone()))
+        self.catalog.service(name).ok_or_else(|| VersionError::NoSuchService(name.clone()))
     }
 
     fn agent(&self, service: &Service) -> Result<Handle, VersionError> {
-        let agent = self.catalog.repository(&service.repository).cloned();
+        let agent = self.catalog.repository(&service.repository);
         agent.ok_or_else(|| VersionError::NoSuchService(service.name.clone()))
     }
 

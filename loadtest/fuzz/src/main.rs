@@ -33,6 +33,9 @@ const TARGETS: &[(&str, Target)] = &[
     ("access_list", access::access_list),
     ("access_files", access::access_files),
     ("cache_index", weir_edge::fuzz_index),
+    ("operator_document", weir_origin::fuzzing::document),
+    ("operator_page", weir_origin::fuzzing::page),
+    ("operator_route", weir_origin::fuzzing::route),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

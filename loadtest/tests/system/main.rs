@@ -7,6 +7,7 @@ mod fleet;
 mod following;
 mod gzip;
 mod kills;
+mod operators;
 mod outages;
 mod polls;
 mod push;

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_shared::process::access_files::AccessFiles;
 
 /// `[access]`: which keys verify tokens, and what is denied. Edges are told on the event stream.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
     /// Files of public keys, as `weir token key` writes them. Read again when they change.

@@ -1,13 +1,13 @@
 //! The bounds of an origin's work.
 
 use bytesize::ByteSize;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_shared::process::config::ConfigError;
 
 use crate::tarball::Limits;
 
 /// `[limits]`: how much is done at a time, and how large a tarball may be.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Upstreams that are asked at a time.
@@ -36,6 +36,12 @@ pub struct LimitsConfig {
     pub max_tarball: ByteSize,
     /// The most entries in a tarball.
     pub max_entries: usize,
+    /// The most repositories, of the file and of operators together.
+    pub max_repositories: usize,
+    /// The most services, likewise.
+    pub max_services: usize,
+    /// Dry runs that are made at a time.
+    pub concurrent_dry_runs: usize,
 }
 
 impl Default for LimitsConfig {
@@ -56,6 +62,9 @@ impl Default for LimitsConfig {
             max_file: ByteSize(tarball.max_file_bytes),
             max_tarball: ByteSize(tarball.max_tarball_bytes),
             max_entries: tarball.max_entries,
+            max_repositories: 10_000,
+            max_services: 100_000,
+            concurrent_dry_runs: 2,
         }
     }
 }
@@ -82,6 +91,9 @@ impl LimitsConfig {
             ("event_streams", self.event_streams),
             ("events", self.events),
             ("max_entries", self.max_entries),
+            ("max_repositories", self.max_repositories),
+            ("max_services", self.max_services),
+            ("concurrent_dry_runs", self.concurrent_dry_runs),
         ] {
             if !(1..=100_000_000).contains(&value) {
                 return Err(ConfigError::invalid(format!("[limits] {key} = {value}: it must be at least 1")));

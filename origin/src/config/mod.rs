@@ -2,6 +2,7 @@
 
 mod access;
 mod limits;
+mod operator;
 mod repository;
 mod service;
 mod signing;
@@ -10,7 +11,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_shared::descriptor::Generation;
 use weir_shared::name::NodeName;
 use weir_shared::process::config::{self, ConfigError};
@@ -18,6 +19,7 @@ use weir_shared::process::tls::{self, ClientAuth};
 
 pub use access::AccessConfig;
 pub use limits::LimitsConfig;
+pub use operator::OperatorConfig;
 pub use repository::RepositoryConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
@@ -26,14 +28,14 @@ pub use signing::SigningConfig;
 const LARGEST_FLOOR: Generation = 1 << 52;
 
 /// Everything an origin is told at its start.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The origin's name, for logs and `/status`.
     pub name: NodeName,
     /// Where edges connect: mutual TLS, HTTP/2 and 1.1. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Where operators and webhooks will connect. Checked, and not used by this version.
+    /// Where operators and webhooks connect: TLS, HTTP/2 and 1.1. Absent: nowhere.
     #[serde(default)]
     pub operator_listen: Option<SocketAddr>,
     /// `/livez`, `/readyz`, `/metrics` and `/status`, plain HTTP. Absent: none.
@@ -46,6 +48,9 @@ pub struct Config {
     /// Generations are at least this: the way out after a clock that was far ahead. Unix milliseconds.
     #[serde(default)]
     pub generation_floor: Generation,
+    /// Who may do what on `operator_listen`.
+    #[serde(default)]
+    pub operator: OperatorConfig,
     /// Which keys and denials its edges are told of.
     #[serde(default)]
     pub access: AccessConfig,
@@ -64,7 +69,7 @@ pub struct Config {
 }
 
 /// The origin's certificate, and whose certificates may connect. All PEM files.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// The origin's own certificate, with its chain.
@@ -86,6 +91,7 @@ impl Config {
             data_dir: data_dir.into(),
             tls,
             generation_floor: 0,
+            operator: OperatorConfig::default(),
             access: AccessConfig::default(),
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
@@ -103,7 +109,8 @@ impl Config {
         let base = config::base_dir(path);
         let tls = &mut read.tls;
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
-        for path in own.into_iter().chain(read.access.paths()).chain(&mut read.signing.keys) {
+        let paths = own.into_iter().chain(read.access.paths()).chain(read.operator.paths());
+        for path in paths.chain(&mut read.signing.keys) {
             config::resolve(base, path);
         }
         for repository in &mut read.repositories {
@@ -120,6 +127,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.limits.validate()?;
         self.signing.validate()?;
+        self.operator.validate()?;
         if self.generation_floor > LARGEST_FLOOR {
             return Err(ConfigError::invalid(format!(
                 "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",
@@ -135,6 +143,14 @@ impl Config {
                 )));
             }
             repository.validate()?;
+        }
+        for (kind, key, number, limit) in [
+            ("repositories", "max_repositories", self.repositories.len(), self.limits.max_repositories),
+            ("services", "max_services", self.services.len(), self.limits.max_services),
+        ] {
+            if number > limit {
+                return Err(ConfigError::invalid(format!("there are {number} {kind}, and [limits] {key} = {limit}")));
+            }
         }
         let mut services = HashSet::new();
         for service in &self.services {
@@ -165,6 +181,7 @@ impl Config {
             .chain(&self.access.keys)
             .chain(&self.access.deny)
             .chain(&self.signing.keys)
+            .chain(self.operator.files())
             .map(PathBuf::as_path)
             .filter(|path| !path.exists())
             .collect()
@@ -179,6 +196,9 @@ impl Config {
         let TlsConfig { certificate, key, client_ca } = &self.tls;
         tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca })
             .map_err(|error| ConfigError::invalid(format!("[tls]: {error}")))?;
+        if self.operator_listen.is_some() {
+            self.operator.check_files(&self.tls)?;
+        }
         let access = self.access.files().read();
         access.map_err(|error| ConfigError::invalid(format!("[access]: {error}")))?;
         self.signing.read()?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_shared::name::RepositoryName;
 use weir_shared::process::config::{self, ConfigError, duration};
 use weir_shared::process::tls;
@@ -19,7 +19,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// An upstream Git remote.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepositoryConfig {
     /// Its name here; services refer to it.
@@ -100,8 +100,14 @@ impl RepositoryConfig {
         }
     }
 
+    /// The files that it names, each with its key.
+    pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
+        let files = [("ca", &mut self.ca), ("password_file", &mut self.password_file)];
+        files.into_iter().filter_map(|(key, file)| Some((key, file.as_mut()?)))
+    }
+
     pub(super) fn resolve_paths(&mut self, base: &Path) {
-        for path in [&mut self.ca, &mut self.password_file].into_iter().flatten() {
+        for (_, path) in self.files_mut() {
             config::resolve(base, path);
         }
         if is_relative_path(&self.url) {
@@ -127,7 +133,7 @@ impl RepositoryConfig {
         Ok(())
     }
 
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let wrong = |what: String| Err(ConfigError::invalid(format!("repository `{}`: {what}", self.name)));
         if self.url.is_empty() {
             return wrong("`url` is empty".to_owned());

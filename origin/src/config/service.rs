@@ -1,6 +1,6 @@
 //! `[[service]]`: what agents follow.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::config::ConfigError;
 
@@ -9,7 +9,7 @@ use crate::revision::Revision;
 use crate::tarball::{Filters, Selection};
 
 /// A repository, a ref, a folder and filters under one name.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
     /// The name that agents ask for.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_shared::process::config::ConfigError;
 use weir_shared::process::key_pair;
 use weir_shared::token::SigningKey;
@@ -11,7 +11,7 @@ use weir_shared::token::SigningKey;
 const MAX_KEYS: usize = 8;
 
 /// `[signing]`: without keys nothing is signed.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SigningConfig {
     /// Files of private keys, as `weir-origin keys new` makes them. All of them sign. Read at the start.

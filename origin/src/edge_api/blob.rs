@@ -167,7 +167,7 @@ impl EdgeApi {
                 let descriptor = reference.map(|reference| reference.descriptor);
                 Ok(descriptor.and_then(|descriptor| {
                     let service = self.catalog.service(&descriptor.publication().service)?;
-                    Some((service.clone(), descriptor))
+                    Some((service, descriptor))
                 }))
             }
             Ok(Err(error)) => {

@@ -23,8 +23,8 @@ impl EdgeApi {
         if let Some(descriptor) = service.current() {
             return Ok(answer(request, &descriptor));
         }
-        let repository = self.catalog.repository(&service.repository).ok_or(Failure::Internal)?.state();
-        let why = Unpublished::of(&repository, &service.condition(), SystemTime::now());
+        let repository = self.catalog.repository(&service.repository).map(|agent| agent.state());
+        let why = Unpublished::of(repository.as_ref(), &service.condition(), SystemTime::now());
         Err(Failure::NotPublished(name.clone(), why))
     }
 

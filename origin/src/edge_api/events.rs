@@ -203,7 +203,7 @@ impl Writer {
         if let Some(access) = self.access() {
             add(&mut part, &event(access));
         }
-        for service in catalog.services() {
+        for service in catalog.snapshot().services.values() {
             if let Some(current) = service.current() {
                 add(&mut part, &event(EventKind::Descriptor(current.bytes().clone())));
             }
@@ -212,7 +212,6 @@ impl Writer {
             }
         }
         for (service, generation) in catalog.retired() {
-            let (service, generation) = (service.clone(), *generation);
             add(&mut part, &event(EventKind::Tombstone { service, generation }));
         }
         add(&mut part, &Event { cursor: self.events.log.cursor(place), kind: EventKind::SnapshotEnd });
@@ -302,6 +301,8 @@ mod tests {
     use crate::service::Service;
     use http_body_util::BodyExt;
     use std::collections::BTreeMap;
+
+    use crate::catalog::Snapshot;
     use weir_shared::event::Lines;
 
     struct Reader {
@@ -342,7 +343,8 @@ mod tests {
         let config = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
         let service = Arc::new(Service::new(&config, None).unwrap());
         let services = BTreeMap::from([(service.name.clone(), service.clone())]);
-        let catalog = Arc::new(Catalog::new(BTreeMap::new(), services, vec![("old".parse().unwrap(), 7)]));
+        let snapshot = Snapshot { services, ..Snapshot::default() };
+        let catalog = Arc::new(Catalog::new(snapshot, vec![("old".parse().unwrap(), 7)]));
         let (allow, access) = watch::channel(None);
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let drain = Drain::new();

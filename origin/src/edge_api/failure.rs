@@ -65,12 +65,12 @@ pub(super) enum Unpublished {
 
 impl Unpublished {
     /// Reads it from the repository's state and the service's condition.
-    pub(super) fn of(repository: &RepositoryState, condition: &Condition, now: SystemTime) -> Self {
+    pub(super) fn of(repository: Option<&RepositoryState>, condition: &Condition, now: SystemTime) -> Self {
         let retry_after = repository
-            .next_poll
+            .and_then(|repository| repository.next_poll)
             .and_then(|next| next.duration_since(now).ok())
             .map_or(LATER, |wait| wait.clamp(Duration::from_secs(1), LATEST));
-        if let Health::Unhealthy { failure, .. } = &repository.health {
+        if let Some(Health::Unhealthy { failure, .. }) = repository.map(|repository| &repository.health) {
             let detail = format!("the upstream could not be polled (step: {}): {}", failure.step, failure.reason);
             return Self::Failing { timeout: failure.timeout, detail, retry_after };
         }
@@ -78,7 +78,7 @@ impl Unpublished {
             let detail = format!("the upstream's content cannot be published (step: {step}): {reason}");
             return Self::Failing { timeout: false, detail, retry_after };
         }
-        let detail = match &repository.phase {
+        let detail = match repository.map_or(&Phase::Idle, |repository| &repository.phase) {
             Phase::Cloning { progress } => {
                 let of = progress.total.map_or(String::new(), |total| format!(" of {total}"));
                 format!(

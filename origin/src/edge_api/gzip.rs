@@ -62,7 +62,7 @@ impl EdgeApi {
             return Err(Failure::OnlyPost);
         }
         let service = self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))?;
-        let made = tokio::time::timeout(GZIP_WAIT, self.with_gzip(service, digest)).await;
+        let made = tokio::time::timeout(GZIP_WAIT, self.with_gzip(&service, digest)).await;
         Ok(answer(request, &made.unwrap_or(Err(Failure::Overloaded))?))
     }
 

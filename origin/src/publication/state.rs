@@ -168,11 +168,11 @@ impl State {
         Ok(changes)
     }
 
-    /// Takes the services that are not `configured` any more out of the current ones; their last versions are kept as
-    /// superseded ones are, and their generations for good. Returns them, each with its last generation.
-    pub(crate) fn retire_others(
+    /// Takes the services that are `gone` out of the current ones; their last versions are kept as superseded ones are, and
+    /// their generations for good. Returns them, each with its last generation.
+    pub(crate) fn retire(
         &self,
-        configured: &HashSet<&str>,
+        gone: impl Fn(&str) -> bool,
         now: SystemTime,
     ) -> Result<Vec<(ServiceName, Generation)>, StateError> {
         let transaction = self.database.begin_write()?;
@@ -180,8 +180,8 @@ impl State {
         {
             let mut superseded = transaction.open_table(SUPERSEDED)?;
             let mut currents = transaction.open_table(CURRENT)?;
-            transaction.open_table(PINS)?.retain(|service, _| configured.contains(service))?;
-            for row in currents.extract_if(|service, _| !configured.contains(service))? {
+            transaction.open_table(PINS)?.retain(|service, _| !gone(service))?;
+            for row in currents.extract_if(|service, _| gone(service))? {
                 let (_, bytes) = row?;
                 if let Ok(descriptor) = parse(bytes.value()) {
                     supersede(&mut superseded, &descriptor, now)?;

@@ -63,7 +63,7 @@ impl From<PublishError> for ServiceFailure {
 
 /// What a tarball that cannot be made comes down to; an object that gave trouble is looked at, because the mirror may be
 /// damaged.
-fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &TarballError) -> ServiceFailure {
+pub(super) fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &TarballError) -> ServiceFailure {
     // The mirror may be mended and the disk may get room; everything else is in the commit or in the configuration.
     let passing = match error {
         TarballError::Object { id, .. } => {
@@ -77,7 +77,7 @@ fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &TarballError
     ServiceFailure { step, reason: error.to_string(), lasting: !passing }
 }
 
-fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> ServiceFailure {
+pub(super) fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> ServiceFailure {
     if matches!(error, RevisionError::Unreadable { .. }) {
         mirror.trouble(Instant::now());
     }

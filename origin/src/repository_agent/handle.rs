@@ -1,11 +1,16 @@
 //! What others hold of a repository's agent.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use weir_shared::digest::BlobDigest;
 
+use super::mirror_slot::MirrorSlot;
 use super::state::RepositoryState;
+use super::threads::Threads;
+use crate::service::Service;
 
 /// Heals that wait for the agent at the most; who comes later waits for a place, as long as it wants.
 pub(super) const HEAL_QUEUE: usize = 64;
@@ -19,8 +24,33 @@ pub(super) struct Heal {
     pub(super) done: oneshot::Sender<()>,
 }
 
+/// What becomes of the mirror of an agent that is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MirrorFate {
+    /// Another agent will use it, or a person decides.
+    Kept,
+    /// It goes, with what stands beside it.
+    Removed,
+}
+
+/// The end of an agent: its jobs have ended and its mirror is free. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gone(pub(super) CancellationToken);
+
+impl Gone {
+    /// Waits for it.
+    pub(crate) async fn wait(&self) {
+        self.0.cancelled().await;
+    }
+
+    /// Whether it has come.
+    pub(crate) fn has_come(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
 /// What others hold of a repository's agent.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Handle {
     pub(super) state: watch::Receiver<RepositoryState>,
     /// Any number of kicks is one.
@@ -28,6 +58,13 @@ pub(crate) struct Handle {
     /// The same for looks.
     pub(super) looks: Arc<Notify>,
     pub(super) heals: mpsc::Sender<Heal>,
+    /// What it publishes.
+    pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
+    pub(super) mirror: Arc<MirrorSlot>,
+    pub(super) threads: Threads,
+    pub(super) stop: CancellationToken,
+    pub(super) remove_mirror: Arc<AtomicBool>,
+    pub(super) gone: Gone,
 }
 
 impl Handle {
@@ -49,6 +86,27 @@ impl Handle {
     /// Asks for a look at all services, by what the mirror holds: one was unpinned.
     pub(crate) fn look(&self) {
         self.looks.notify_one();
+    }
+
+    /// Has it publish these services from now on. What is new among them is looked at at once.
+    pub(crate) fn publish(&self, services: Vec<Arc<Service>>) {
+        self.services.send_if_modified(|current| {
+            let same = current.len() == services.len() && current.iter().zip(&services).all(|(a, b)| Arc::ptr_eq(a, b));
+            *current = services;
+            !same
+        });
+    }
+
+    /// Its end.
+    pub(crate) fn gone(&self) -> Gone {
+        self.gone.clone()
+    }
+
+    /// Ends it: its jobs are told to stop, and nothing begins any more.
+    pub(crate) fn stop(&self, mirror: MirrorFate) -> Gone {
+        self.remove_mirror.store(mirror == MirrorFate::Removed, Ordering::Relaxed);
+        self.stop.cancel();
+        self.gone.clone()
     }
 
     /// Waits until the agent has tried to build a blob again. The bound on the wait is the caller's.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use super::threads::Threads;
 use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
 
 /// Work that blocks, on a thread of its own. Await it for its result. Whoever drops it tells the work to stop; the
-/// thread ends when the work looks, and until then it is counted in the tracker.
+/// thread ends when the work looks, and until then it is counted.
 #[derive(Debug)]
 pub(super) struct Job<T> {
     result: oneshot::Receiver<T>,
@@ -27,7 +27,7 @@ impl<T: Send + 'static> Job<T> {
     /// Begins the work. It is given the flag that tells it to stop.
     pub(super) fn begin(
         name: &str,
-        threads: &TaskTracker,
+        threads: &Threads,
         work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
     ) -> io::Result<Self> {
         let interrupt = Arc::new(AtomicBool::new(false));
@@ -68,21 +68,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_job_is_told_to_stop_and_counted_until_it_has() {
-        let threads = TaskTracker::new();
-        threads.close();
+        let threads = Threads::default();
         let job = Job::begin("test", &threads, |stop| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
         });
-        assert_eq!(threads.len(), 1);
+        assert_eq!(threads.of_process().len(), 1);
         drop(job);
-        threads.wait().await;
+        threads.ended().await;
+        assert!(threads.of_process().is_empty());
     }
 
     #[tokio::test]
     async fn a_result_and_a_panic_come_back() {
-        let threads = TaskTracker::new();
+        let threads = Threads::default();
         assert_eq!(Job::begin("test", &threads, |_| 7).unwrap().await.unwrap(), 7);
         let fault = Job::<()>::begin("test", &threads, |_| panic!("on purpose")).unwrap().await;
         assert!(fault.unwrap_err().to_string().contains("fault"));

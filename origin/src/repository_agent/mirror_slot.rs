@@ -23,7 +23,7 @@ const SET_ASIDE: &str = "damaged";
 pub(super) struct MirrorSlot {
     path: PathBuf,
     slot: Mutex<Slot>,
-    _data_dir: DataDir,
+    data_dir: DataDir,
 }
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ pub(super) struct ForPoll {
 
 impl MirrorSlot {
     pub(super) fn new(path: PathBuf, data_dir: DataDir) -> Self {
-        Self { path, slot: Mutex::default(), _data_dir: data_dir }
+        Self { path, slot: Mutex::default(), data_dir }
     }
 
     /// Whether there is anything to open: nothing, before the first clone.
@@ -155,6 +155,24 @@ impl MirrorSlot {
             if is_mirror && sibling != self.path && fs::remove_dir_all(&sibling).is_ok() {
                 tracing::info!("a mirror of an earlier URL, or one that was damaged, was removed");
             }
+        }
+    }
+
+    /// A text for others, without the data directory's path.
+    pub(super) fn redact(&self, text: &str) -> String {
+        self.data_dir.redact(text)
+    }
+
+    /// Removes all mirrors of the repository. Nobody may use them any more.
+    pub(super) fn remove_all(&self) {
+        let Some(folder) = self.path.parent() else { return };
+        match remove(folder) {
+            Ok(()) => {
+                tracing::info!(path = %folder.display(), "the mirror of a repository that was deleted was removed");
+            }
+            Err(error) => tracing::warn!(
+                path = %folder.display(), %error, "the mirror of a repository that was deleted cannot be removed"
+            ),
         }
     }
 

@@ -13,10 +13,13 @@ mod mirror_slot;
 mod pass;
 mod places;
 mod poll;
+mod preview;
 mod schedule;
 mod state;
 mod task;
+mod threads;
 
-pub(crate) use handle::Handle;
+pub(crate) use handle::{Gone, Handle, MirrorFate};
+pub(crate) use preview::{PreviewError, Wanted};
 pub use state::{Failure, Health, Phase, RepositoryState, WaitsFor};
-pub(crate) use task::{Crew, start};
+pub(crate) use task::{Begin, Crew, start};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
 use weir_shared::name::RepositoryName;
 
 use super::job::{Job, JobFault};
 use super::mirror_slot::MirrorSlot;
 use super::places::{AtHost, Place, Places};
 use super::state::{Failure, Phase, RepositoryState};
+use super::threads::Threads;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
@@ -30,7 +30,7 @@ pub(super) struct Poller {
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) places: Arc<Places>,
     pub(super) at_host: AtHost,
-    pub(super) threads: TaskTracker,
+    pub(super) threads: Threads,
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
     pub(super) data_dir: DataDir,

@@ -1,21 +1,24 @@
 //! The owner of a repository: what happens, in one loop.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use weir_shared::name::ServiceName;
 use weir_shared::process::shutdown::Drain;
 
 use super::build::{BuildOptions, ServiceFailure};
-use super::handle::{HEAL_QUEUE, Handle, Heal};
+use super::handle::{Gone, HEAL_QUEUE, Handle, Heal};
 use super::mirror_slot::MirrorSlot;
 use super::places::Places;
 use super::poll::{PollEnd, Poller};
 use super::schedule::{LONGEST_RETRY_AFTER, Schedule, first_delay};
 use super::state::{Failure, Health, Phase, RepositoryState};
+use super::threads::Threads;
 use crate::census::Census;
 use crate::config::{LimitsConfig, RepositoryConfig};
 use crate::data_dir::DataDir;
@@ -41,9 +44,7 @@ pub(crate) struct Crew {
     /// Told when something was published: blobs may have become superfluous.
     pub(crate) published: Arc<Notify>,
     /// The threads of all jobs.
-    pub(crate) threads: TaskTracker,
-    /// How many repositories there are.
-    pub(crate) repositories: usize,
+    pub(crate) threads: Threads,
 }
 
 impl Crew {
@@ -54,7 +55,6 @@ impl Crew {
         census: Arc<Census>,
         metrics: Metrics,
         limits: &LimitsConfig,
-        repositories: usize,
     ) -> Self {
         let places = Arc::new(Places::new(limits, metrics.clone()));
         Self {
@@ -66,20 +66,47 @@ impl Crew {
             places,
             builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
             published: Arc::default(),
-            threads: TaskTracker::new(),
-            repositories,
+            threads: Threads::default(),
         }
     }
 }
 
+/// When an agent begins.
+#[derive(Debug, Default)]
+pub(crate) struct Begin {
+    /// How many agents begin together: the first polls of many are spread.
+    pub(crate) together: usize,
+    /// The end of the one that had the mirror before.
+    pub(crate) after: Option<Gone>,
+}
+
 /// Starts the agent of a repository.
-pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew: &Crew, drain: &Drain) -> Handle {
+pub(crate) fn start(
+    config: RepositoryConfig,
+    services: Vec<Arc<Service>>,
+    crew: &Crew,
+    begin: Begin,
+    drain: &Drain,
+) -> Handle {
+    let crew = Crew { threads: crew.threads.of_another_agent(), ..crew.clone() };
     let state = Arc::new(watch::Sender::new(RepositoryState::new()));
     let kicks = Arc::new(Notify::new());
     let (heals, heal_queue) = mpsc::channel(HEAL_QUEUE);
     let looks = Arc::new(Notify::new());
-    let handle = Handle { state: state.subscribe(), kicks: kicks.clone(), looks: looks.clone(), heals };
     let mirror = Arc::new(MirrorSlot::new(crew.data_dir.mirror(&config.name, &config.url), crew.data_dir.clone()));
+    let (publish, assigned) = watch::channel(services.clone());
+    let handle = Handle {
+        state: state.subscribe(),
+        kicks: kicks.clone(),
+        looks: looks.clone(),
+        heals,
+        services: Arc::new(publish),
+        mirror: mirror.clone(),
+        threads: crew.threads.clone(),
+        stop: CancellationToken::new(),
+        remove_mirror: Arc::new(AtomicBool::new(false)),
+        gone: Gone::default(),
+    };
     let poller = Arc::new(Poller {
         upstream: config.upstream(),
         poll_timeout: config.poll_timeout,
@@ -92,11 +119,12 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         metrics: crew.metrics.clone(),
         data_dir: crew.data_dir.clone(),
     });
-    let first = Instant::now() + first_delay(crew.repositories, config.poll_interval, fastrand::f64());
+    let first = Instant::now() + first_delay(begin.together, config.poll_interval, fastrand::f64());
     let schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
     let task = Task {
         config,
         services,
+        assigned,
         mirror,
         poller,
         state,
@@ -105,17 +133,34 @@ pub(crate) fn start(config: RepositoryConfig, services: Vec<Arc<Service>>, crew:
         hopeless: HashMap::new(),
         tidied: false,
         reach: Arc::default(),
-        crew: crew.clone(),
+        crew,
     };
-    let begun = drain.clone();
+    let (ended, begun) = (handle.clone(), drain.clone());
     drain.spawn(async move {
         // Dropping the loop tells its jobs to stop; what is published is durable already.
         tokio::select! {
             () = begun.begun() => {}
-            () = Box::pin(task.run(kicks, looks, heal_queue)) => {}
+            () = ended.stop.cancelled() => {}
+            () = Box::pin(task.run_after(begin.after.clone(), kicks, looks, heal_queue)) => {}
         }
+        // A thread that does not come back must not hold up a drain.
+        tokio::spawn(free_mirror(ended, begin.after));
     });
     handle
+}
+
+/// Waits until nobody uses the mirror any more, and removes it if that was asked for.
+async fn free_mirror(agent: Handle, before: Option<Gone>) {
+    if let Some(before) = before {
+        before.wait().await;
+    }
+    agent.threads.ended().await;
+    if agent.remove_mirror.load(Ordering::Relaxed) {
+        let mirror = agent.mirror.clone();
+        // A fault there is logged by the runtime, and the name is free all the same.
+        let _ = tokio::task::spawn_blocking(move || mirror.remove_all()).await;
+    }
+    agent.gone.0.cancel();
 }
 
 /// A poll under way. A task of its own, so that it keeps its deadline, and gives back its place among the polls, while the
@@ -126,6 +171,8 @@ type Polling = AbortOnDropHandle<PollEnd>;
 pub(super) struct Task {
     pub(super) config: RepositoryConfig,
     pub(super) services: Vec<Arc<Service>>,
+    /// The same, as they change.
+    assigned: watch::Receiver<Vec<Arc<Service>>>,
     pub(super) mirror: Arc<MirrorSlot>,
     poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
@@ -142,6 +189,22 @@ pub(super) struct Task {
 }
 
 impl Task {
+    /// Runs once the agent that had the mirror before is gone.
+    async fn run_after(
+        self,
+        before: Option<Gone>,
+        kicks: Arc<Notify>,
+        looks: Arc<Notify>,
+        heals: mpsc::Receiver<Heal>,
+    ) {
+        if let Some(before) = before.filter(|before| !before.has_come()) {
+            self.state.send_modify(|state| state.phase = Phase::Overdue);
+            before.wait().await;
+            self.state.send_modify(|state| state.phase = Phase::Idle);
+        }
+        self.run(kicks, looks, heals).await;
+    }
+
     async fn run(mut self, kicks: Arc<Notify>, looks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
         self.restore().await;
         let mut polling: Option<Polling> = None;
@@ -165,11 +228,14 @@ impl Task {
                     let services = self.services.clone();
                     self.pass(&services, false).await;
                 }
+                // Whoever assigns holds the handle, which the loop outlives only for a moment.
+                Ok(()) = self.assigned.changed() => self.reassign().await,
                 () = tokio::time::sleep_until(due), if polling.is_none() => {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);
                     let further_refs = further_refs(self.services.iter().map(|service| &service.revision));
-                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.poller.clone().poll(further_refs))));
+                    let poll = self.poller.clone().poll(further_refs);
+                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.crew.threads.counted(poll))));
                 }
             }
             self.show_next_poll(polling.is_some());
@@ -186,6 +252,26 @@ impl Task {
                 self.state.send_modify(|state| state.mirrored = true);
             }
         }
+    }
+
+    /// Takes over the services that it is to publish. What is new is looked at in the mirror as it is, and again after a poll
+    /// that comes soon: only then it is known what the upstream does not have.
+    async fn reassign(&mut self) {
+        let before = std::mem::replace(&mut self.services, self.assigned.borrow_and_update().clone());
+        let is_new = |service: &&Arc<Service>| !before.iter().any(|known| Arc::ptr_eq(known, service));
+        let new: Vec<Arc<Service>> = self.services.iter().filter(is_new).cloned().collect();
+        for service in &new {
+            self.hopeless.remove(&service.name);
+        }
+        self.hopeless.retain(|name, _| self.services.iter().any(|service| service.name == *name));
+        if new.is_empty() {
+            return;
+        }
+        if self.mirror.exists() {
+            self.pass(&new, true).await;
+        }
+        self.unsettled = true;
+        self.schedule.kick(Instant::now());
     }
 
     async fn polled(&mut self, end: PollEnd) {

@@ -14,6 +14,7 @@ mod folder;
 mod fragment;
 mod header;
 mod key;
+mod listing;
 mod walk;
 
 use crate::folder_path::FolderPath;
@@ -23,6 +24,7 @@ pub use earlier::{Earlier, FragmentIndex};
 pub use error::TarballError;
 pub use filters::{FilterError, Filters};
 pub use key::{ContentKey, content_key};
+pub use listing::{Listed, ListedKind, Listing, list};
 
 /// What of a commit goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,54 +1,11 @@
-//! The event stream as an edge reads it.
+//! What edges are told, as it happens.
 
-use std::time::Duration;
+use http::Method;
+use weir_shared::event::EventKind;
 
-use http::{Method, Request};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::event::{Event, EventKind, Lines};
-use weir_shared::process::http_client::Http2Client;
-
-use crate::node::{Home, Node, request, service};
+use crate::event_reader::Reader;
+use crate::node::{Home, request, service};
 use crate::upstream::Upstream;
-
-/// Longer than anything takes that does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Reader {
-    body: Incoming,
-    lines: Lines,
-}
-
-impl Reader {
-    async fn of(client: &Http2Client, node: &Node, since: &str) -> Self {
-        let uri = format!("https://{}/v1/events{since}", node.running.address());
-        let response = client.request(Request::get(uri).body(Empty::new()).unwrap()).await.unwrap();
-        assert_eq!(response.status(), 200);
-        assert_eq!(response.headers()["content-type"], "application/x-ndjson");
-        Self { body: response.into_body(), lines: Lines::default() }
-    }
-
-    /// The next event that is no heartbeat; `None` at the end, however it comes.
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            while let Some(line) = self.lines.next_line().unwrap() {
-                match Event::parse(&line).unwrap().unwrap() {
-                    Event { kind: EventKind::Heartbeat, .. } => {}
-                    event => return Some(event),
-                }
-            }
-            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("the stream hangs");
-            self.lines.push(&frame?.ok()?.into_data().ok()?);
-        }
-    }
-
-    async fn descriptor(&mut self) -> (Descriptor, String) {
-        let event = self.next().await.unwrap();
-        let EventKind::Descriptor(bytes) = event.kind else { panic!("{event:?}") };
-        (Descriptor::parse(bytes).unwrap(), event.cursor.to_string())
-    }
-}
 
 #[tokio::test]
 async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {

@@ -267,6 +267,6 @@ pub(crate) fn flip_a_bit(file: &Path) {
     std::fs::write(file, bytes).unwrap();
 }
 
-async fn in_time<F: Future>(future: F) -> F::Output {
+pub(crate) async fn in_time<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("something hangs")
 }

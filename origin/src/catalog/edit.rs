@@ -1,0 +1,334 @@
+//! What an operator wants to change, and whether that may be. Pure.
+
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::definitions::{Defined, DefinedBy, Definitions, version};
+use super::store::Write;
+use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};
+
+/// What an operator wants to change. Its documents were checked, each for itself.
+#[derive(Debug, Clone)]
+pub(crate) enum Edit {
+    PutRepository(Box<RepositoryConfig>),
+    DeleteRepository {
+        name: RepositoryName,
+        /// With its services.
+        cascade: bool,
+    },
+    PutService(ServiceConfig),
+    DeleteService(ServiceName),
+}
+
+/// What the object must be for the edit to be made. Versions are those of documents.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Precondition {
+    /// `If-Match`: one of these, or any at all.
+    pub(crate) matches: Option<Matches>,
+    /// `If-None-Match: *`: there is none yet.
+    pub(crate) is_new: bool,
+    /// The version that the new document was made from, when it says so.
+    pub(crate) based_on: Option<String>,
+}
+
+/// What `If-Match` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Matches {
+    /// `*`.
+    Any,
+    Versions(Vec<String>),
+}
+
+/// What an edit comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Decided {
+    pub(crate) writes: Vec<Write>,
+    pub(crate) outcome: Outcome,
+}
+
+/// What became of an edit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Created,
+    Changed,
+    Unchanged,
+    Deleted,
+}
+
+impl Outcome {
+    /// The word for logs and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Created => "created",
+            Outcome::Changed => "changed",
+            Outcome::Unchanged => "unchanged",
+            Outcome::Deleted => "deleted",
+        }
+    }
+}
+
+/// Why an edit is not made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NoSuchRepository(RepositoryName),
+    NoSuchService(ServiceName),
+    /// It stands in the configuration file.
+    OfTheFile {
+        kind: &'static str,
+        name: String,
+    },
+    /// `If-Match` or `If-None-Match` is not met.
+    Precondition {
+        kind: &'static str,
+        name: String,
+        current: Option<String>,
+    },
+    /// The document was made from a version that is not the current one.
+    Lost {
+        kind: &'static str,
+        name: String,
+        current: Option<String>,
+    },
+    /// The repository has these services.
+    HasServices(RepositoryName, Vec<ServiceName>),
+    /// The service's repository does not exist.
+    MissingRepository(ServiceName, RepositoryName),
+    /// There are as many as there may be; the key of the limit.
+    TooMany {
+        kind: &'static str,
+        key: &'static str,
+        limit: usize,
+    },
+}
+
+impl Edit {
+    /// The word for metrics.
+    pub(crate) fn as_str(&self) -> &'static str {
+        match self {
+            Edit::PutRepository(_) => "put_repository",
+            Edit::DeleteRepository { .. } => "delete_repository",
+            Edit::PutService(_) => "put_service",
+            Edit::DeleteService(_) => "delete_service",
+        }
+    }
+
+    /// The object's name.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Edit::PutRepository(document) => document.name.as_str(),
+            Edit::DeleteRepository { name, .. } => name.as_str(),
+            Edit::PutService(document) => document.name.as_str(),
+            Edit::DeleteService(name) => name.as_str(),
+        }
+    }
+
+    /// What it comes to.
+    ///
+    /// # Errors
+    /// It is not to be made.
+    pub(crate) fn decide(
+        &self,
+        precondition: &Precondition,
+        all: &Definitions,
+        limits: &LimitsConfig,
+    ) -> Result<Decided, Refusal> {
+        match self {
+            Edit::PutRepository(document) => {
+                let current = all.repositories.get(&document.name).map(|it| &**it);
+                let outcome = put("repository", document.name.as_str(), &**document, current, precondition)?;
+                if outcome == Outcome::Created && all.repositories.len() >= limits.max_repositories {
+                    let limit = limits.max_repositories;
+                    return Err(Refusal::TooMany { kind: "repositories", key: "max_repositories", limit });
+                }
+                Ok(Decided::of(outcome, Write::PutRepository(document.clone())))
+            }
+            Edit::PutService(document) => {
+                let current = all.services.get(&document.name).map(|it| &**it);
+                let outcome = put("service", document.name.as_str(), document, current, precondition)?;
+                if !all.repositories.contains_key(&document.repository) {
+                    return Err(Refusal::MissingRepository(document.name.clone(), document.repository.clone()));
+                }
+                if outcome == Outcome::Created && all.services.len() >= limits.max_services {
+                    return Err(Refusal::TooMany { kind: "services", key: "max_services", limit: limits.max_services });
+                }
+                Ok(Decided::of(outcome, Write::PutService(document.clone())))
+            }
+            Edit::DeleteRepository { name, cascade } => {
+                let current = all.repositories.get(name).ok_or_else(|| Refusal::NoSuchRepository(name.clone()))?;
+                changeable("repository", name.as_str(), Some(&**current), precondition)?;
+                let services: Vec<ServiceName> = all.services_of(name).cloned().collect();
+                if !services.is_empty() && !cascade {
+                    return Err(Refusal::HasServices(name.clone(), services));
+                }
+                let mut writes: Vec<Write> = services.into_iter().map(Write::DeleteService).collect();
+                writes.push(Write::DeleteRepository(name.clone()));
+                Ok(Decided { writes, outcome: Outcome::Deleted })
+            }
+            Edit::DeleteService(name) => {
+                let current = all.services.get(name).ok_or_else(|| Refusal::NoSuchService(name.clone()))?;
+                changeable("service", name.as_str(), Some(&**current), precondition)?;
+                Ok(Decided::of(Outcome::Deleted, Write::DeleteService(name.clone())))
+            }
+        }
+    }
+}
+
+impl Decided {
+    fn of(outcome: Outcome, write: Write) -> Self {
+        let writes = if outcome == Outcome::Unchanged { Vec::new() } else { vec![write] };
+        Self { writes, outcome }
+    }
+}
+
+fn put<T: serde::Serialize + PartialEq>(
+    kind: &'static str,
+    name: &str,
+    document: &T,
+    current: Option<&Defined<T>>,
+    precondition: &Precondition,
+) -> Result<Outcome, Refusal> {
+    changeable(kind, name, current, precondition)?;
+    Ok(match current {
+        None => Outcome::Created,
+        Some(current) if current.document == *document => Outcome::Unchanged,
+        Some(_) => Outcome::Changed,
+    })
+}
+
+fn changeable<T: serde::Serialize>(
+    kind: &'static str,
+    name: &str,
+    current: Option<&Defined<T>>,
+    precondition: &Precondition,
+) -> Result<(), Refusal> {
+    let name = || name.to_owned();
+    if current.is_some_and(|current| current.by == DefinedBy::File) {
+        return Err(Refusal::OfTheFile { kind, name: name() });
+    }
+    let current = current.map(|current| version(&current.document));
+    let matches = match &precondition.matches {
+        None => true,
+        Some(Matches::Any) => current.is_some(),
+        Some(Matches::Versions(versions)) => current.as_ref().is_some_and(|current| versions.contains(current)),
+    };
+    if !matches || (precondition.is_new && current.is_some()) {
+        return Err(Refusal::Precondition { kind, name: name(), current });
+    }
+    if precondition.based_on.is_some() && precondition.based_on != current {
+        return Err(Refusal::Lost { kind, name: name(), current });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Documents;
+
+    fn repository(name: &str) -> RepositoryConfig {
+        RepositoryConfig::new(name.parse().unwrap(), format!("https://git.example/{name}.git"))
+    }
+
+    fn service(name: &str, repository: &str) -> ServiceConfig {
+        ServiceConfig::new(name.parse().unwrap(), repository.parse().unwrap())
+    }
+
+    /// The file has repository `filed` with service `filed`; operators have `shop` with `one` and `two`.
+    fn all() -> Definitions {
+        let file = Documents::new(&[repository("filed")], &[service("filed", "filed")]);
+        let api = Documents::new(&[repository("shop")], &[service("one", "shop"), service("two", "shop")]);
+        Definitions::of(&file, &api)
+    }
+
+    fn decide(edit: &Edit, precondition: &Precondition) -> Result<Decided, Refusal> {
+        edit.decide(precondition, &all(), &LimitsConfig::default())
+    }
+
+    fn delete(name: &str, cascade: bool) -> Edit {
+        Edit::DeleteRepository { name: name.parse().unwrap(), cascade }
+    }
+
+    #[test]
+    fn a_put_creates_changes_or_leaves() {
+        let none = Precondition::default();
+        let put = Edit::PutService(service("new", "filed"));
+        assert_eq!(decide(&put, &none).unwrap().outcome, Outcome::Created);
+        let same = decide(&Edit::PutService(service("one", "shop")), &none).unwrap();
+        assert_eq!((same.outcome, same.writes.len()), (Outcome::Unchanged, 0));
+        let moved = decide(&Edit::PutService(service("one", "filed")), &none).unwrap();
+        assert_eq!((moved.outcome, moved.writes.len()), (Outcome::Changed, 1));
+        let missing = decide(&Edit::PutService(service("new", "nothing")), &none);
+        assert!(matches!(missing, Err(Refusal::MissingRepository(..))), "{missing:?}");
+    }
+
+    #[test]
+    fn what_the_file_says_stays() {
+        for edit in [
+            Edit::PutRepository(repository("filed").into()),
+            Edit::PutService(service("filed", "shop")),
+            Edit::DeleteService("filed".parse().unwrap()),
+            delete("filed", true),
+        ] {
+            let refused = decide(&edit, &Precondition::default());
+            assert!(matches!(refused, Err(Refusal::OfTheFile { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_repository_goes_with_its_services_or_not_at_all() {
+        let Err(Refusal::HasServices(_, services)) = decide(&delete("shop", false), &Precondition::default()) else {
+            panic!("it has services");
+        };
+        assert_eq!(services.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+        let writes = decide(&delete("shop", true), &Precondition::default()).unwrap().writes;
+        assert_eq!(writes.len(), 3);
+        assert_eq!(writes[2], Write::DeleteRepository("shop".parse().unwrap()));
+        assert!(matches!(decide(&delete("none", true), &Precondition::default()), Err(Refusal::NoSuchRepository(_))));
+    }
+
+    #[test]
+    fn a_lost_update_is_refused() {
+        let current = version(&service("one", "shop"));
+        let matches = |versions: &[&str]| Precondition {
+            matches: Some(Matches::Versions(versions.iter().map(|each| (*each).to_owned()).collect())),
+            ..Precondition::default()
+        };
+        let based_on = |version: &str| Precondition { based_on: Some(version.to_owned()), ..Precondition::default() };
+        let is_new = Precondition { is_new: true, ..Precondition::default() };
+        let any = Precondition { matches: Some(Matches::Any), ..Precondition::default() };
+        let put = |name: &str| Edit::PutService(service(name, "filed"));
+        for (edit, precondition) in [
+            (put("one"), matches(&["other", &current])),
+            (put("one"), any.clone()),
+            (put("one"), based_on(&current)),
+            (put("new"), is_new.clone()),
+            (Edit::DeleteService("one".parse().unwrap()), matches(&[&current])),
+        ] {
+            assert!(decide(&edit, &precondition).is_ok(), "{edit:?} {precondition:?}");
+        }
+        for (edit, precondition) in [
+            (put("one"), matches(&["other"])),
+            (put("one"), is_new),
+            (put("new"), any),
+            (put("new"), matches(&[&current])),
+            (Edit::DeleteService("one".parse().unwrap()), matches(&["other"])),
+        ] {
+            let refused = decide(&edit, &precondition);
+            assert!(matches!(refused, Err(Refusal::Precondition { .. })), "{edit:?} {refused:?}");
+        }
+        for name in ["one", "new"] {
+            let refused = decide(&put(name), &based_on("other"));
+            assert!(matches!(refused, Err(Refusal::Lost { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn the_limits_bite_for_what_is_new_alone() {
+        let limits = LimitsConfig { max_repositories: 2, max_services: 3, ..LimitsConfig::default() };
+        let decide = |edit: Edit| edit.decide(&Precondition::default(), &all(), &limits);
+        for new in [Edit::PutRepository(repository("new").into()), Edit::PutService(service("new", "shop"))] {
+            let refused = decide(new);
+            assert!(matches!(refused, Err(Refusal::TooMany { .. })), "{refused:?}");
+        }
+        assert!(decide(Edit::PutService(service("one", "filed"))).is_ok());
+    }
+}

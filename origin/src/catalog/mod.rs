@@ -1,0 +1,127 @@
+//! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
+//!
+//! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
+//! name, `store` keeps what they said, and `owner` alone changes anything.
+
+mod definitions;
+mod edit;
+mod owner;
+mod permitted;
+mod store;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use weir_shared::descriptor::Generation;
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use crate::repository_agent::{Handle, Health};
+use crate::service::Service;
+
+pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
+pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
+pub(crate) use owner::{Earlier, EditError, Editor, Estate, begin};
+pub(crate) use permitted::permitted;
+pub(crate) use store::Store;
+
+/// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
+const MAX_RETIRED: usize = 10_000;
+
+/// Repositories and services by their names, as they are now.
+#[derive(Default)]
+pub(crate) struct Catalog {
+    current: RwLock<Arc<Snapshot>>,
+    retired: Mutex<VecDeque<(ServiceName, Generation)>>,
+    /// Once it was, what is added at run time does not change that.
+    was_ready: AtomicBool,
+}
+
+/// The catalogue at one moment.
+#[derive(Default)]
+pub(crate) struct Snapshot {
+    /// What is defined.
+    pub(crate) definitions: Definitions,
+    /// The agents of the repositories. One that may not be mirrored has none.
+    pub(crate) agents: BTreeMap<RepositoryName, Handle>,
+    /// The services.
+    pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
+}
+
+impl Catalog {
+    /// A catalogue that begins like this. `retired`: the services that are not configured any more since this start.
+    pub(crate) fn new(snapshot: Snapshot, retired: Vec<(ServiceName, Generation)>) -> Self {
+        Self { current: RwLock::new(Arc::new(snapshot)), retired: Mutex::new(retired.into()), ..Self::default() }
+    }
+
+    /// All of it, at one moment.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A repository's agent.
+    pub(crate) fn repository(&self, name: &RepositoryName) -> Option<Handle> {
+        self.snapshot().agents.get(name).cloned()
+    }
+
+    /// A service.
+    pub(crate) fn service(&self, name: &ServiceName) -> Option<Arc<Service>> {
+        self.snapshot().services.get(name).cloned()
+    }
+
+    /// The services that went since this start, each with its last generation.
+    pub(crate) fn retired(&self) -> Vec<(ServiceName, Generation)> {
+        self.lock_retired().iter().cloned().collect()
+    }
+
+    /// Ready: every service is published, or its repository was tried. The reason when not. Once it was ready it stays so:
+    /// what operators add at run time takes nothing from what is served.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        if self.was_ready.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let ready = self.snapshot().ready();
+        self.was_ready.store(ready.is_ok(), Ordering::Relaxed);
+        ready
+    }
+
+    /// Replaces all of it at once.
+    fn replace(&self, snapshot: Snapshot) {
+        // One that is there again is not told of as gone.
+        self.lock_retired().retain(|(service, _)| !snapshot.services.contains_key(service));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+
+    /// A service has gone.
+    fn retire(&self, service: ServiceName, generation: Generation) {
+        let mut retired = self.lock_retired();
+        retired.retain(|(known, _)| *known != service);
+        retired.push_back((service, generation));
+        while retired.len() > MAX_RETIRED {
+            retired.pop_front();
+        }
+    }
+
+    fn lock_retired(&self) -> MutexGuard<'_, VecDeque<(ServiceName, Generation)>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshot {
+    fn ready(&self) -> Result<(), String> {
+        let waiting = self.services.values().find(|service| {
+            service.current().is_none()
+                && self.agents.get(&service.repository).is_some_and(|agent| {
+                    let state = agent.state();
+                    state.attempts == 0 && !matches!(state.health, Health::Unhealthy { .. })
+                })
+        });
+        match waiting {
+            None => Ok(()),
+            Some(service) => Err(format!(
+                "service `{}` is not published yet and repository `{}` has not finished its first poll",
+                service.name, service.repository
+            )),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! `[operator]`: who may do what on `operator_listen`.
+
+use std::path::PathBuf;
+
+use rustls::ServerConfig;
+use serde::{Deserialize, Serialize};
+use weir_shared::process::config::ConfigError;
+use weir_shared::process::operator_token::{OperatorToken, TokenError};
+use weir_shared::process::tls::{self, ClientAuth, TlsError};
+
+use super::TlsConfig;
+
+/// `[operator]`: who may do what on `operator_listen`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OperatorConfig {
+    /// The file of the token that operators show: one line of at least 16 characters, read anew for each request.
+    /// Absent: operators show a client certificate.
+    pub operator_token_file: Option<PathBuf>,
+    /// The certificate of the listener, with its chain; with `key`. Absent: that of `[tls]`.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// The authority of operators' certificates. Absent: that of `[tls]`.
+    pub client_ca: Option<PathBuf>,
+    /// Where the secrets are that operators may name: a folder for each host. Absent: they may name none.
+    pub secrets_dir: Option<PathBuf>,
+}
+
+impl OperatorConfig {
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let Self { operator_token_file, certificate, key, client_ca, secrets_dir } = self;
+        [operator_token_file, certificate, key, client_ca, secrets_dir].into_iter().flatten()
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let Self { operator_token_file, certificate, key, client_ca, secrets_dir } = self;
+        [operator_token_file, certificate, key, client_ca, secrets_dir].into_iter().flatten()
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        match (&self.certificate, &self.key) {
+            (Some(_), None) => Err(ConfigError::invalid("[operator] `certificate` needs `key`")),
+            (None, Some(_)) => Err(ConfigError::invalid("[operator] `key` needs `certificate`")),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn check_files(&self, of_edges: &TlsConfig) -> Result<(), ConfigError> {
+        let named = |error: String| ConfigError::invalid(format!("[operator]: {error}"));
+        self.server_tls(of_edges).map_err(|error| named(error.to_string()))?;
+        self.token().map_err(|error| named(error.to_string()))?;
+        Ok(())
+    }
+
+    /// What the listener shows, and whose certificates it takes: nobody needs one, because webhooks have none.
+    pub(crate) fn server_tls(&self, of_edges: &TlsConfig) -> Result<ServerConfig, TlsError> {
+        let certificate = self.certificate.as_ref().unwrap_or(&of_edges.certificate);
+        let key = self.key.as_ref().unwrap_or(&of_edges.key);
+        let ca = self.client_ca.as_ref().unwrap_or(&of_edges.client_ca);
+        tls::server_config(certificate, key, ClientAuth::Offered { ca })
+    }
+
+    /// The operators' token.
+    pub(crate) fn token(&self) -> Result<Option<OperatorToken>, TokenError> {
+        self.operator_token_file.as_deref().map(OperatorToken::open).transpose()
+    }
+}

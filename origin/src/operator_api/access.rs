@@ -1,0 +1,32 @@
+//! Who may: whoever shows an operator's certificate, or the operators' token.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use weir_shared::process::identity::Role;
+use weir_shared::process::operator_token::OperatorToken;
+use weir_shared::process::serve::Peer;
+
+use super::error::OperatorError;
+
+/// Who may. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Access {
+    token: Option<Arc<OperatorToken>>,
+}
+
+impl Access {
+    pub(super) fn new(token: Option<OperatorToken>) -> Self {
+        Self { token: token.map(Arc::new) }
+    }
+
+    /// Checks that a request is an operator's; the name, when a certificate says it.
+    pub(super) async fn check(&self, headers: &HeaderMap, peer: &Peer) -> Result<Option<String>, OperatorError> {
+        if let Some(identity) = peer.identity.as_ref().filter(|identity| identity.role == Role::Operator) {
+            return Ok(Some(identity.name.to_string()));
+        }
+        let token = self.token.as_ref().ok_or(OperatorError::NoTokenConfigured)?;
+        token.admits(headers).await?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,95 @@
+//! An object as operators read it: its document, who defined it, and how it is.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use serde::Serialize;
+use serde_json::{Value, json};
+use weir_shared::conditional;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::admin;
+use weir_shared::process::serve::Body;
+
+use crate::catalog::{Defined, Snapshot, version};
+use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::status;
+
+/// An object as operators read it.
+pub(super) struct Document {
+    shown: Value,
+    /// The document's version and the state's: what `If-Match` looks at is the first.
+    etag: String,
+}
+
+impl Document {
+    /// A repository. `None`: there is none of that name.
+    pub(super) fn repository(snapshot: &Snapshot, name: &RepositoryName) -> Option<Self> {
+        let defined = snapshot.definitions.repositories.get(name)?;
+        Some(Self::of_repository(snapshot, name, defined))
+    }
+
+    pub(super) fn of_repository(
+        snapshot: &Snapshot,
+        name: &RepositoryName,
+        defined: &Arc<Defined<RepositoryConfig>>,
+    ) -> Self {
+        Self::new(defined, snapshot.agents.get(name).map(status::repository))
+    }
+
+    /// A service. `None`: there is none of that name.
+    pub(super) fn service(snapshot: &Snapshot, name: &ServiceName) -> Option<Self> {
+        let defined = snapshot.definitions.services.get(name)?;
+        Some(Self::of_service(snapshot, name, defined))
+    }
+
+    pub(super) fn of_service(snapshot: &Snapshot, name: &ServiceName, defined: &Arc<Defined<ServiceConfig>>) -> Self {
+        Self::new(defined, snapshot.services.get(name).map(|service| status::service(service)))
+    }
+
+    fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {
+        let (of_document, of_state) = (version(&defined.document), version(&state));
+        let mut shown =
+            serde_json::to_value(&defined.document).expect("a document is made of texts, numbers and lists");
+        shown["defined_by"] = defined.by.as_str().into();
+        shown["version"] = of_document.as_str().into();
+        shown["status"] = state.into();
+        Self { shown, etag: format!("\"{of_document}.{of_state}\"") }
+    }
+
+    /// As it stands in a listing.
+    pub(super) fn into_value(self) -> Value {
+        self.shown
+    }
+
+    /// The answer to whoever asked for it.
+    pub(super) fn answer(self, status: StatusCode, headers: &HeaderMap) -> Response<Body> {
+        let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+        let mut response = if status == StatusCode::OK
+            && known.into_iter().any(|value| conditional::if_none_match_tag(value, &self.etag))
+        {
+            let mut response = Response::new(Body::Empty);
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        } else {
+            let mut response = admin::json(&self.shown);
+            *response.status_mut() = status;
+            response
+        };
+        let etag = HeaderValue::try_from(self.etag).expect("hexadecimal digits in quotes are a header value");
+        response.headers_mut().insert(header::ETAG, etag);
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        response
+    }
+}
+
+/// A page of a listing.
+pub(super) fn listing(
+    kind: &str,
+    documents: impl Iterator<Item = Document>,
+    next_page: Option<&String>,
+) -> Response<Body> {
+    let documents: Vec<Value> = documents.map(Document::into_value).collect();
+    let mut response = admin::json(&json!({ kind: documents, "next_page": next_page }));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

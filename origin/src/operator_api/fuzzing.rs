@@ -1,0 +1,40 @@
+//! What fuzzers call.
+
+use weir_shared::name::ServiceName;
+
+use super::dry_run::Part;
+use super::faults::{Object, read};
+use super::page::Page;
+use super::route::Route;
+use crate::config::{RepositoryConfig, ServiceConfig};
+
+/// A document is taken, and then it is taken again as it is written; or its faults are told.
+pub fn document(bytes: &[u8]) {
+    again::<ServiceConfig>(bytes);
+    again::<RepositoryConfig>(bytes);
+}
+
+fn again<T: Object + std::fmt::Debug>(bytes: &[u8]) {
+    match read::<T>("x", bytes) {
+        Ok(sent) => {
+            let written = serde_json::to_vec(&sent.document).expect("it was read");
+            assert_eq!(read::<T>("x", &written).expect("it was taken before").document, sent.document);
+        }
+        Err(faults) => assert!(!faults.is_empty()),
+    }
+}
+
+/// Queries of listings and dry runs are read or refused.
+pub fn page(bytes: &[u8]) {
+    let Ok(query) = std::str::from_utf8(bytes) else { return };
+    let _ = Page::<ServiceName>::parse(Some(query), "`limit` and `page`", |_, _| Ok(false));
+    let _ = Part::parse(Some(query));
+}
+
+/// A path is written as it was read.
+pub fn route(bytes: &[u8]) {
+    let Ok(path) = std::str::from_utf8(bytes) else { return };
+    if let Ok(route) = Route::parse(path) {
+        assert_eq!(route.to_string(), path);
+    }
+}

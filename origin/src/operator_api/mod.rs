@@ -1,0 +1,279 @@
+//! Answers operators: what is mirrored and published, how it is, and what is to change.
+//!
+//! [`route`] says what a path is, [`access`] who may, [`error`] what is told when something is refused.
+
+mod access;
+mod conditions;
+mod document;
+mod dry_run;
+mod error;
+mod faults;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod metrics;
+mod page;
+mod route;
+mod versions;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use prometheus::Registry;
+use serde_json::json;
+use tokio::net::TcpListener;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::admin;
+use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
+use weir_shared::process::shutdown::Drain;
+use weir_shared::query;
+
+use self::access::Access;
+use self::conditions::precondition;
+use self::document::{Document, listing};
+use self::dry_run::{DryRuns, Part};
+use self::error::OperatorError;
+use self::faults::Sent;
+use self::metrics::OperatorMetrics;
+use self::page::Page;
+use self::route::Route;
+use self::versions::Order;
+use crate::catalog::{Catalog, Edit, Editor, Outcome};
+use crate::config::{Config, RepositoryConfig, ServiceConfig};
+use crate::versions::Versions;
+
+/// The longest document that is read, in bytes.
+const MAX_DOCUMENT_BYTES: usize = 256 << 10;
+
+/// The handler. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct OperatorApi {
+    catalog: Arc<Catalog>,
+    editor: Editor,
+    dry_runs: DryRuns,
+    versions: Versions,
+    secrets_dir: Option<PathBuf>,
+    access: Access,
+    metrics: OperatorMetrics,
+}
+
+impl OperatorApi {
+    /// Answers from a catalogue.
+    ///
+    /// # Errors
+    /// The operators' token cannot be read, or the metrics were registered before.
+    pub(crate) fn new(
+        catalog: Arc<Catalog>,
+        editor: Editor,
+        versions: Versions,
+        config: &Config,
+        registry: &Registry,
+    ) -> anyhow::Result<Self> {
+        let access = Access::new(config.operator.token().context("[operator]")?);
+        let secrets_dir = config.operator.secrets_dir.clone();
+        let dry_runs = DryRuns::new(catalog.clone(), &config.limits);
+        let metrics = OperatorMetrics::register(registry)?;
+        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, access, metrics })
+    }
+
+    /// Serves on `listen` until the drain.
+    ///
+    /// # Errors
+    /// A certificate cannot be read, or the address cannot be bound.
+    pub(crate) async fn start(
+        self,
+        listen: SocketAddr,
+        config: &Config,
+        metrics: &HttpMetrics,
+        drain: &Drain,
+    ) -> anyhow::Result<SocketAddr> {
+        let tls = config.operator.server_tls(&config.tls).context("[operator]")?;
+        let cannot = || format!("cannot listen on operator_listen = \"{listen}\"");
+        let listener = TcpListener::bind(listen).await.with_context(cannot)?;
+        let address = listener.local_addr()?;
+        serve::tcp(listener, Some(tls), self, metrics.listener("operators"), drain);
+        Ok(address)
+    }
+
+    async fn answer(
+        &self,
+        route: Result<&Route, OperatorError>,
+        request: Request<RequestBody>,
+        peer: &Peer,
+    ) -> Result<Response<Body>, OperatorError> {
+        let (head, body) = request.into_parts();
+        // Before anything is said about the path.
+        let by = self.access.check(&head.headers, peer).await?;
+        let route = route?;
+        let reads = matches!(head.method, Method::GET | Method::HEAD);
+        let posts = head.method == Method::POST;
+        match route {
+            Route::Repositories if reads => self.repositories(&head),
+            Route::Repository(name) if reads => self.repository(name, StatusCode::OK, &head),
+            Route::Repository(name) if head.method == Method::PUT => self.put_repository(name, &head, body).await,
+            Route::Repository(name) if head.method == Method::DELETE => {
+                let edit = Edit::DeleteRepository { name: name.clone(), cascade: cascade(&head)? };
+                self.delete(edit, &head).await
+            }
+            Route::Refresh(name) if posts => self.refresh(name),
+            Route::Services if reads => self.services(&head),
+            Route::Service(name) if reads => self.service(name, StatusCode::OK, &head),
+            Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body).await,
+            Route::Service(name) if head.method == Method::DELETE => {
+                self.delete(Edit::DeleteService(name.clone()), &head).await
+            }
+            Route::History(name) if reads => versions::history(&self.versions, name, &head).await,
+            Route::Diff(name) if reads => versions::diff(&self.versions, name, &head).await,
+            Route::Rollback(name) if posts => {
+                let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
+                order.roll_back(&self.versions, name, by).await?;
+                self.service(name, StatusCode::OK, &head)
+            }
+            Route::Pin(name) if head.method == Method::PUT => {
+                let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
+                order.pin(&self.versions, name, by).await?;
+                self.service(name, StatusCode::OK, &head)
+            }
+            Route::Pin(name) if head.method == Method::DELETE => {
+                let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
+                order.unpin(&self.versions, name, by).await?;
+                self.service(name, StatusCode::OK, &head)
+            }
+            Route::DryRun(name) if posts => self.dry_run(name, &head, body).await,
+            _ => Err(OperatorError::MethodNotAllowed(route.methods())),
+        }
+    }
+
+    fn repository(
+        &self,
+        name: &RepositoryName,
+        status: StatusCode,
+        head: &Parts,
+    ) -> Result<Response<Body>, OperatorError> {
+        let document = Document::repository(&self.catalog.snapshot(), name);
+        let document = document.ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+        Ok(document.answer(status, &head.headers))
+    }
+
+    fn service(&self, name: &ServiceName, status: StatusCode, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        let document = Document::service(&self.catalog.snapshot(), name);
+        let document = document.ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+        Ok(document.answer(status, &head.headers))
+    }
+
+    async fn put_repository(
+        &self,
+        name: &RepositoryName,
+        head: &Parts,
+        body: RequestBody,
+    ) -> Result<Response<Body>, OperatorError> {
+        let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
+        let wrong = |faults| OperatorError::Faults { kind: "repository", name: name.to_string(), faults };
+        let Sent { document, based_on } = faults::read::<RepositoryConfig>(name.as_str(), &body).map_err(wrong)?;
+        if let Some(fault) = faults::not_permitted(&document, self.secrets_dir.as_deref()) {
+            return Err(wrong(vec![fault]));
+        }
+        precondition.based_on = based_on;
+        let outcome = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
+        self.repository(name, status_of(outcome), head)
+    }
+
+    async fn put_service(
+        &self,
+        name: &ServiceName,
+        head: &Parts,
+        body: RequestBody,
+    ) -> Result<Response<Body>, OperatorError> {
+        let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
+        let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
+        let Sent { document, based_on } = faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?;
+        precondition.based_on = based_on;
+        let outcome = self.editor.edit(Edit::PutService(document), precondition).await?;
+        self.service(name, status_of(outcome), head)
+    }
+
+    async fn dry_run(
+        &self,
+        name: &ServiceName,
+        head: &Parts,
+        body: RequestBody,
+    ) -> Result<Response<Body>, OperatorError> {
+        let (part, body) = (Part::parse(head.uri.query())?, body.read(MAX_DOCUMENT_BYTES).await?);
+        let document = if body.is_empty() {
+            None
+        } else {
+            let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
+            Some(faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?.document)
+        };
+        self.dry_runs.answer(name, document, part).await
+    }
+
+    async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        self.editor.edit(edit, precondition(&head.headers)?).await?;
+        let mut response = Response::new(Body::Empty);
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        Ok(response)
+    }
+
+    fn repositories(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        let page = Page::<RepositoryName>::parse(head.uri.query(), "`limit` and `page`", |_, _| Ok(false))?;
+        let snapshot = self.catalog.snapshot();
+        let (shown, next) = page.of(&snapshot.definitions.repositories, |_| true);
+        let documents = shown.into_iter().map(|(name, each)| Document::of_repository(&snapshot, name, each));
+        Ok(listing("repositories", documents, next.as_ref()))
+    }
+
+    fn services(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        let mut of: Option<RepositoryName> = None;
+        let page = Page::<ServiceName>::parse(head.uri.query(), "`limit`, `page` and `repository`", |key, value| {
+            if key == "repository" {
+                of = Some(query::parsed(key, value)?);
+            }
+            Ok(key == "repository")
+        })?;
+        let snapshot = self.catalog.snapshot();
+        let wanted = |of_it: &RepositoryName| of.as_ref().is_none_or(|of| of == of_it);
+        let (shown, next) = page.of(&snapshot.definitions.services, |each| wanted(&each.document.repository));
+        let documents = shown.into_iter().map(|(name, each)| Document::of_service(&snapshot, name, each));
+        Ok(listing("services", documents, next.as_ref()))
+    }
+
+    /// Has an upstream polled as soon as the gap between polls allows.
+    fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, OperatorError> {
+        let agent = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+        let polls = agent.state().attempts;
+        agent.kick();
+        let mut response = admin::json(&json!({ "repository": name, "polls": polls }));
+        *response.status_mut() = StatusCode::ACCEPTED;
+        Ok(response)
+    }
+}
+
+impl Handler for OperatorApi {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        let route = Route::parse(request.uri().path());
+        let known = route.as_ref().map_err(|error| error.clone().into());
+        let response = self.answer(known, request, &peer).await.unwrap_or_else(OperatorError::into_response);
+        self.metrics.answered(route.as_ref().ok(), response.status());
+        response
+    }
+}
+
+fn status_of(outcome: Outcome) -> StatusCode {
+    if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK }
+}
+
+/// Whether a repository is deleted with its services.
+fn cascade(head: &Parts) -> Result<bool, OperatorError> {
+    let mut cascade = false;
+    for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
+        match key {
+            "cascade" => cascade = query::parsed(key, value)?,
+            other => return Err(query::QueryError::unknown(other, "`cascade`").into()),
+        }
+    }
+    Ok(cascade)
+}

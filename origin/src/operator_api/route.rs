@@ -1,0 +1,131 @@
+//! The paths of the operators' API.
+
+use std::fmt;
+
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::route::RouteError;
+
+/// A path that operators ask for, parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Route {
+    /// `/v1/repositories`: the listing.
+    Repositories,
+    /// `/v1/repositories/{name}`: one repository.
+    Repository(RepositoryName),
+    /// `/v1/repositories/{name}/refresh`: has its upstream polled soon.
+    Refresh(RepositoryName),
+    /// `/v1/services`: the listing.
+    Services,
+    /// `/v1/services/{name}`: one service.
+    Service(ServiceName),
+    /// `/v1/services/{name}/history`: what was published, and when and why.
+    History(ServiceName),
+    /// `/v1/services/{name}/diff`: what differs between two versions.
+    Diff(ServiceName),
+    /// `/v1/services/{name}/rollback`: goes back to a retained version.
+    Rollback(ServiceName),
+    /// `/v1/services/{name}/pin`: whether it stays where it is.
+    Pin(ServiceName),
+    /// `/v1/services/{name}/dry-run`: what its tarball would hold.
+    DryRun(ServiceName),
+}
+
+impl Route {
+    /// Reads the path of a URL, without its query. Names need no percent-encoding, so none is undone.
+    pub(super) fn parse(path: &str) -> Result<Self, RouteError> {
+        fn name<T: std::str::FromStr<Err: fmt::Display>>(text: &str) -> Result<T, RouteError> {
+            text.parse().map_err(|error: T::Err| RouteError::Malformed(error.to_string()))
+        }
+        let rest = path.strip_prefix("/v1/").ok_or(RouteError::Unknown)?;
+        let segments: Vec<&str> = rest.splitn(5, '/').collect();
+        match segments[..] {
+            ["repositories"] => Ok(Route::Repositories),
+            ["repositories", repository] => Ok(Route::Repository(name(repository)?)),
+            ["repositories", repository, "refresh"] => Ok(Route::Refresh(name(repository)?)),
+            ["services"] => Ok(Route::Services),
+            ["services", service, "history"] => Ok(Route::History(name(service)?)),
+            ["services", service, "diff"] => Ok(Route::Diff(name(service)?)),
+            ["services", service, "rollback"] => Ok(Route::Rollback(name(service)?)),
+            ["services", service, "pin"] => Ok(Route::Pin(name(service)?)),
+            ["services", service, "dry-run"] => Ok(Route::DryRun(name(service)?)),
+            ["services", service] => Ok(Route::Service(name(service)?)),
+            _ => Err(RouteError::Unknown),
+        }
+    }
+
+    /// The methods that it answers, for `Allow`.
+    pub(super) fn methods(&self) -> &'static str {
+        match self {
+            Route::Repositories | Route::Services | Route::History(_) | Route::Diff(_) => "GET, HEAD",
+            Route::Pin(_) => "PUT, DELETE",
+            Route::Repository(_) | Route::Service(_) => "GET, HEAD, PUT, DELETE",
+            Route::Refresh(_) | Route::DryRun(_) | Route::Rollback(_) => "POST",
+        }
+    }
+
+    /// The value of a metric's label: one per shape, never a name.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Route::Repositories => "repositories",
+            Route::Repository(_) => "repository",
+            Route::Refresh(_) => "refresh",
+            Route::Services => "services",
+            Route::Service(_) => "service",
+            Route::History(_) => "history",
+            Route::Diff(_) => "diff",
+            Route::Rollback(_) => "rollback",
+            Route::Pin(_) => "pin",
+            Route::DryRun(_) => "dry_run",
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Route::Repositories => f.write_str("/v1/repositories"),
+            Route::Repository(name) => write!(f, "/v1/repositories/{name}"),
+            Route::Refresh(name) => write!(f, "/v1/repositories/{name}/refresh"),
+            Route::Services => f.write_str("/v1/services"),
+            Route::Service(name) => write!(f, "/v1/services/{name}"),
+            Route::History(name) => write!(f, "/v1/services/{name}/history"),
+            Route::Diff(name) => write!(f, "/v1/services/{name}/diff"),
+            Route::Rollback(name) => write!(f, "/v1/services/{name}/rollback"),
+            Route::Pin(name) => write!(f, "/v1/services/{name}/pin"),
+            Route::DryRun(name) => write!(f, "/v1/services/{name}/dry-run"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn wrong_shapes_are_unknown_and_wrong_names_are_malformed() {
+        for path in
+            ["", "/", "/v1", "/v1/", "/v1/repositories/", "/v1/services/", "/v2/services", "/v1/services/a/b/c/d/e"]
+        {
+            let read = Route::parse(path);
+            assert!(read.is_err(), "{path}: {read:?}");
+        }
+        for path in ["/v1/services/a/refresh", "/v1/repositories/a/refresh/", "/v1/repositories/a/tarball"] {
+            assert_eq!(Route::parse(path), Err(RouteError::Unknown), "{path}");
+        }
+        for path in ["/v1/services/A", "/v1/repositories/..", "/v1/repositories/../refresh"] {
+            assert!(matches!(Route::parse(path), Err(RouteError::Malformed(_))), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_written_back_the_same(
+            path in "/v1/(services|repositories|webhooks)(/([a-z0-9._-]{0,20}|refresh|dry-run|history|diff|rollback|pin)){0,4}"
+        ) {
+            if let Ok(route) = Route::parse(&path) {
+                prop_assert_eq!(route.to_string(), path);
+            }
+        }
+    }
+}

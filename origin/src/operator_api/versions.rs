@@ -1,0 +1,138 @@
+//! The versions of a service, over HTTP: history, diff, rollback and pin.
+
+use http::request::Parts;
+use http::{HeaderValue, Response, header};
+use serde::Deserialize;
+use serde_json::json;
+use weir_shared::descriptor::Generation;
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+use weir_shared::process::admin;
+use weir_shared::process::serve::Body;
+use weir_shared::query::{self, QueryError};
+
+use super::error::OperatorError;
+use crate::versions::{Asked, Versions};
+
+/// The publications of a page of a history, unless the request says how many.
+const DEFAULT_PAGE: usize = 100;
+
+/// The most of them.
+const LARGEST_PAGE: usize = 200;
+
+/// The differences that are listed, unless the request says how many.
+const DEFAULT_DIFFERENCES: usize = 100;
+
+/// The most of them.
+const MOST_DIFFERENCES: usize = 1000;
+
+/// `GET …/history`.
+pub(super) async fn history(
+    versions: &Versions,
+    name: &ServiceName,
+    head: &Parts,
+) -> Result<Response<Body>, OperatorError> {
+    let (mut limit, mut before) = (DEFAULT_PAGE, None::<Generation>);
+    for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
+        match key {
+            "limit" => limit = bounded(key, value, LARGEST_PAGE)?,
+            "page" => before = Some(query::parsed(key, value)?),
+            other => return Err(QueryError::unknown(other, "`limit` and `page`").into()),
+        }
+    }
+    let page = versions.history(name, before, limit).await?;
+    let next = page.next_before.map(|generation| generation.to_string());
+    Ok(now(&json!({ "publications": page.publications, "next_page": next })))
+}
+
+/// `GET …/diff?from=…&to=…`.
+pub(super) async fn diff(
+    versions: &Versions,
+    name: &ServiceName,
+    head: &Parts,
+) -> Result<Response<Body>, OperatorError> {
+    let (mut limit, mut from, mut to) = (DEFAULT_DIFFERENCES, None::<TarballDigest>, None::<TarballDigest>);
+    for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {
+        match key {
+            "limit" => limit = bounded(key, value, MOST_DIFFERENCES)?,
+            "from" => from = Some(query::parsed(key, value)?),
+            "to" => to = Some(query::parsed(key, value)?),
+            other => return Err(QueryError::unknown(other, "`from`, `to` and `limit`").into()),
+        }
+    }
+    let (Some(from), Some(to)) = (from, to) else {
+        return Err(QueryError::new("name two digests: `…/diff?from=b3-…&to=b3-…`").into());
+    };
+    let diff = versions.diff(name, &from, &to, limit).await?;
+    Ok(now(&json!(diff)))
+}
+
+/// What a rollback or a pin says. `generation`: only when the service is at this one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Order {
+    digest: Option<TarballDigest>,
+    generation: Option<Generation>,
+}
+
+impl Order {
+    /// Reads the body of a request; an empty one says nothing.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
+        if body.is_empty() {
+            return Ok(Self { digest: None, generation: None });
+        }
+        serde_json::from_slice(body).map_err(|error| OperatorError::Malformed(format!("the body: {error}.")))
+    }
+
+    /// Publishes a retained digest again, and pins the service to it.
+    pub(super) async fn roll_back(
+        self,
+        versions: &Versions,
+        name: &ServiceName,
+        by: Option<String>,
+    ) -> Result<(), OperatorError> {
+        let missing =
+            || OperatorError::Malformed("name the `digest` to go back to; `…/history` says which are retained.".into());
+        let digest = self.digest.ok_or_else(missing)?;
+        Ok(versions.roll_back(name, &digest, Asked { by, expected: self.generation }).await?)
+    }
+
+    /// Pins the service to what it is at.
+    pub(super) async fn pin(
+        self,
+        versions: &Versions,
+        name: &ServiceName,
+        by: Option<String>,
+    ) -> Result<(), OperatorError> {
+        if self.digest.is_some() {
+            let detail = "a pin is to what the service is at; `…/rollback` goes back to a digest, and pins it.";
+            return Err(OperatorError::Malformed(detail.into()));
+        }
+        Ok(versions.pin(name, Asked { by, expected: self.generation }).await?)
+    }
+
+    /// Lets the service follow its ref again.
+    pub(super) async fn unpin(
+        self,
+        versions: &Versions,
+        name: &ServiceName,
+        by: Option<String>,
+    ) -> Result<(), OperatorError> {
+        if self.digest.is_some() {
+            return Err(OperatorError::Malformed("a `digest` says nothing here.".into()));
+        }
+        versions.unpin(name, Asked { by, expected: self.generation }).await?;
+        Ok(())
+    }
+}
+
+fn bounded(key: &str, value: &str, most: usize) -> Result<usize, QueryError> {
+    let number = query::parsed(key, value)?;
+    if (1..=most).contains(&number) { Ok(number) } else { Err(QueryError::new(format!("`{key}` is from 1 to {most}"))) }
+}
+
+fn now(document: &serde_json::Value) -> Response<Body> {
+    let mut response = admin::json(document);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

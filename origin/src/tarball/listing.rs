@@ -1,0 +1,81 @@
+//! What a tarball would hold, without making it.
+
+use std::sync::atomic::AtomicBool;
+
+use gix::Repository;
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::Omission;
+use weir_shared::entry_path;
+
+use super::folder;
+use super::walk::{EntryContent, walk};
+use super::{Limits, Selection, TarballError};
+
+/// An entry that a tarball would hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Relative to the folder, percent-encoded where it is not UTF-8; a directory's ends in `/`.
+    pub path: String,
+    /// What it is.
+    pub kind: ListedKind,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListedKind {
+    /// A file.
+    File {
+        /// As it is in the repository: line ends may change it.
+        bytes: u64,
+        /// Mode 0755, not 0644.
+        executable: bool,
+    },
+    /// A directory.
+    Directory,
+    /// A symlink, and where it leads, percent-encoded likewise.
+    Symlink(String),
+}
+
+/// All that a tarball would hold, in numbers, and what it would not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Entries of the tarball.
+    pub entries: u64,
+    /// Bytes of its files, as they are in the repository.
+    pub file_bytes: u64,
+    /// What is left out although it was asked for.
+    pub omitted: Vec<Omission>,
+}
+
+/// Lists what the tarball of a selection at a commit would hold, in its order. No contents are read.
+///
+/// # Errors
+/// As those of a build, but for those of contents.
+pub fn list(
+    repo: &Repository,
+    commit: &CommitId,
+    selection: &Selection,
+    limits: &Limits,
+    interrupt: &AtomicBool,
+    emit: &mut dyn FnMut(Listed),
+) -> Result<Listing, TarballError> {
+    let folder = folder::find(repo, commit, &selection.folder)?;
+    let mut file_bytes = 0;
+    let means = (&selection.filters, limits, interrupt);
+    let walked = walk(repo, folder, selection.folder.as_str(), means, &mut |entry| {
+        let kind = match entry.kind {
+            EntryContent::File { size, executable, .. } => {
+                file_bytes += size;
+                ListedKind::File { bytes: size, executable }
+            }
+            EntryContent::Directory => ListedKind::Directory,
+            EntryContent::Symlink { target } => ListedKind::Symlink(entry_path::percent_encode(&target)),
+        };
+        emit(Listed { path: entry_path::percent_encode(&entry.path), kind });
+        Ok(())
+    })?;
+    if walked.entries == 0 {
+        return Err(TarballError::Empty);
+    }
+    Ok(Listing { entries: walked.entries, file_bytes, omitted: walked.omitted })
+}
