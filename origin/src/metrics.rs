@@ -35,6 +35,8 @@ pub(crate) struct Metrics {
     pub(crate) catalog_limit: IntGaugeVec,
     /// By what an operator wanted and what became of it.
     pub(crate) catalog_edits: IntCounterVec,
+    /// By result: `applied`, `refused`.
+    pub(crate) reloads: IntCounterVec,
     pub(crate) services_unpublished: IntGauge,
     pub(crate) services_unhealthy: IntGauge,
     /// By status.
@@ -159,6 +161,12 @@ impl Metrics {
                 "What operators wanted to change (put or delete a repository or a service), by result (created, changed, \
                  unchanged, deleted, refused, failed).",
                 &["edit", "result"],
+            )?,
+            reloads: families.counters_of(
+                "weir_origin_reloads_total",
+                "Configuration files read again at run time: applied, or refused as a whole.",
+                "result",
+                &["applied", "refused"],
             )?,
             services_unpublished: families
                 .gauge("weir_origin_services_unpublished", "Services of which nothing was ever published.")?,

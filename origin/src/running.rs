@@ -50,6 +50,7 @@ pub struct Running {
     config: Config,
     access: watch::Receiver<Option<Bytes>>,
     versions: Versions,
+    metrics: Metrics,
     threads: TaskTracker,
     drain: Drain,
 }
@@ -114,7 +115,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone());
-    let api = EdgeApi::new(catalog.clone(), publisher, metrics, &config.limits, events, heartbeats);
+    let api = EdgeApi::new(catalog.clone(), publisher, metrics.clone(), &config.limits, events, heartbeats);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
     let operators = OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, &registry)?;
     let operator_address = match config.operator_listen {
@@ -146,7 +147,19 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             }
         }
     };
-    Ok(Running { address, admin_address, operator_address, catalog, editor, config, access, versions, threads, drain })
+    Ok(Running {
+        address,
+        admin_address,
+        operator_address,
+        catalog,
+        editor,
+        config,
+        access,
+        versions,
+        metrics,
+        threads,
+        drain,
+    })
 }
 
 /// What a data directory holds.
@@ -241,6 +254,8 @@ impl Running {
     /// The file cannot be read or is wrong, or the origin ends. Everything is as it was.
     pub async fn reload_file(&self, file: &Path) -> anyhow::Result<()> {
         let outcome = self.take_file(file).await;
+        let result = if outcome.is_ok() { "applied" } else { "refused" };
+        self.metrics.reloads.with_label_values(&[result]).inc();
         match &outcome {
             Ok(()) => tracing::info!("the repositories and services of the configuration file were taken over"),
             Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),

@@ -34,22 +34,22 @@ impl DefinedBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Defined<T> {
     pub(crate) by: DefinedBy,
-    pub(crate) document: T,
+    pub(crate) document: Arc<T>,
 }
 
-/// Documents of one author.
+/// Documents of one author. Cheap to copy, for its size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Documents {
-    pub(crate) repositories: BTreeMap<RepositoryName, RepositoryConfig>,
-    pub(crate) services: BTreeMap<ServiceName, ServiceConfig>,
+    pub(crate) repositories: BTreeMap<RepositoryName, Arc<RepositoryConfig>>,
+    pub(crate) services: BTreeMap<ServiceName, Arc<ServiceConfig>>,
 }
 
 impl Documents {
     /// The documents of a configuration file.
     pub(crate) fn new(repositories: &[RepositoryConfig], services: &[ServiceConfig]) -> Self {
         Self {
-            repositories: repositories.iter().map(|each| (each.name.clone(), each.clone())).collect(),
-            services: services.iter().map(|each| (each.name.clone(), each.clone())).collect(),
+            repositories: repositories.iter().map(|each| (each.name.clone(), Arc::new(each.clone()))).collect(),
+            services: services.iter().map(|each| (each.name.clone(), Arc::new(each.clone()))).collect(),
         }
     }
 }
@@ -57,8 +57,8 @@ impl Documents {
 /// All that is defined. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Definitions {
-    pub(crate) repositories: Arc<BTreeMap<RepositoryName, Arc<Defined<RepositoryConfig>>>>,
-    pub(crate) services: Arc<BTreeMap<ServiceName, Arc<Defined<ServiceConfig>>>>,
+    pub(crate) repositories: Arc<BTreeMap<RepositoryName, Defined<RepositoryConfig>>>,
+    pub(crate) services: Arc<BTreeMap<ServiceName, Defined<ServiceConfig>>>,
 }
 
 impl Definitions {
@@ -72,18 +72,20 @@ impl Definitions {
 
     /// The services of a repository.
     pub(crate) fn services_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
-        let of_it = move |(name, each): (&'a ServiceName, &'a Arc<Defined<ServiceConfig>>)| {
+        let of_it = move |(name, each): (&'a ServiceName, &'a Defined<ServiceConfig>)| {
             (each.document.repository == *repository).then_some(name)
         };
         self.services.iter().filter_map(of_it)
     }
 }
 
-fn merged<N: Ord + Clone, T: Clone>(file: &BTreeMap<N, T>, api: &BTreeMap<N, T>) -> BTreeMap<N, Arc<Defined<T>>> {
-    let defined =
-        |by| move |(name, document): (&N, &T)| (name.clone(), Arc::new(Defined { by, document: document.clone() }));
-    let mut merged: BTreeMap<_, _> = api.iter().map(defined(DefinedBy::Api)).collect();
-    merged.extend(file.iter().map(defined(DefinedBy::File)));
+fn merged<N: Ord + Clone, T>(file: &BTreeMap<N, Arc<T>>, api: &BTreeMap<N, Arc<T>>) -> BTreeMap<N, Defined<T>> {
+    let of = |by, documents: &BTreeMap<N, Arc<T>>| {
+        let defined = |document: &Arc<T>| Defined { by, document: document.clone() };
+        documents.iter().map(|(name, document)| (name.clone(), defined(document))).collect::<BTreeMap<_, _>>()
+    };
+    let mut merged = of(DefinedBy::Api, api);
+    merged.extend(of(DefinedBy::File, file));
     merged
 }
 

@@ -1,5 +1,7 @@
 //! What an operator wants to change, and whether that may be. Pure.
 
+use std::sync::Arc;
+
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::definitions::{Defined, DefinedBy, Definitions, version};
@@ -9,13 +11,13 @@ use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};
 /// What an operator wants to change. Its documents were checked, each for itself.
 #[derive(Debug, Clone)]
 pub(crate) enum Edit {
-    PutRepository(Box<RepositoryConfig>),
+    PutRepository(Arc<RepositoryConfig>),
     DeleteRepository {
         name: RepositoryName,
         /// With its services.
         cascade: bool,
     },
-    PutService(ServiceConfig),
+    PutService(Arc<ServiceConfig>),
     DeleteService(ServiceName),
 }
 
@@ -133,8 +135,8 @@ impl Edit {
     ) -> Result<Decided, Refusal> {
         match self {
             Edit::PutRepository(document) => {
-                let current = all.repositories.get(&document.name).map(|it| &**it);
-                let outcome = put("repository", document.name.as_str(), &**document, current, precondition)?;
+                let current = all.repositories.get(&document.name);
+                let outcome = put("repository", document.name.as_str(), document, current, precondition)?;
                 if outcome == Outcome::Created && all.repositories.len() >= limits.max_repositories {
                     let limit = limits.max_repositories;
                     return Err(Refusal::TooMany { kind: "repositories", key: "max_repositories", limit });
@@ -142,7 +144,7 @@ impl Edit {
                 Ok(Decided::of(outcome, Write::PutRepository(document.clone())))
             }
             Edit::PutService(document) => {
-                let current = all.services.get(&document.name).map(|it| &**it);
+                let current = all.services.get(&document.name);
                 let outcome = put("service", document.name.as_str(), document, current, precondition)?;
                 if !all.repositories.contains_key(&document.repository) {
                     return Err(Refusal::MissingRepository(document.name.clone(), document.repository.clone()));
@@ -154,7 +156,7 @@ impl Edit {
             }
             Edit::DeleteRepository { name, cascade } => {
                 let current = all.repositories.get(name).ok_or_else(|| Refusal::NoSuchRepository(name.clone()))?;
-                changeable("repository", name.as_str(), Some(&**current), precondition)?;
+                changeable("repository", name.as_str(), Some(current), precondition)?;
                 let services: Vec<ServiceName> = all.services_of(name).cloned().collect();
                 if !services.is_empty() && !cascade {
                     return Err(Refusal::HasServices(name.clone(), services));
@@ -165,7 +167,7 @@ impl Edit {
             }
             Edit::DeleteService(name) => {
                 let current = all.services.get(name).ok_or_else(|| Refusal::NoSuchService(name.clone()))?;
-                changeable("service", name.as_str(), Some(&**current), precondition)?;
+                changeable("service", name.as_str(), Some(current), precondition)?;
                 Ok(Decided::of(Outcome::Deleted, Write::DeleteService(name.clone())))
             }
         }
@@ -182,7 +184,7 @@ impl Decided {
 fn put<T: serde::Serialize + PartialEq>(
     kind: &'static str,
     name: &str,
-    document: &T,
+    document: &Arc<T>,
     current: Option<&Defined<T>>,
     precondition: &Precondition,
 ) -> Result<Outcome, Refusal> {
@@ -204,7 +206,7 @@ fn changeable<T: serde::Serialize>(
     if current.is_some_and(|current| current.by == DefinedBy::File) {
         return Err(Refusal::OfTheFile { kind, name: name() });
     }
-    let current = current.map(|current| version(&current.document));
+    let current = current.map(|current| version(&*current.document));
     let matches = match &precondition.matches {
         None => true,
         Some(Matches::Any) => current.is_some(),
@@ -250,13 +252,13 @@ mod tests {
     #[test]
     fn a_put_creates_changes_or_leaves() {
         let none = Precondition::default();
-        let put = Edit::PutService(service("new", "filed"));
+        let put = Edit::PutService(service("new", "filed").into());
         assert_eq!(decide(&put, &none).unwrap().outcome, Outcome::Created);
-        let same = decide(&Edit::PutService(service("one", "shop")), &none).unwrap();
+        let same = decide(&Edit::PutService(service("one", "shop").into()), &none).unwrap();
         assert_eq!((same.outcome, same.writes.len()), (Outcome::Unchanged, 0));
-        let moved = decide(&Edit::PutService(service("one", "filed")), &none).unwrap();
+        let moved = decide(&Edit::PutService(service("one", "filed").into()), &none).unwrap();
         assert_eq!((moved.outcome, moved.writes.len()), (Outcome::Changed, 1));
-        let missing = decide(&Edit::PutService(service("new", "nothing")), &none);
+        let missing = decide(&Edit::PutService(service("new", "nothing").into()), &none);
         assert!(matches!(missing, Err(Refusal::MissingRepository(..))), "{missing:?}");
     }
 
@@ -264,7 +266,7 @@ mod tests {
     fn what_the_file_says_stays() {
         for edit in [
             Edit::PutRepository(repository("filed").into()),
-            Edit::PutService(service("filed", "shop")),
+            Edit::PutService(service("filed", "shop").into()),
             Edit::DeleteService("filed".parse().unwrap()),
             delete("filed", true),
         ] {
@@ -295,7 +297,7 @@ mod tests {
         let based_on = |version: &str| Precondition { based_on: Some(version.to_owned()), ..Precondition::default() };
         let is_new = Precondition { is_new: true, ..Precondition::default() };
         let any = Precondition { matches: Some(Matches::Any), ..Precondition::default() };
-        let put = |name: &str| Edit::PutService(service(name, "filed"));
+        let put = |name: &str| Edit::PutService(service(name, "filed").into());
         for (edit, precondition) in [
             (put("one"), matches(&["other", &current])),
             (put("one"), any.clone()),
@@ -325,10 +327,10 @@ mod tests {
     fn the_limits_bite_for_what_is_new_alone() {
         let limits = LimitsConfig { max_repositories: 2, max_services: 3, ..LimitsConfig::default() };
         let decide = |edit: Edit| edit.decide(&Precondition::default(), &all(), &limits);
-        for new in [Edit::PutRepository(repository("new").into()), Edit::PutService(service("new", "shop"))] {
+        for new in [Edit::PutRepository(repository("new").into()), Edit::PutService(service("new", "shop").into())] {
             let refused = decide(new);
             assert!(matches!(refused, Err(Refusal::TooMany { .. })), "{refused:?}");
         }
-        assert!(decide(Edit::PutService(service("one", "filed"))).is_ok());
+        assert!(decide(Edit::PutService(service("one", "filed").into())).is_ok());
     }
 }

@@ -12,7 +12,7 @@ use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::shutdown::Drain;
 
-use super::definitions::{Definitions, Documents};
+use super::definitions::{Defined, DefinedBy, Definitions, Documents};
 use super::edit::{Edit, Outcome, Precondition, Refusal};
 use super::permitted::permitted;
 use super::store::{Store, Write};
@@ -98,6 +98,8 @@ struct Owner {
     mirrored: BTreeMap<RepositoryName, RepositoryConfig>,
     /// The agents that were stopped and may not have ended.
     leaving: BTreeMap<RepositoryName, Gone>,
+    /// Why repositories are not mirrored, as it was said last.
+    refused: BTreeMap<RepositoryName, String>,
     drain: Drain,
 }
 
@@ -118,12 +120,14 @@ pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -
         catalog: catalog.clone(),
         mirrored,
         leaving,
+        refused: BTreeMap::new(),
         drain: drain.clone(),
     };
     for (kind, limit) in [("repository", owner.limits.max_repositories), ("service", owner.limits.max_services)] {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         owner.crew.metrics.catalog_limit.with_label_values(&[kind]).set(limit);
     }
+    owner.tell_of_shadowed();
     owner.bring_about(earlier).await;
     let (orders, mut waiting) = mpsc::channel(QUEUE);
     let begun = drain.clone();
@@ -158,6 +162,7 @@ impl Owner {
             }
             Order::Reload(file, done) => {
                 self.file = file;
+                self.tell_of_shadowed();
                 self.bring_about(Earlier::default()).await;
                 let _ = done.send(());
             }
@@ -182,7 +187,7 @@ impl Owner {
         }
         for write in decided.writes {
             match write {
-                Write::PutRepository(document) => drop(self.api.repositories.insert(document.name.clone(), *document)),
+                Write::PutRepository(document) => drop(self.api.repositories.insert(document.name.clone(), document)),
                 Write::DeleteRepository(name) => drop(self.api.repositories.remove(&name)),
                 Write::PutService(document) => drop(self.api.services.insert(document.name.clone(), document)),
                 Write::DeleteService(name) => drop(self.api.services.remove(&name)),
@@ -197,7 +202,6 @@ impl Owner {
     async fn bring_about(&mut self, mut earlier: Earlier) {
         let before = self.catalog.snapshot();
         let definitions = Definitions::of(&self.file, &self.api);
-        self.tell_of_shadowed();
         let mut services = BTreeMap::new();
         for (name, defined) in definitions.services.iter() {
             let known = before.services.get(name).zip(before.definitions.services.get(name));
@@ -212,11 +216,10 @@ impl Owner {
                 Err(error) => tracing::error!(service = %name, error, "the service cannot be served"),
             }
         }
-        let mut reasons = BTreeMap::new();
-        let agents = self.bring_agents(&definitions, &before, &services, &mut reasons);
+        let agents = self.bring_agents(&definitions, &before, &services);
         for service in services.values().filter(|service| !agents.contains_key(&service.repository)) {
             let repository = &service.repository;
-            let reason = reasons.get(repository).cloned();
+            let reason = self.refused.get(repository).cloned();
             let reason = reason.unwrap_or_else(|| format!("there is no repository `{repository}` (any more)"));
             service.fell_ill("resolve", reason, SystemTime::now());
         }
@@ -234,19 +237,21 @@ impl Owner {
         definitions: &Definitions,
         before: &Snapshot,
         services: &BTreeMap<ServiceName, Arc<Service>>,
-        reasons: &mut BTreeMap<RepositoryName, String>,
     ) -> BTreeMap<RepositoryName, Handle> {
-        let mut wanted = BTreeMap::new();
+        let (mut wanted, mut refused) = (BTreeMap::new(), BTreeMap::new());
         for (name, defined) in definitions.repositories.iter() {
             match permitted(defined, self.secrets_dir.as_deref()) {
                 Ok(config) => drop(wanted.insert(name.clone(), config)),
                 Err((field, why)) => {
                     let reason = format!("repository `{name}` is not mirrored: `{field}`: {why}");
-                    tracing::warn!("{reason}");
-                    reasons.insert(name.clone(), reason);
+                    if self.refused.get(name) != Some(&reason) {
+                        tracing::warn!("{reason}");
+                    }
+                    refused.insert(name.clone(), reason);
                 }
             }
         }
+        self.refused = refused;
         let mut of: BTreeMap<&RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
         for service in services.values() {
             of.entry(&service.repository).or_default().push(service.clone());
@@ -259,7 +264,7 @@ impl Owner {
             }
             let by_operators = !self.file.repositories.contains_key(name)
                 && !definitions.repositories.contains_key(name)
-                && before.definitions.repositories.get(name).is_some_and(|was| was.by == super::DefinedBy::Api);
+                && before.definitions.repositories.get(name).is_some_and(|was| was.by == DefinedBy::Api);
             // One that left the file may have been mistyped: a name for a day must not cost a clone.
             let fate = if by_operators { MirrorFate::Removed } else { MirrorFate::Kept };
             self.leaving.insert(name.clone(), agent.stop(fate));
@@ -327,7 +332,7 @@ impl Owner {
     }
 
     fn count(&self, definitions: &Definitions) {
-        for by in super::DefinedBy::ALL {
+        for by in DefinedBy::ALL {
             let repositories = definitions.repositories.values().filter(|each| each.by == by).count();
             let services = definitions.services.values().filter(|each| each.by == by).count();
             for (kind, number) in [("repository", repositories), ("service", services)] {
@@ -340,8 +345,8 @@ impl Owner {
 
 /// The service of a document: the one that is known when it says the same, or one that goes on from there.
 fn service(
-    document: &ServiceConfig,
-    known: Option<(&Arc<Service>, &Arc<super::Defined<ServiceConfig>>)>,
+    document: &Arc<ServiceConfig>,
+    known: Option<(&Arc<Service>, &Defined<ServiceConfig>)>,
     published: Option<Descriptor>,
 ) -> Result<Arc<Service>, String> {
     match known {

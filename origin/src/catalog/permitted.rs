@@ -17,7 +17,7 @@ pub(crate) fn permitted(
     defined: &Defined<RepositoryConfig>,
     secrets_dir: Option<&Path>,
 ) -> Result<RepositoryConfig, (&'static str, String)> {
-    let mut config = defined.document.clone();
+    let mut config = RepositoryConfig::clone(&defined.document);
     if defined.by == DefinedBy::File {
         return Ok(config);
     }
@@ -60,7 +60,7 @@ mod tests {
     fn of_operators(url: &str, file: Option<&str>) -> Defined<RepositoryConfig> {
         let mut document = RepositoryConfig::new("shop".parse().unwrap(), url);
         document.password_file = file.map(PathBuf::from);
-        Defined { by: DefinedBy::Api, document }
+        Defined { by: DefinedBy::Api, document: document.into() }
     }
 
     const SECRETS: Option<&str> = Some("/etc/weir/secrets");
@@ -93,6 +93,6 @@ mod tests {
             permitted(&of_operators(url, None), None).unwrap();
         }
         let of_the_file = Defined { by: DefinedBy::File, ..of_operators("/srv/x", Some("/etc/token")) };
-        assert_eq!(permitted(&of_the_file, None).unwrap(), of_the_file.document);
+        assert_eq!(permitted(&of_the_file, None).unwrap(), *of_the_file.document);
     }
 }

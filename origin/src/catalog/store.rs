@@ -4,6 +4,7 @@
 //! it is a backup, and it outlives a `state.redb` that has to be thrown away.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Serialize;
@@ -45,9 +46,9 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
 /// One change of what is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Write {
-    PutRepository(Box<RepositoryConfig>),
+    PutRepository(Arc<RepositoryConfig>),
     DeleteRepository(RepositoryName),
-    PutService(ServiceConfig),
+    PutService(Arc<ServiceConfig>),
     DeleteService(ServiceName),
 }
 
@@ -80,7 +81,7 @@ impl Store {
                 match write {
                     Write::PutRepository(it) => drop(repositories.insert(it.name.as_str(), json(&**it).as_slice())?),
                     Write::DeleteRepository(name) => drop(repositories.remove(name.as_str())?),
-                    Write::PutService(it) => drop(services.insert(it.name.as_str(), json(it).as_slice())?),
+                    Write::PutService(it) => drop(services.insert(it.name.as_str(), json(&**it).as_slice())?),
                     Write::DeleteService(name) => drop(services.remove(name.as_str())?),
                 }
             }
@@ -129,7 +130,7 @@ mod tests {
         let other = ServiceConfig { name: "shop-test".parse().unwrap(), ..service.clone() };
         {
             let store = Store::open(&path).unwrap();
-            let puts = [&service, &other].map(|each| Write::PutService(each.clone()));
+            let puts = [&service, &other].map(|each| Write::PutService(each.clone().into()));
             store.write(&puts).unwrap();
             store.write(&[Write::PutRepository(repository.clone().into()), Write::DeleteService(other.name)]).unwrap();
         }

@@ -1,7 +1,5 @@
 //! An object as operators read it: its document, who defined it, and how it is.
 
-use std::sync::Arc;
-
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,7 +29,7 @@ impl Document {
     pub(super) fn of_repository(
         snapshot: &Snapshot,
         name: &RepositoryName,
-        defined: &Arc<Defined<RepositoryConfig>>,
+        defined: &Defined<RepositoryConfig>,
     ) -> Self {
         Self::new(defined, snapshot.agents.get(name).map(status::repository))
     }
@@ -42,14 +40,14 @@ impl Document {
         Some(Self::of_service(snapshot, name, defined))
     }
 
-    pub(super) fn of_service(snapshot: &Snapshot, name: &ServiceName, defined: &Arc<Defined<ServiceConfig>>) -> Self {
+    pub(super) fn of_service(snapshot: &Snapshot, name: &ServiceName, defined: &Defined<ServiceConfig>) -> Self {
         Self::new(defined, snapshot.services.get(name).map(|service| status::service(service)))
     }
 
     fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {
-        let (of_document, of_state) = (version(&defined.document), version(&state));
+        let (of_document, of_state) = (version(&*defined.document), version(&state));
         let mut shown =
-            serde_json::to_value(&defined.document).expect("a document is made of texts, numbers and lists");
+            serde_json::to_value(&*defined.document).expect("a document is made of texts, numbers and lists");
         shown["defined_by"] = defined.by.as_str().into();
         shown["version"] = of_document.as_str().into();
         shown["status"] = state.into();

@@ -77,7 +77,7 @@ impl DryRuns {
     pub(super) async fn answer(
         &self,
         name: &ServiceName,
-        document: Option<ServiceConfig>,
+        document: Option<Arc<ServiceConfig>>,
         part: Part,
     ) -> Result<Response<Body>, OperatorError> {
         let snapshot = self.catalog.snapshot();

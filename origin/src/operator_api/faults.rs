@@ -119,7 +119,7 @@ fn fault_of<T: Object>(field: &str, value: &Value) -> Option<Fault> {
 
 /// What a repository names that operators may not name.
 pub(super) fn not_permitted(document: &RepositoryConfig, secrets_dir: Option<&std::path::Path>) -> Option<Fault> {
-    let defined = Defined { by: DefinedBy::Api, document: document.clone() };
+    let defined = Defined { by: DefinedBy::Api, document: document.clone().into() };
     let (field, why) = crate::catalog::permitted(&defined, secrets_dir).err()?;
     Some(Fault::new(field, why))
 }

@@ -191,7 +191,7 @@ impl OperatorApi {
         let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
         let Sent { document, based_on } = faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?;
         precondition.based_on = based_on;
-        let outcome = self.editor.edit(Edit::PutService(document), precondition).await?;
+        let outcome = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
         self.service(name, status_of(outcome), head)
     }
 
@@ -206,7 +206,7 @@ impl OperatorApi {
             None
         } else {
             let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
-            Some(faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?.document)
+            Some(faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?.document.into())
         };
         self.dry_runs.answer(name, document, part).await
     }
