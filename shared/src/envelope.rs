@@ -230,7 +230,7 @@ mod tests {
         let (first, second) = (key(), key());
         let [p, q] = [first.public().clone(), second.public().clone()];
         let both = Envelope::sign(PUBLICATION_TYPE, b"statement".to_vec(), &[first, second]);
-        for trusted in [&[p.clone()][..], &[q.clone()], &[q.clone(), p.clone()]] {
+        for trusted in [std::slice::from_ref(&p), std::slice::from_ref(&q), &[q.clone(), p.clone()]] {
             assert_eq!(both.verify(PUBLICATION_TYPE, trusted), Ok(&b"statement"[..]));
         }
         let unnamed = String::from_utf8(both.json()).unwrap().replace("keyid", "comment");
