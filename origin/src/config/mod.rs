@@ -176,7 +176,8 @@ impl Config {
     pub fn missing_files(&self) -> Vec<&Path> {
         let TlsConfig { certificate, key, client_ca } = &self.tls;
         let own = [certificate, key, client_ca].into_iter();
-        let upstreams = self.repositories.iter().flat_map(|r| r.ca.iter().chain(&r.password_file));
+        let upstreams =
+            self.repositories.iter().flat_map(|r| r.ca.iter().chain(&r.password_file).chain(&r.webhook_secret_files));
         own.chain(upstreams)
             .chain(&self.access.keys)
             .chain(&self.access.deny)

@@ -9,12 +9,15 @@ use weir_shared::process::config::{self, ConfigError, duration};
 use weir_shared::process::tls;
 
 use crate::mirror::Upstream;
+use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_SHORTEST_GAP: Duration = Duration::from_secs(2);
 const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Each delivery of a webhook is verified with every one of them.
+const MOST_WEBHOOK_SECRETS: usize = 8;
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -32,6 +35,9 @@ pub struct RepositoryConfig {
     /// Polls begin at least this far apart, whatever webhooks ask for. May be nothing.
     #[serde(default = "default_shortest_gap", with = "duration")]
     pub shortest_gap: Duration,
+    /// Files with the secrets of webhooks, read again for each delivery; several while a secret is changed.
+    #[serde(default)]
+    pub webhook_secret_files: Vec<PathBuf>,
     /// PEM file with the private authority of the upstream. Absent: the public ones.
     #[serde(default)]
     pub ca: Option<PathBuf>,
@@ -80,6 +86,7 @@ impl RepositoryConfig {
             url: url.into(),
             poll_interval: DEFAULT_POLL_INTERVAL,
             shortest_gap: DEFAULT_SHORTEST_GAP,
+            webhook_secret_files: Vec::new(),
             ca: None,
             username: None,
             password_file: None,
@@ -103,7 +110,8 @@ impl RepositoryConfig {
     /// The files that it names, each with its key.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let files = [("ca", &mut self.ca), ("password_file", &mut self.password_file)];
-        files.into_iter().filter_map(|(key, file)| Some((key, file.as_mut()?)))
+        let files = files.into_iter().filter_map(|(key, file)| Some((key, file.as_mut()?)));
+        files.chain(self.webhook_secret_files.iter_mut().map(|file| ("webhook_secret_files", file)))
     }
 
     pub(super) fn resolve_paths(&mut self, base: &Path) {
@@ -128,6 +136,13 @@ impl RepositoryConfig {
             let password = read.map_err(|error| named(format!("`password_file` {}: {error}", file.display())))?;
             if password.trim().is_empty() {
                 return Err(named(format!("`password_file` {} is empty", file.display())));
+            }
+        }
+        for file in &self.webhook_secret_files {
+            let read = std::fs::read(file);
+            let secret = read.map_err(|error| named(format!("`webhook_secret_files` {}: {error}", file.display())))?;
+            if Secret::from_file(&secret).is_none() {
+                return Err(named(format!("`webhook_secret_files` {} is empty", file.display())));
             }
         }
         Ok(())
@@ -163,6 +178,9 @@ impl RepositoryConfig {
                 );
             }
             _ => {}
+        }
+        if self.webhook_secret_files.len() > MOST_WEBHOOK_SECRETS {
+            return wrong(format!("`webhook_secret_files` names more than {MOST_WEBHOOK_SECRETS} files"));
         }
         if self.shortest_gap > LONGEST_INTERVAL {
             return wrong("`shortest_gap` must be at most `366d`".to_owned());

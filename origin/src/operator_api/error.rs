@@ -52,6 +52,10 @@ pub(super) enum OperatorError {
         reason: String,
     },
     Version(VersionError),
+    /// The signature of a webhook's delivery is wrong, or nobody can tell.
+    DeliveryRefused,
+    /// As many deliveries are being read as may be.
+    TooManyDeliveries,
     /// Too many changes wait already.
     Busy,
     /// The origin itself failed.
@@ -199,6 +203,20 @@ impl OperatorError {
             )
             .about("service", &service),
             Self::Version(error) => version(&error),
+            // One answer for a wrong signature, for no secret and for no repository.
+            Self::DeliveryRefused => Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "webhook-refused",
+                "The delivery is refused",
+                "Its signature is wrong or missing, there is no such repository, or that has no `webhook_secret_files`.",
+            ),
+            Self::TooManyDeliveries => Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "overloaded",
+                "Too many deliveries at once",
+                "As many deliveries of webhooks are being read as may be at a time.",
+            )
+            .retry_after(SOON),
             Self::Busy => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",

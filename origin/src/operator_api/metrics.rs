@@ -5,21 +5,34 @@ use prometheus::{IntCounterVec, Registry};
 use weir_shared::process::metric_families::MetricFamilies;
 
 use super::route::Route;
+use crate::webhook::Provider;
 
 /// The families.
 #[derive(Debug, Clone)]
 pub(super) struct OperatorMetrics {
     requests: IntCounterVec,
+    webhooks: IntCounterVec,
 }
 
 impl OperatorMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let requests = MetricFamilies(registry).counters(
+        let families = MetricFamilies(registry);
+        let requests = families.counters(
             "weir_origin_operator_requests_total",
             "Requests on the operators' listener, by what they ask for and by status.",
             &["route", "status"],
         )?;
-        Ok(Self { requests })
+        let webhooks = families.counters(
+            "weir_origin_webhooks_total",
+            "Deliveries of webhooks, by result (kicked, ping, other_event, not_followed, refused, unread).",
+            &["provider", "result"],
+        )?;
+        Ok(Self { requests, webhooks })
+    }
+
+    /// A delivery of a webhook came to this.
+    pub(super) fn delivered(&self, provider: Provider, result: &str) {
+        self.webhooks.with_label_values(&[provider.as_str(), result]).inc();
     }
 
     /// A request was answered. Without a route: its path leads nowhere.

@@ -14,6 +14,7 @@ mod metrics;
 mod page;
 mod route;
 mod versions;
+mod webhook;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
 use self::versions::Order;
+use self::webhook::Webhooks;
 use crate::catalog::{Catalog, Edit, Editor, Outcome};
 use crate::config::{Config, RepositoryConfig, ServiceConfig};
 use crate::versions::Versions;
@@ -57,6 +59,7 @@ pub(crate) struct OperatorApi {
     versions: Versions,
     secrets_dir: Option<PathBuf>,
     access: Access,
+    webhooks: Webhooks,
     metrics: OperatorMetrics,
 }
 
@@ -76,7 +79,8 @@ impl OperatorApi {
         let secrets_dir = config.operator.secrets_dir.clone();
         let dry_runs = DryRuns::new(catalog.clone(), &config.limits);
         let metrics = OperatorMetrics::register(registry)?;
-        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, access, metrics })
+        let webhooks = Webhooks::new(catalog.clone(), metrics.clone());
+        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, access, webhooks, metrics })
     }
 
     /// Serves on `listen` until the drain.
@@ -105,6 +109,12 @@ impl OperatorApi {
         peer: &Peer,
     ) -> Result<Response<Body>, OperatorError> {
         let (head, body) = request.into_parts();
+        // What a delivery has to show is its signature.
+        if let Ok(Route::Webhook(provider, name)) = &route
+            && head.method == Method::POST
+        {
+            return self.webhooks.take(*provider, name, &head.headers, body).await;
+        }
         // Before anything is said about the path.
         let by = self.access.check(&head.headers, peer).await?;
         let route = route?;

@@ -5,6 +5,8 @@ use std::fmt;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::route::RouteError;
 
+use crate::webhook::Provider;
+
 /// A path that operators ask for, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
@@ -14,6 +16,8 @@ pub(super) enum Route {
     Repository(RepositoryName),
     /// `/v1/repositories/{name}/refresh`: has its upstream polled soon.
     Refresh(RepositoryName),
+    /// `/v1/webhooks/{provider}/{repository}`: something moved upstream.
+    Webhook(Provider, RepositoryName),
     /// `/v1/services`: the listing.
     Services,
     /// `/v1/services/{name}`: one service.
@@ -42,6 +46,7 @@ impl Route {
             ["repositories"] => Ok(Route::Repositories),
             ["repositories", repository] => Ok(Route::Repository(name(repository)?)),
             ["repositories", repository, "refresh"] => Ok(Route::Refresh(name(repository)?)),
+            ["webhooks", provider, repository] => Ok(Route::Webhook(name(provider)?, name(repository)?)),
             ["services"] => Ok(Route::Services),
             ["services", service, "history"] => Ok(Route::History(name(service)?)),
             ["services", service, "diff"] => Ok(Route::Diff(name(service)?)),
@@ -59,7 +64,7 @@ impl Route {
             Route::Repositories | Route::Services | Route::History(_) | Route::Diff(_) => "GET, HEAD",
             Route::Pin(_) => "PUT, DELETE",
             Route::Repository(_) | Route::Service(_) => "GET, HEAD, PUT, DELETE",
-            Route::Refresh(_) | Route::DryRun(_) | Route::Rollback(_) => "POST",
+            Route::Refresh(_) | Route::Webhook(..) | Route::DryRun(_) | Route::Rollback(_) => "POST",
         }
     }
 
@@ -69,6 +74,7 @@ impl Route {
             Route::Repositories => "repositories",
             Route::Repository(_) => "repository",
             Route::Refresh(_) => "refresh",
+            Route::Webhook(..) => "webhook",
             Route::Services => "services",
             Route::Service(_) => "service",
             Route::History(_) => "history",
@@ -86,6 +92,7 @@ impl fmt::Display for Route {
             Route::Repositories => f.write_str("/v1/repositories"),
             Route::Repository(name) => write!(f, "/v1/repositories/{name}"),
             Route::Refresh(name) => write!(f, "/v1/repositories/{name}/refresh"),
+            Route::Webhook(provider, name) => write!(f, "/v1/webhooks/{provider}/{name}"),
             Route::Services => f.write_str("/v1/services"),
             Route::Service(name) => write!(f, "/v1/services/{name}"),
             Route::History(name) => write!(f, "/v1/services/{name}/history"),

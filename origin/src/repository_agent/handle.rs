@@ -1,5 +1,6 @@
 //! What others hold of a repository's agent.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -65,6 +66,7 @@ pub(crate) struct Handle {
     pub(super) stop: CancellationToken,
     pub(super) remove_mirror: Arc<AtomicBool>,
     pub(super) gone: Gone,
+    pub(super) webhook_secret_files: Arc<[PathBuf]>,
 }
 
 impl Handle {
@@ -76,6 +78,11 @@ impl Handle {
     /// How the repository is.
     pub(crate) fn state(&self) -> RepositoryState {
         self.state.borrow().clone()
+    }
+
+    /// The files with the secrets of its webhooks.
+    pub(crate) fn webhook_secret_files(&self) -> Arc<[PathBuf]> {
+        self.webhook_secret_files.clone()
     }
 
     /// Asks for a poll: something moved upstream.

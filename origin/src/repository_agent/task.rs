@@ -106,6 +106,7 @@ pub(crate) fn start(
         stop: CancellationToken::new(),
         remove_mirror: Arc::new(AtomicBool::new(false)),
         gone: Gone::default(),
+        webhook_secret_files: config.webhook_secret_files.as_slice().into(),
     };
     let poller = Arc::new(Poller {
         upstream: config.upstream(),

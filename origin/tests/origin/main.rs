@@ -29,3 +29,4 @@ mod tarball_contents;
 mod unpublished;
 mod upstream;
 mod versions;
+mod webhooks;

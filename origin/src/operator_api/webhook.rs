@@ -1,0 +1,124 @@
+//! Deliveries of webhooks. They come without a token: what counts is their signature.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use weir_shared::name::RepositoryName;
+use weir_shared::process::admin;
+use weir_shared::process::serve::{Body, RequestBody};
+
+use super::error::OperatorError;
+use super::metrics::OperatorMetrics;
+use crate::catalog::Catalog;
+use crate::webhook::{Delivery, Provider, Secret, Verdict};
+
+/// The longest body, in bytes: GitHub sends none that is longer.
+const MAX_BODY_BYTES: usize = 25 << 20;
+
+/// A body is here within this time, or it is given up.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Deliveries that are read at a time, of at most 1 MiB of memory each.
+const MAX_DELIVERIES: usize = 64;
+
+/// The longest file of a secret that is read.
+const MAX_SECRET_BYTES: u64 = 4096;
+
+/// Takes deliveries. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Webhooks {
+    catalog: Arc<Catalog>,
+    reading: Arc<Semaphore>,
+    metrics: OperatorMetrics,
+}
+
+impl Webhooks {
+    pub(super) fn new(catalog: Arc<Catalog>, metrics: OperatorMetrics) -> Self {
+        Self { catalog, reading: Arc::new(Semaphore::new(MAX_DELIVERIES)), metrics }
+    }
+
+    /// Takes a delivery for a repository, and has that polled when it is to be.
+    pub(super) async fn take(
+        &self,
+        provider: Provider,
+        name: &RepositoryName,
+        headers: &HeaderMap,
+        body: RequestBody,
+    ) -> Result<Response<Body>, OperatorError> {
+        let taken = self.judge(provider, name, headers, body).await;
+        let result = taken.as_ref().map_or("unread", Verdict::as_str);
+        self.metrics.delivered(provider, result);
+        match taken? {
+            Verdict::Refused => Err(OperatorError::DeliveryRefused),
+            verdict => {
+                if let Verdict::Kick { refs } = &verdict {
+                    let first = refs.first().map(|name| name.chars().take(200).collect::<String>());
+                    tracing::info!(repository = %name, %provider, refs = refs.len(), first, "a webhook asks for a poll");
+                    if let Some(agent) = self.catalog.repository(name) {
+                        agent.kick();
+                    }
+                }
+                let mut response = admin::json(&json!({ "repository": name, "result": verdict.as_str() }));
+                *response.status_mut() = StatusCode::ACCEPTED;
+                Ok(response)
+            }
+        }
+    }
+
+    async fn judge(
+        &self,
+        provider: Provider,
+        name: &RepositoryName,
+        headers: &HeaderMap,
+        mut body: RequestBody,
+    ) -> Result<Verdict, OperatorError> {
+        let _reading = self.reading.try_acquire().map_err(|_| OperatorError::TooManyDeliveries)?;
+        // A repository that is not there has no secrets, and is answered as one whose signature is wrong.
+        let files = self.catalog.repository(name).map(|agent| agent.webhook_secret_files()).unwrap_or_default();
+        let shown = name.clone();
+        let secrets =
+            tokio::task::spawn_blocking(move || read(&shown, &files)).await.map_err(|_| OperatorError::Failed)?;
+        let mut delivery = Delivery::begin(provider, headers, &secrets);
+        let whole = async {
+            let mut length = 0;
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| OperatorError::Malformed("the request's body broke off.".to_owned()))?;
+                if let Ok(data) = frame.into_data() {
+                    length += data.len();
+                    if length > MAX_BODY_BYTES {
+                        return Err(OperatorError::TooLong(MAX_BODY_BYTES));
+                    }
+                    delivery.push(&data);
+                }
+            }
+            Ok(())
+        };
+        tokio::time::timeout(BODY_TIMEOUT, whole).await.unwrap_or(Err(OperatorError::TooSlow))?;
+        let snapshot = self.catalog.snapshot();
+        let revisions =
+            || snapshot.services.values().filter(|each| each.repository == *name).map(|each| &each.revision);
+        Ok(delivery.judge(|moved| revisions().any(|revision| revision.may_follow(moved))))
+    }
+}
+
+/// The secrets as they are now. A file that cannot be used is passed over: another may do.
+fn read(repository: &RepositoryName, files: &[PathBuf]) -> Vec<Secret> {
+    use std::io::Read;
+    let read = |file: &PathBuf| {
+        let mut bytes = Vec::new();
+        let read = std::fs::File::open(file).and_then(|file| file.take(MAX_SECRET_BYTES).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Secret::from_file(&bytes),
+            Err(error) => {
+                tracing::warn!(%repository, file = %file.display(), %error, "a webhook's secret cannot be read");
+                None
+            }
+        }
+    };
+    files.iter().filter_map(read).collect()
+}
