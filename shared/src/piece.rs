@@ -26,6 +26,14 @@ pub struct PieceList {
     values: Vec<ChainingValue>,
 }
 
+/// A piece of a blob of more than one, as it streams by.
+#[derive(Debug)]
+pub struct PartialPiece {
+    index: u64,
+    length: u64,
+    hasher: Hasher,
+}
+
 /// Why bytes are not the piece list of a blob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PieceListError {
@@ -66,7 +74,7 @@ pub enum PieceError {
         /// Bytes that it has.
         expected: u64,
         /// Bytes that were there.
-        found: usize,
+        found: u64,
     },
     /// Other bytes than the list says.
     #[error("the bytes of piece {0} are not those that the blob has there")]
@@ -131,19 +139,31 @@ impl PieceList {
 
     /// Whether these bytes are that piece of the blob: all of them, and no more.
     pub fn verify(&self, index: u64, bytes: &[u8]) -> Result<(), PieceError> {
-        let no_such = PieceError::NoSuchPiece { index, count: self.count() };
-        let part = self.bytes_of(index).ok_or(no_such)?;
+        let mut piece = self.begin(index)?;
+        piece.update(bytes);
+        self.end(&piece)
+    }
+
+    /// Begins to verify a piece that comes bit by bit.
+    pub fn begin(&self, index: u64) -> Result<PartialPiece, PieceError> {
+        let part = self.bytes_of(index).ok_or(PieceError::NoSuchPiece { index, count: self.count() })?;
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(part.start);
+        Ok(PartialPiece { index, length: 0, hasher })
+    }
+
+    /// Whether what came is that piece of the blob: all of it, and no more.
+    pub fn end(&self, piece: &PartialPiece) -> Result<(), PieceError> {
+        let PartialPiece { index, length: found, hasher } = piece;
+        let (index, found) = (*index, *found);
+        let part = self.bytes_of(index).ok_or(PieceError::NoSuchPiece { index, count: self.count() })?;
         let expected = part.end - part.start;
-        if bytes.len() as u64 != expected {
-            return Err(PieceError::Length { index, expected, found: bytes.len() });
+        if found != expected {
+            return Err(PieceError::Length { index, expected, found });
         }
-        let value = Hasher::new().set_input_offset(part.start).update(bytes).finalize_non_root();
         // `bytes_of` says that the piece is there, and a list has a value for each that is.
-        if usize::try_from(index).ok().and_then(|index| self.values.get(index)) == Some(&value) {
-            Ok(())
-        } else {
-            Err(PieceError::OtherBytes(index))
-        }
+        let value = usize::try_from(index).ok().and_then(|index| self.values.get(index));
+        if value == Some(&hasher.finalize_non_root()) { Ok(()) } else { Err(PieceError::OtherBytes(index)) }
     }
 
     /// The blob's digest.
@@ -167,6 +187,17 @@ fn value(values: &[ChainingValue], size: u64) -> ChainingValue {
     }
     let (left, right) = children(values, size);
     merge_subtrees_non_root(&left, &right, Mode::Hash)
+}
+
+impl PartialPiece {
+    /// Takes what came next of it.
+    pub fn update(&mut self, bytes: &[u8]) {
+        // More than a piece has no place at its offset of the tree: it is counted, and refused at the end.
+        let room = PIECE_BYTES.saturating_sub(self.length);
+        let within = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+        self.hasher.update(&bytes[..within]);
+        self.length = self.length.saturating_add(bytes.len() as u64);
+    }
 }
 
 /// Hashes a blob as it streams by, once, for both its digest and its list.
@@ -318,6 +349,14 @@ mod tests {
         assert_eq!(list.verify(1, piece(&bytes, &list, 0)), Err(PieceError::OtherBytes(1)));
         for index in [3, u64::MAX / PIECE_BYTES + 1, u64::MAX] {
             assert_eq!(list.verify(index, last), Err(PieceError::NoSuchPiece { index, count: 3 }));
+        }
+        // However it comes.
+        for at_a_time in [1, 5, 7] {
+            let mut partial = list.begin(2).unwrap();
+            last.chunks(at_a_time).for_each(|part| partial.update(part));
+            assert_eq!(list.end(&partial), Ok(()));
+            partial.update(&vec![0; 3 << 20]);
+            assert_eq!(list.end(&partial), length(7 + (3 << 20)), "and a piece at its offset is no longer");
         }
         // The same bytes at another place are another piece.
         let same = vec![7; 2 << 20];

@@ -40,8 +40,7 @@ pub(in crate::blob_cache) struct Upstream {
 pub(in crate::blob_cache) struct Transfer {
     upstream: Arc<Upstream>,
     wanted: Wanted,
-    /// Somewhere else only while it works.
-    verifier: Option<Verifier>,
+    verifier: Verifier,
     /// An answer that nobody has looked at yet.
     asked: Option<Result<Response<Incoming>, OriginError>>,
     body: Option<Body>,
@@ -103,7 +102,7 @@ impl Transfer {
         let list = piece_list(&upstream, wanted).await;
         let verifier = Verifier::new(wanted.digest, wanted.size, list);
         let mut transfer = Self::of(upstream, wanted, verifier, moved);
-        if !is_one_piece(wanted.size) && !transfer.is_by_piece() {
+        if !is_one_piece(wanted.size) && !transfer.verifier.is_by_piece() {
             while transfer.next().await?.is_some() {}
             transfer.body = None;
         }
@@ -117,7 +116,7 @@ impl Transfer {
         Self {
             upstream,
             wanted,
-            verifier: Some(verifier),
+            verifier,
             asked: None,
             body: None,
             index: 0,
@@ -130,10 +129,6 @@ impl Transfer {
         }
     }
 
-    fn is_by_piece(&self) -> bool {
-        self.verifier.as_ref().is_some_and(Verifier::is_by_piece)
-    }
-
     /// The next piece; `None` behind the last one.
     pub(in crate::blob_cache) async fn next(&mut self) -> Result<Option<Piece>, FillError> {
         if is_end(self.index, self.wanted.size) {
@@ -141,7 +136,7 @@ impl Transfer {
         }
         loop {
             let error = match self.gather().await {
-                Ok(()) => match self.verify().await? {
+                Ok(()) => match self.verify() {
                     Ok(piece) => return Ok(Some(piece)),
                     Err(Wrong) => FillError::Corrupt,
                 },
@@ -152,7 +147,7 @@ impl Transfer {
         }
     }
 
-    /// Reads until the piece is whole.
+    /// Reads until the piece is whole, and hashes what comes.
     async fn gather(&mut self) -> Result<(), FillError> {
         let length = length_of(self.index, self.wanted.size);
         self.gathered.reserve(length - self.gathered.len());
@@ -163,6 +158,7 @@ impl Transfer {
             let body = self.body.as_mut().expect("it was opened");
             let some = body.some(length - self.gathered.len(), &self.upstream).await?;
             self.moved.advance(self.upstream.clock.now());
+            self.verifier.update(self.index, &some);
             self.gathered.extend_from_slice(&some);
         }
         if self.one_at_a_time
@@ -198,21 +194,13 @@ impl Transfer {
         }
     }
 
-    /// Verifies the piece, away from the threads that serve.
-    async fn verify(&mut self) -> Result<Result<Piece, Wrong>, FillError> {
-        let bytes = self.gathered.split().freeze();
-        let (index, mut verifier) = (self.index, self.verifier.take().ok_or(FillError::Abandoned)?);
-        let verified = tokio::task::spawn_blocking(move || {
-            let verified = verifier.take(index, &bytes);
-            (verifier, bytes, verified)
-        });
-        let (verifier, bytes, verified) = verified.await.map_err(|_| FillError::Abandoned)?;
-        self.verifier = Some(verifier);
-        Ok(verified.map(|verified| {
-            self.upstream.metrics.pieces_verified.inc();
-            (self.index, self.failures, self.since) = (index + 1, 0, self.upstream.clock.now());
-            Piece { start: index * PIECE_BYTES, bytes, verified }
-        }))
+    /// The piece, when it is what it should be.
+    fn verify(&mut self) -> Result<Piece, Wrong> {
+        let (index, bytes) = (self.index, self.gathered.split().freeze());
+        let verified = self.verifier.end(index)?;
+        self.upstream.metrics.pieces_verified.inc();
+        (self.index, self.failures, self.since) = (index + 1, 0, self.upstream.clock.now());
+        Ok(Piece { start: index * PIECE_BYTES, bytes, verified })
     }
 
     /// Prepares to ask again, after a pause; or gives up.
@@ -226,8 +214,7 @@ impl Transfer {
             }
             self.no_cache = true;
             self.gathered.clear();
-            let verifier = self.verifier.as_mut().ok_or(FillError::Abandoned)?;
-            self.index = verifier.begin_again(self.index);
+            self.index = self.verifier.begin_again(self.index);
             "wrong_bytes"
         } else {
             self.failures += 1;

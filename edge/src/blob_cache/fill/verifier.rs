@@ -1,15 +1,19 @@
 //! What makes bytes of an origin a blob's: piece by piece with its piece list, or all at once.
 
-use std::sync::Arc;
-
 use weir_shared::digest::BlobDigest;
-use weir_shared::piece::{PIECE_BYTES, PieceHasher, PieceList, bytes_of, count};
+use weir_shared::piece::{PIECE_BYTES, PartialPiece, PieceHasher, PieceList, bytes_of, count};
 
-/// Verifies the pieces of one blob, which come in order.
+/// Verifies the pieces of one blob, which come in order. Bytes are hashed as they come, while they are in the processor's
+/// cache: the last of them then decides almost at once, and no other thread is needed.
 #[derive(Debug)]
 pub(super) enum Verifier {
     /// Each piece alone.
-    Pieces(Arc<PieceList>),
+    Pieces {
+        /// The blob's.
+        list: PieceList,
+        /// What has come of a piece.
+        piece: Option<Box<PartialPiece>>,
+    },
     /// All of them together, once the last one is there: the blob is one piece, or its origin has no list of it.
     Whole {
         /// The blob.
@@ -29,29 +33,45 @@ impl Verifier {
     /// `list`: the blob's, when there is one.
     pub(super) fn new(digest: BlobDigest, size: u64, list: Option<PieceList>) -> Self {
         match list {
-            Some(list) => Self::Pieces(list.into()),
+            Some(list) => Self::Pieces { list, piece: None },
             None => Self::Whole { digest, size, hasher: Box::default() },
         }
     }
 
     /// Whether each piece is verified by itself.
     pub(super) fn is_by_piece(&self) -> bool {
-        matches!(self, Self::Pieces(_))
+        matches!(self, Self::Pieces { .. })
     }
 
-    /// Takes the next piece, of the right length. How many bytes from the blob's start are verified with it, given that
-    /// all pieces before it were taken.
+    /// Takes what came next of a piece.
+    pub(super) fn update(&mut self, index: u64, bytes: &[u8]) {
+        match self {
+            Self::Pieces { list, piece } => {
+                // There is no piece beyond the end: that is found out at its end.
+                if piece.is_none() {
+                    *piece = list.begin(index).ok().map(Box::new);
+                }
+                if let Some(piece) = piece {
+                    piece.update(bytes);
+                }
+            }
+            Self::Whole { hasher, .. } => hasher.update(bytes),
+        }
+    }
+
+    /// All of a piece has come. How many bytes from the blob's start are verified with it, given that all pieces before
+    /// it were.
     ///
     /// # Errors
     /// [`Wrong`]: it, or one before it, is not the blob's. [`Verifier::begin_again`] says from where to ask anew.
-    pub(super) fn take(&mut self, index: u64, piece: &[u8]) -> Result<u64, Wrong> {
+    pub(super) fn end(&mut self, index: u64) -> Result<u64, Wrong> {
         match self {
-            Self::Pieces(list) => {
-                list.verify(index, piece).map_err(|_| Wrong)?;
+            Self::Pieces { list, piece } => {
+                let piece = piece.take().ok_or(Wrong)?;
+                list.end(&piece).map_err(|_| Wrong)?;
                 Ok(list.bytes_of(index).ok_or(Wrong)?.end)
             }
             Self::Whole { digest, size, hasher } => {
-                hasher.update(piece);
                 if hasher.count() < *size {
                     return Ok(0);
                 }
@@ -70,7 +90,7 @@ impl Verifier {
     /// After a piece was wrong: the first one that has to come again.
     pub(super) fn begin_again(&mut self, wrong: u64) -> u64 {
         match self {
-            Self::Pieces(_) => wrong,
+            Self::Pieces { .. } => wrong,
             Self::Whole { hasher, .. } => {
                 **hasher = PieceHasher::new();
                 0
@@ -112,11 +132,17 @@ mod tests {
         hasher.finish().1
     }
 
+    /// Takes a piece, in parts as they come.
+    fn take(verifier: &mut Verifier, index: u64, piece: &[u8]) -> Result<u64, Wrong> {
+        piece.chunks(100_000).for_each(|part| verifier.update(index, part));
+        verifier.end(index)
+    }
+
     /// How far the blob is verified after each of its pieces.
     fn taken(bytes: &[u8], list: Option<PieceList>) -> Vec<Result<u64, Wrong>> {
         let mut verifier = Verifier::new(BlobDigest::of(bytes), bytes.len() as u64, list);
         let pieces = bytes.chunks(PIECE_BYTES as usize);
-        pieces.zip(0..).map(|(piece, index)| verifier.take(index, piece)).collect()
+        pieces.zip(0..).map(|(piece, index)| take(&mut verifier, index, piece)).collect()
     }
 
     #[test]
@@ -143,10 +169,10 @@ mod tests {
         let mut verifier = Verifier::new(BlobDigest::of(&bytes), bytes.len() as u64, None);
         for (piece, index) in bytes.chunks(PIECE_BYTES as usize).zip(0..) {
             assert!(!verifier.is_by_piece());
-            verifier.take(index, piece).unwrap();
+            take(&mut verifier, index, piece).unwrap();
         }
         assert!(verifier.is_by_piece());
-        assert_eq!(verifier.take(1, &bytes[1 << 20..2 << 20]), Ok(2 << 20));
+        assert_eq!(take(&mut verifier, 1, &bytes[1 << 20..2 << 20]), Ok(2 << 20));
     }
 
     proptest! {
@@ -163,7 +189,7 @@ mod tests {
             while !is_end(index, size) {
                 let part = bytes_of(index, size).unwrap();
                 let part = usize::try_from(part.start).unwrap()..usize::try_from(part.end).unwrap();
-                match verifier.take(index, &bytes[part]) {
+                match take(&mut verifier, index, &bytes[part]) {
                     Ok(verified) => prop_assert!(verified <= at),
                     Err(Wrong) => break,
                 }
@@ -176,7 +202,7 @@ mod tests {
             while !is_end(index, size) {
                 let part = bytes_of(index, size).unwrap();
                 let part = usize::try_from(part.start).unwrap()..usize::try_from(part.end).unwrap();
-                verified = verifier.take(index, &good[part]).unwrap();
+                verified = take(&mut verifier, index, &good[part]).unwrap();
                 index += 1;
             }
             prop_assert_eq!(verified, size);
