@@ -1,8 +1,8 @@
 //! Reads a blob while it comes: up to where it is verified, then as more of it is.
 //!
 //! Every reader goes at its own pace and holds one chunk of memory: the bytes are in the fill's file, which stays open
-//! for as long as somebody reads. When the fill ends badly a reader still gets what was verified of it; when that is
-//! because of the disk it then goes on past it.
+//! for as long as somebody reads, and the last of them in memory while they are written. When the fill ends badly a
+//! reader still gets what was written of it; when that is because of the disk it then goes on past it.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -80,7 +80,10 @@ impl Reading {
     async fn next(&mut self) -> io::Result<Bytes> {
         if let From::File(file, watcher) = &mut self.from {
             let progress = watcher.answered(self.part.start).await;
-            let there = readable(&self.part, progress.verified(), self.chunk);
+            if let Some(bytes) = progress.latest(&readable(&self.part, progress.verified(), self.chunk)) {
+                return Ok(bytes);
+            }
+            let there = readable(&self.part, progress.written(), self.chunk);
             let why = match progress {
                 _ if !there.is_empty() => match read(file.clone(), there).await {
                     Ok(bytes) => return Ok(bytes),

@@ -141,23 +141,22 @@ impl Filler {
             announcer.tell(Progress::InMemory { bytes, stored });
             return Ok(Form::InMemory(piece.bytes));
         }
-        let room = self.store.claim(wanted.size).await.map_err(Stopped::NoRoom)?;
+        let mut room = self.store.claim(wanted.size).await.map_err(Stopped::NoRoom)?;
         let incoming = self.incoming().await?;
         let mut transfer = self.ask(wanted, announcer).await;
         let mut next = transfer.next().await?;
-        // What is held is given up only for what comes.
-        let room = spawn_blocking(|| room.made()).await?;
         let mut verified = 0;
         while let Some(piece) = next {
             if verified == 0 && piece.verified > 0 {
                 self.upstream.metrics.first_piece_verified(begun.elapsed());
             }
             verified = piece.verified;
-            write(incoming.readable.clone(), piece).await?;
             if verified > 0 {
-                let file = incoming.readable.clone();
-                announcer.tell(Progress::Arriving { file, verified, size: wanted.size });
+                let (file, latest) = (incoming.readable.clone(), piece.bytes.clone());
+                announcer.tell(Progress::Arriving { file, written: piece.start, latest, size: wanted.size });
             }
+            room = write(incoming.readable.clone(), piece, room).await?;
+            announcer.written();
             next = transfer.next().await?;
         }
         Ok(Form::InFile(incoming.named, room))
@@ -193,7 +192,10 @@ impl Filler {
         let kept = match form {
             Form::InFile(file, room) => spawn_blocking(move || store.keep(digest, file, room)),
             Form::InMemory(bytes) => match store.claim(wanted.size).await {
-                Ok(room) => spawn_blocking(move || store.keep_bytes(digest, &bytes, room.made())),
+                Ok(mut room) => spawn_blocking(move || {
+                    room.make();
+                    store.keep_bytes(digest, &bytes, room);
+                }),
                 Err(why) => return self.upstream.metrics.write_dropped(why),
             },
         };
@@ -202,8 +204,13 @@ impl Filler {
     }
 }
 
-async fn write(file: Arc<File>, piece: Piece) -> Result<(), Stopped> {
-    spawn_blocking(move || file.write_all_at(&piece.bytes, piece.start)).await?.map_err(Stopped::Disk)
+/// Writes a piece, once there is room for the blob: what is held is given up only for what comes.
+async fn write(file: Arc<File>, piece: Piece, mut room: Room) -> Result<Room, Stopped> {
+    let written = spawn_blocking(move || {
+        room.make();
+        file.write_all_at(&piece.bytes, piece.start).map(|()| room)
+    });
+    written.await?.map_err(Stopped::Disk)
 }
 
 impl From<FillError> for Stopped {

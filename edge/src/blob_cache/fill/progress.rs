@@ -1,6 +1,7 @@
 //! What is known of a fill while it runs: those who wait for it and those who follow it are woken by its changes.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,13 +18,15 @@ pub(in crate::blob_cache) enum Progress {
     Queued,
     /// The origin was asked.
     Asked,
-    /// The first `verified` bytes can be read from the file, whatever becomes of the fill.
+    /// The first bytes are there and verified, and can be read whatever becomes of the origin.
     Arriving {
-        /// Where they are.
+        /// Where they are written.
         file: Arc<File>,
-        /// How many.
-        verified: u64,
-        /// Of how many.
+        /// How many are.
+        written: u64,
+        /// Those that come next, which are being written: nobody waits for a disk to have what is in memory.
+        latest: Bytes,
+        /// The bytes of the whole blob.
         size: u64,
     },
     /// The blob is one piece, and here it is.
@@ -56,28 +59,45 @@ impl Progress {
     pub(in crate::blob_cache) fn answers(&self, first: u64) -> bool {
         match self {
             Progress::Queued | Progress::Asked => false,
-            Progress::Arriving { verified, size, .. } => *verified > first || verified == size,
+            Progress::Arriving { .. } => self.verified() > first || self.is_whole(),
             Progress::InMemory { .. } | Progress::Held(..) | Progress::Failed { .. } | Progress::PastDisk { .. } => {
                 true
             }
         }
     }
 
-    /// How many bytes from the blob's start can be read, whatever becomes of the fill.
+    /// How many bytes from the blob's start can be read now.
     pub(in crate::blob_cache) fn verified(&self) -> u64 {
         match self {
+            Progress::Arriving { written, latest, .. } => written + latest.len() as u64,
+            _ => self.written(),
+        }
+    }
+
+    /// How many of them are written, and stay whatever becomes of the fill.
+    pub(in crate::blob_cache) fn written(&self) -> u64 {
+        match self {
             Progress::Queued | Progress::Asked => 0,
-            Progress::Arriving { verified, .. }
+            Progress::Arriving { written: verified, .. }
             | Progress::Failed { verified, .. }
             | Progress::PastDisk { verified, .. } => *verified,
             Progress::InMemory { .. } | Progress::Held(..) => u64::MAX,
         }
     }
 
+    /// What is in memory of a part whose first byte is not written yet. A copy, so that a slow reader holds no more than
+    /// it takes.
+    pub(in crate::blob_cache) fn latest(&self, part: &Range<u64>) -> Option<Bytes> {
+        let Progress::Arriving { written, latest, .. } = self else { return None };
+        let at = |byte: u64| usize::try_from(byte.checked_sub(*written)?).ok().map(|at| at.min(latest.len()));
+        let (start, end) = (at(part.start)?, at(part.end)?);
+        (start < end).then(|| Bytes::copy_from_slice(&latest[start..end]))
+    }
+
     /// Whether all of it is there.
     pub(in crate::blob_cache) fn is_whole(&self) -> bool {
         match self {
-            Progress::Arriving { verified, size, .. } => verified == size,
+            Progress::Arriving { size, .. } => self.verified() == *size,
             Progress::InMemory { .. } | Progress::Held(..) => true,
             Progress::Queued | Progress::Asked | Progress::Failed { .. } | Progress::PastDisk { .. } => false,
         }
@@ -123,8 +143,9 @@ mod tests {
     use proptest::prelude::*;
     use weir_shared::piece::{PIECE_BYTES, covering};
 
-    fn arriving(verified: u64, size: u64) -> Progress {
-        Progress::Arriving { file: Arc::new(tempfile::tempfile().unwrap()), verified, size }
+    fn arriving(written: u64, latest: &'static [u8], size: u64) -> Progress {
+        let latest = Bytes::from_static(latest);
+        Progress::Arriving { file: Arc::new(tempfile::tempfile().unwrap()), written, latest, size }
     }
 
     #[test]
@@ -140,13 +161,28 @@ mod tests {
             (2 * piece, 2 * piece, false),
             (size, size - 1, true),
         ] {
-            let progress = arriving(verified, size);
+            let progress = arriving(verified, b"", size);
             assert_eq!(progress.answers(first), answers, "{first} of {verified}");
             assert_eq!(progress.is_whole(), verified == size);
         }
         assert!(!Progress::Queued.answers(0) && !Progress::Asked.answers(0));
         let failed = Progress::Failed { error: FillError::Corrupt, verified: piece };
         assert!(failed.answers(0) && !failed.is_whole() && failed.verified() == piece);
+    }
+
+    #[test]
+    fn what_is_not_written_yet_is_read_from_memory_and_only_that() {
+        let progress = arriving(10, b"abcde", 20);
+        assert_eq!((progress.verified(), progress.written(), progress.is_whole()), (15, 10, false));
+        assert!(progress.answers(14) && !progress.answers(15));
+        let latest = |part| progress.latest(&part);
+        for (part, found) in [(10..15, "abcde"), (12..13, "c"), (14..99, "e")] {
+            assert_eq!(latest(part), Some(Bytes::from(found)));
+        }
+        for part in [9..12, 15..16, 12..12, 0..5] {
+            assert_eq!(latest(part), None, "it is in the file, or nowhere");
+        }
+        assert!(arriving(15, b"fghij", 20).is_whole());
     }
 
     proptest! {
@@ -158,7 +194,7 @@ mod tests {
             let verified = (pieces * PIECE_BYTES).min(size);
             let needed = covering(&(first..first + 1)).start;
             let there = verified == size || needed < verified / PIECE_BYTES;
-            prop_assert_eq!(arriving(verified, size).answers(first), there);
+            prop_assert_eq!(arriving(verified, b"", size).answers(first), there);
         }
     }
 }

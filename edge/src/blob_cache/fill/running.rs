@@ -9,6 +9,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_shared::digest::BlobDigest;
@@ -158,10 +159,21 @@ pub(in crate::blob_cache) struct Announcer {
 }
 
 impl Announcer {
-    /// Tells that the fill has come to an end without all of the blob: what is good of it stays readable.
+    /// Tells that the fill has come to an end without all of the blob: what is written of it stays readable.
     pub(super) fn end(&self, how: impl FnOnce(u64) -> Progress) {
-        let verified = self.teller.borrow().verified();
-        self.tell(how(verified));
+        let written = self.teller.borrow().written();
+        self.tell(how(written));
+    }
+
+    /// What came last is written: it need not be in memory any more. Nobody waits for that.
+    pub(super) fn written(&self) {
+        self.teller.send_if_modified(|progress| {
+            if let Progress::Arriving { written, latest, .. } = progress {
+                *written += latest.len() as u64;
+                *latest = Bytes::new();
+            }
+            false
+        });
     }
 
     /// Tells how far the fill is.

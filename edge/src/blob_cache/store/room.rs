@@ -55,14 +55,16 @@ impl Room {
         is_claimed.then(|| Self { store: store.clone(), size, is_made: false }).ok_or(WriteDropped::NoRoom)
     }
 
-    /// The same once what has to go is evicted. Blocks.
-    pub(in crate::blob_cache) fn made(mut self) -> Self {
+    /// Makes it, unless that was done: what has to go is evicted. Blocks.
+    pub(in crate::blob_cache) fn make(&mut self) {
+        if self.is_made {
+            return;
+        }
         let store = self.store.clone();
         let _naming = store.naming();
         let evicted = store.books().reserve(self.size);
         self.is_made = true;
         store.unlink(&evicted, Dropped::Size);
-        self
     }
 
     /// Gives it back to a policy that is about to take up the blob.
