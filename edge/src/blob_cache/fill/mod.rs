@@ -94,15 +94,15 @@ impl Filler {
             Ok(Some(received)) => self.keep(wanted, received).await,
             Err(Stopped::Failed(error)) => {
                 tracing::warn!(blob = %wanted.digest, %error, "a blob could not be fetched");
-                announcer.end(|verified| Progress::Failed { error, verified });
+                announcer.end(|written| Progress::Failed { error, written });
             }
             Err(Stopped::NoRoom(why)) => {
                 self.upstream.metrics.write_dropped(why);
-                announcer.end(|verified| Progress::PastDisk { why, verified });
+                announcer.end(|written| Progress::PastDisk { why, written });
             }
             Err(Stopped::Disk(error)) => {
                 let why = WriteDropped::Disk(self.store.write_failed(&wanted.digest, &error));
-                announcer.end(|verified| Progress::PastDisk { why, verified });
+                announcer.end(|written| Progress::PastDisk { why, written });
             }
         }
     }

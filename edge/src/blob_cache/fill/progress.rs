@@ -43,14 +43,14 @@ pub(in crate::blob_cache) enum Progress {
         /// Why.
         error: FillError,
         /// Of a file that it came into, the first bytes that are good.
-        verified: u64,
+        written: u64,
     },
     /// The edge's disk does not take it: whoever wants it asks the origin.
     PastDisk {
         /// Why.
         why: WriteDropped,
         /// Of a file that it came into, the first bytes that are good.
-        verified: u64,
+        written: u64,
     },
 }
 
@@ -78,9 +78,9 @@ impl Progress {
     pub(in crate::blob_cache) fn written(&self) -> u64 {
         match self {
             Progress::Queued | Progress::Asked => 0,
-            Progress::Arriving { written: verified, .. }
-            | Progress::Failed { verified, .. }
-            | Progress::PastDisk { verified, .. } => *verified,
+            Progress::Arriving { written, .. }
+            | Progress::Failed { written, .. }
+            | Progress::PastDisk { written, .. } => *written,
             Progress::InMemory { .. } | Progress::Held(..) => u64::MAX,
         }
     }
@@ -128,7 +128,7 @@ impl Watcher {
         if let Ok(progress) = self.0.wait_for(|progress| progress.answers(first)).await {
             return progress.clone();
         }
-        Progress::Failed { error: FillError::Abandoned, verified: self.0.borrow().verified() }
+        Progress::Failed { error: FillError::Abandoned, written: self.0.borrow().written() }
     }
 
     /// Waits until the fill has ended, whatever came of it.
@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(progress.is_whole(), verified == size);
         }
         assert!(!Progress::Queued.answers(0) && !Progress::Asked.answers(0));
-        let failed = Progress::Failed { error: FillError::Corrupt, verified: piece };
+        let failed = Progress::Failed { error: FillError::Corrupt, written: piece };
         assert!(failed.answers(0) && !failed.is_whole() && failed.verified() == piece);
     }
 

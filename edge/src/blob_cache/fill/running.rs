@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn failed(announcer: &Announcer) {
-        announcer.end(|verified| Progress::Failed { error: FillError::Corrupt, verified });
+        announcer.end(|written| Progress::Failed { error: FillError::Corrupt, written });
     }
 
     async fn held(announcer: Announcer, gate: Arc<Notify>) {

@@ -90,7 +90,10 @@ impl Verifier {
     /// After a piece was wrong: the first one that has to come again.
     pub(super) fn begin_again(&mut self, wrong: u64) -> u64 {
         match self {
-            Self::Pieces { .. } => wrong,
+            Self::Pieces { piece, .. } => {
+                *piece = None;
+                wrong
+            }
             Self::Whole { hasher, .. } => {
                 **hasher = PieceHasher::new();
                 0
@@ -173,6 +176,19 @@ mod tests {
         }
         assert!(verifier.is_by_piece());
         assert_eq!(take(&mut verifier, 1, &bytes[1 << 20..2 << 20]), Ok(2 << 20));
+    }
+
+    #[test]
+    fn a_piece_that_is_begun_again_is_as_good_as_new() {
+        let bytes = blob(2 * PIECE_BYTES);
+        for list in [list(&bytes), None] {
+            let mut verifier = Verifier::new(BlobDigest::of(&bytes), bytes.len() as u64, list);
+            verifier.update(0, &bytes[..1000]);
+            assert_eq!(verifier.begin_again(0), 0);
+            let (first, second) = bytes.split_at(1 << 20);
+            take(&mut verifier, 0, first).unwrap();
+            assert_eq!(take(&mut verifier, 1, second), Ok(2 << 20));
+        }
     }
 
     proptest! {

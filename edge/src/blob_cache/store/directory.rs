@@ -17,7 +17,7 @@ use tempfile::NamedTempFile;
 use weir_shared::digest::BlobDigest;
 
 use super::Blob;
-use crate::directory_lock::DirectoryLock;
+use weir_shared::process::directory_lock::DirectoryLock;
 
 const SMALL: &str = "small";
 const BLOBS: &str = "blobs";
