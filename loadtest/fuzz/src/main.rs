@@ -7,6 +7,7 @@
 
 mod access;
 mod http;
+mod origin;
 mod wire;
 
 use std::sync::OnceLock;
@@ -36,6 +37,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("operator_document", weir_origin::fuzzing::document),
     ("operator_page", weir_origin::fuzzing::page),
     ("operator_route", weir_origin::fuzzing::route),
+    ("revision", origin::revision),
+    ("webhook", weir_origin::webhook::fuzzing::delivery),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

@@ -20,8 +20,11 @@ use crate::webhook::{Delivery, Provider, Secret, Verdict};
 /// The longest body, in bytes: GitHub sends none that is longer.
 const MAX_BODY_BYTES: usize = 25 << 20;
 
-/// A body is here within this time, or it is given up.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A body is here within this time, or it is given up: whoever has no secret holds a place no longer than that.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a delivery waits for a place. Providers wait about ten seconds, and most do not deliver a second time.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Deliveries that are read at a time, of at most 1 MiB of memory each.
 const MAX_DELIVERIES: usize = 64;
@@ -77,7 +80,11 @@ impl Webhooks {
         headers: &HeaderMap,
         mut body: RequestBody,
     ) -> Result<Verdict, OperatorError> {
-        let _reading = self.reading.try_acquire().map_err(|_| OperatorError::TooManyDeliveries)?;
+        if !Delivery::has_proof(provider, headers) {
+            return Ok(Verdict::Refused);
+        }
+        let place = tokio::time::timeout(PLACE_TIMEOUT, self.reading.acquire()).await;
+        let _reading = place.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
         // A repository that is not there has no secrets, and is answered as one whose signature is wrong.
         let files = self.catalog.repository(name).map(|agent| agent.webhook_secret_files()).unwrap_or_default();
         let shown = name.clone();

@@ -156,6 +156,8 @@ impl Revision {
         match self {
             // Which branch that is only the upstream knows.
             Self::DefaultBranch => is_branch,
+            // What a provider makes itself, such as the merge of a request, moves with other refs and is not told.
+            _ if self.further_ref().is_some() => true,
             Self::Named(name) if name.starts_with("refs/") => name == moved,
             Self::Named(name) => {
                 ["refs/heads/", "refs/tags/"].iter().any(|kind| moved.strip_prefix(kind) == Some(name))

@@ -39,7 +39,8 @@ pub(super) fn told(event: &str, body: &[u8]) -> Told {
         "pull_request" => serde_json::from_slice(body).map(|pull: PullRequest| {
             Told::Moved(["head", "merge"].map(|end| format!("refs/pull/{}/{end}", pull.number)).into())
         }),
-        "" => return Told::Unclear,
+        // Another default branch, among others.
+        "" | "repository" => return Told::Unclear,
         _ => return Told::OtherEvent,
     };
     read.unwrap_or(Told::Unclear)

@@ -6,6 +6,8 @@
 //! poll, because a needless one costs the upstream two requests, and a missing one a deployment.
 
 mod bitbucket;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod generic;
 mod gitea;
 mod github;
@@ -175,6 +177,11 @@ impl Delivery {
             kept: Vec::new(),
             length: 0,
         }
+    }
+
+    /// Whether these headers bring any proof at all: nobody need read the body of a delivery without.
+    pub fn has_proof(provider: Provider, headers: &HeaderMap) -> bool {
+        provider.proof(headers).is_there()
     }
 
     /// The next bytes of the body.

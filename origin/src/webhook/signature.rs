@@ -25,8 +25,10 @@ impl Secret {
         (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
-    fn signing_key(&self) -> Key {
-        let decoded = self.0.strip_prefix(SIGNING_TOKEN.as_bytes()).and_then(|text| STANDARD.decode(text).ok());
+    /// `encoded`: the secret may be one that was made for signatures.
+    fn signing_key(&self, encoded: bool) -> Key {
+        let text = self.0.strip_prefix(SIGNING_TOKEN.as_bytes()).filter(|_| encoded);
+        let decoded = text.and_then(|text| STANDARD.decode(text).ok());
         Key::new(HMAC_SHA256, decoded.as_deref().unwrap_or(&self.0))
     }
 }
@@ -39,8 +41,8 @@ impl std::fmt::Debug for Secret {
 
 /// What a delivery brings as its proof.
 pub(super) enum Proof {
-    /// HMAC-SHA256 of some bytes and the body; any of these.
-    Signed { before: Vec<u8>, claimed: Vec<Vec<u8>> },
+    /// HMAC-SHA256 of some bytes and the body; any of these. `encoded`: the secret may be written in base64.
+    Signed { before: Vec<u8>, claimed: Vec<Vec<u8>>, encoded: bool },
     /// The secret itself.
     Token(Vec<u8>),
 }
@@ -50,14 +52,21 @@ impl Proof {
     pub(super) fn hex(headers: &HeaderMap, names: &[&str]) -> Self {
         let value = names.iter().find_map(|name| headers.get(*name)).map(|value| value.as_bytes().trim_ascii());
         let claimed = value.and_then(|value| unhex(value.strip_prefix(b"sha256=").unwrap_or(value)));
-        Self::Signed { before: Vec::new(), claimed: claimed.into_iter().collect() }
+        Self::Signed { before: Vec::new(), claimed: claimed.into_iter().collect(), encoded: false }
     }
 
     /// Signatures in base64, each with `v1,` before it, blanks between.
     pub(super) fn listed(before: Vec<u8>, value: &[u8]) -> Self {
         let signatures = value.split(|byte| *byte == b' ').filter_map(|each| each.strip_prefix(b"v1,"));
         let claimed = signatures.take(MOST_CLAIMED).filter_map(|text| STANDARD.decode(text).ok()).collect();
-        Self::Signed { before, claimed }
+        Self::Signed { before, claimed, encoded: true }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        match self {
+            Self::Signed { claimed, .. } => !claimed.is_empty(),
+            Self::Token(token) => !token.is_empty(),
+        }
     }
 }
 
@@ -74,9 +83,9 @@ impl Check {
         let known = !secrets.is_empty();
         let secrets = if known { secrets } else { &stand_in };
         match proof {
-            Proof::Signed { before, claimed } => {
+            Proof::Signed { before, claimed, encoded } => {
                 let context = |secret: &Secret| {
-                    let mut context = hmac::Context::with_key(&secret.signing_key());
+                    let mut context = hmac::Context::with_key(&secret.signing_key(encoded));
                     context.update(&before);
                     context
                 };

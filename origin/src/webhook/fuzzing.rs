@@ -1,0 +1,47 @@
+//! What fuzzers call.
+
+use http::{HeaderMap, HeaderValue};
+
+use super::{Delivery, Provider, Secret, Told, Verdict};
+
+const PROVIDERS: [Provider; 5] =
+    [Provider::Github, Provider::Gitlab, Provider::Gitea, Provider::Bitbucket, Provider::Generic];
+
+/// The headers in which a proof or an event may stand.
+const HEADERS: [&str; 12] = [
+    "x-hub-signature-256",
+    "x-hub-signature",
+    "x-gitlab-token",
+    "webhook-id",
+    "webhook-timestamp",
+    "webhook-signature",
+    "x-gitea-signature",
+    "x-forgejo-signature",
+    "x-weir-signature",
+    "x-github-event",
+    "x-gitea-event",
+    "x-event-key",
+];
+
+/// A first line that stands in all headers, and a body behind it.
+pub fn delivery(bytes: &[u8]) {
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (line, body) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
+    let mut headers = HeaderMap::new();
+    if let Ok(value) = HeaderValue::from_bytes(line) {
+        headers.extend(HEADERS.map(|name| (http::HeaderName::from_static(name), value.clone())));
+    }
+    let secret = Secret::from_file(&[7; 32]).expect("it is not empty");
+    let event = String::from_utf8_lossy(line);
+    for provider in PROVIDERS {
+        // Whoever signs is not trusted to write well.
+        if let Told::Moved(refs) = provider.told(&event, body) {
+            assert!(refs.len() <= body.len(), "nothing is told that was not there");
+        }
+        let mut delivery = Delivery::begin(provider, &headers, std::slice::from_ref(&secret));
+        body.chunks(100).for_each(|part| delivery.push(part));
+        if line.trim_ascii() != [7; 32] {
+            assert_eq!(delivery.judge(|_| true), Verdict::Refused, "nobody finds a signature");
+        }
+    }
+}
