@@ -18,7 +18,6 @@ use crate::blob_cache::{BlobCache, Directory};
 use crate::bounds;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::directory_lock::{DirectoryLock, Released};
 use crate::metrics::Metrics;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, Origins, probe};
@@ -26,6 +25,7 @@ use crate::origin_follower::{self, Following};
 use crate::reload::{Handshakes, Reloading};
 use crate::service_table::{Gzips, Lookup, Rules, Store, Table};
 use crate::status::Status;
+use weir_shared::process::directory_lock::{DirectoryLock, Released};
 
 /// How often last words are written to disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);

@@ -11,7 +11,6 @@ mod blob_cache;
 mod bounds;
 mod clock;
 pub mod config;
-mod directory_lock;
 mod edge;
 mod explain;
 mod metrics;

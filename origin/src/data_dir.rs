@@ -1,13 +1,11 @@
 //! The data directory: its layout, and the lock that keeps a second process out of it.
 
 use std::collections::HashSet;
-use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use weir_shared::name::RepositoryName;
-use weir_shared::process::file_lock::FileLock;
+use weir_shared::process::directory_lock::{DirectoryError, DirectoryLock, Released};
 
 /// A data directory that is this process's alone. The lock lasts until the last clone is dropped, so that whoever
 /// writes below the directory holds one.
@@ -16,7 +14,7 @@ pub(crate) struct DataDir {
     root: PathBuf,
     /// The same without symlinks and relative to nothing: some errors have it like this.
     real_root: PathBuf,
-    _lock: Arc<FileLock>,
+    _lock: DirectoryLock,
 }
 
 /// A data directory that cannot be used.
@@ -30,15 +28,14 @@ pub(crate) enum DataDirError {
 
 impl DataDir {
     /// Creates the directory when it is not there, and takes its lock.
-    pub(crate) fn open(root: &Path) -> Result<Self, DataDirError> {
+    pub(crate) fn open(root: &Path) -> Result<(Self, Released), DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: root.to_owned(), source };
-        std::fs::create_dir_all(root).map_err(unusable)?;
-        let lock = FileLock::try_take(&root.join("lock")).map_err(|error| match error {
-            TryLockError::WouldBlock => DataDirError::InUse(root.to_owned()),
-            TryLockError::Error(source) => unusable(source),
+        let (lock, released) = DirectoryLock::take(root).map_err(|error| match error {
+            DirectoryError::InUse => DataDirError::InUse(root.to_owned()),
+            DirectoryError::Io(source) => unusable(source),
         })?;
         let real_root = root.canonicalize().map_err(unusable)?;
-        Ok(Self { root: root.to_owned(), real_root, _lock: Arc::new(lock) })
+        Ok((Self { root: root.to_owned(), real_root, _lock: lock }, released))
     }
 
     /// A text for others without the directory's path: errors of the file system are fond of it.
@@ -95,7 +92,7 @@ mod tests {
     #[test]
     fn a_second_process_is_told_which_directory_is_taken() {
         let dir = tempfile::tempdir().unwrap();
-        let first = DataDir::open(dir.path()).unwrap();
+        let first = DataDir::open(dir.path()).unwrap().0;
         let kept = first.clone();
         drop(first);
         let error = DataDir::open(dir.path()).unwrap_err().to_string();
@@ -107,14 +104,14 @@ mod tests {
     #[test]
     fn what_others_read_holds_no_path() {
         let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open(dir.path()).unwrap();
+        let data = DataDir::open(dir.path()).unwrap().0;
         let text = format!("cannot lock '{}'", data.mirrors().join("shop/x.git/packed-refs.lock").display());
         assert_eq!(data.redact(&text), "cannot lock '<data_dir>/mirrors/shop/x.git/packed-refs.lock'");
 
         let (real, link) = (dir.path().join("real"), dir.path().join("link"));
         std::fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        let data = DataDir::open(&link).unwrap();
+        let data = DataDir::open(&link).unwrap().0;
         let text = format!("'{}' and '{}'", real.join("x").display(), link.join("y").display());
         assert_eq!(data.redact(&text), "'<data_dir>/x' and '<data_dir>/y'");
     }
@@ -122,7 +119,7 @@ mod tests {
     #[test]
     fn mirrors_that_nobody_configures_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open(dir.path()).unwrap();
+        let data = DataDir::open(dir.path()).unwrap().0;
         assert!(data.unused_mirrors(&["shop"].into()).is_empty(), "no mirror at all");
         for name in ["shop", "old", "older"] {
             std::fs::create_dir_all(data.mirrors().join(name)).unwrap();
@@ -135,7 +132,7 @@ mod tests {
     #[test]
     fn another_url_is_another_mirror() {
         let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open(dir.path()).unwrap();
+        let data = DataDir::open(dir.path()).unwrap().0;
         let name: RepositoryName = "shop".parse().unwrap();
         assert_ne!(data.mirror(&name, "https://a/x"), data.mirror(&name, "https://b/x"));
         assert_eq!(data.mirror(&name, "https://a/x"), data.mirror(&name, "https://a/x"));

@@ -353,7 +353,7 @@ mod tests {
     fn open(dir: &Path) -> Publisher {
         let metrics = Metrics::register(&Registry::new()).unwrap();
         let events = Arc::new(crate::event_log::tests::log(100, 1 << 20));
-        Publisher::open(DataDir::open(dir).unwrap(), 0, events, metrics).unwrap()
+        Publisher::open(DataDir::open(dir).unwrap().0, 0, events, metrics).unwrap()
     }
 
     fn service(name: &str) -> Arc<Service> {

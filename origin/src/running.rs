@@ -12,11 +12,11 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio_util::task::TaskTracker;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::admin::Admin;
 use weir_shared::process::config::changed_keys;
+use weir_shared::process::directory_lock::Released;
 use weir_shared::process::serve::{self, HttpMetrics};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
@@ -36,8 +36,8 @@ use crate::signing::Signer;
 use crate::versions::Versions;
 use crate::{access, housekeeping, status};
 
-/// How long the threads of jobs that were told to stop are waited for when the origin stops.
-const THREADS_DEADLINE: Duration = Duration::from_secs(5);
+/// How long work that was told to stop is waited for when the origin stops.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A running origin.
 pub struct Running {
@@ -51,7 +51,7 @@ pub struct Running {
     access: watch::Receiver<Option<Bytes>>,
     versions: Versions,
     metrics: Metrics,
-    threads: TaskTracker,
+    released: Released,
     drain: Drain,
 }
 
@@ -77,13 +77,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let address = listener.local_addr()?;
 
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
-    let Loaded { data_dir, publisher, published, store, api } =
+    let Loaded { data_dir, released, publisher, published, store, api } =
         load(&config, signer.clone(), log.clone(), metrics.clone(), started).await?;
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
     let census = Arc::new(Census::new(metrics.clone()));
     let crew = Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits);
-    let (threads, published_again) = (crew.threads.of_process().clone(), crew.published.clone());
+    let published_again = crew.published.clone();
     let estate = Estate {
         file: Documents::new(&config.repositories, &config.services),
         api,
@@ -157,7 +157,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         access,
         versions,
         metrics,
-        threads,
+        released,
         drain,
     })
 }
@@ -165,6 +165,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 /// What a data directory holds.
 struct Loaded {
     data_dir: DataDir,
+    released: Released,
     publisher: Arc<Publisher>,
     published: Published,
     store: Store,
@@ -183,9 +184,9 @@ async fn load(
     let (root, floor) = (config.data_dir.clone(), config.generation_floor);
     let file = Documents::new(&config.repositories, &config.services);
     spawn_blocking(move || {
-        let data_dir = DataDir::open(&root)?;
+        let (data_dir, released) = DataDir::open(&root)?;
         let cannot = || format!("what {} holds cannot be opened", root.display());
-        let store = Store::open(&data_dir.catalog()).with_context(cannot)?;
+        let store = Store::open(data_dir.clone()).with_context(cannot)?;
         let api = store.documents().with_context(cannot)?;
         let defined = Definitions::of(&file, &api);
         let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
@@ -196,7 +197,7 @@ async fn load(
         publisher.sign_with(signer).with_context(cannot)?;
         let services: HashSet<&str> = defined.services.keys().map(ServiceName::as_str).collect();
         let published = publisher.load(&services, now).with_context(cannot)?;
-        Ok(Loaded { data_dir, publisher: Arc::new(publisher), published, store, api })
+        Ok(Loaded { data_dir, released, publisher: Arc::new(publisher), published, store, api })
     })
     .await?
 }
@@ -277,24 +278,25 @@ impl Running {
     /// Takes no new work and finishes what is in flight; after the deadline that is cut. True when nothing was cut.
     pub async fn drain(self, deadline: Duration) -> bool {
         let clean = self.drain.finish(deadline).await;
-        self.stop_threads().await;
+        self.release().await;
         clean
     }
 
     /// Stops at once, as a crash would.
     pub async fn cut(self) {
         self.drain.cut().await;
-        self.stop_threads().await;
+        self.release().await;
     }
 
-    /// The jobs were told to stop when their agents went; until their threads have ended the data directory is taken.
-    async fn stop_threads(&self) {
-        self.threads.close();
-        if tokio::time::timeout(THREADS_DEADLINE, self.threads.wait()).await.is_err() {
-            tracing::warn!(
-                threads = self.threads.len(),
-                "threads do not end; the data directory stays taken till then"
-            );
+    /// Threads were told to stop when their agents went; until the last of them has ended the data directory is taken.
+    async fn release(self) {
+        let released = self.into_released();
+        if tokio::time::timeout(RELEASE_DEADLINE, released.wait()).await.is_err() {
+            tracing::warn!("threads do not end; the data directory stays taken till then");
         }
+    }
+
+    fn into_released(self) -> Released {
+        self.released
     }
 }

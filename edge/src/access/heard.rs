@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use weir_shared::access_list::AccessList;
 use weir_shared::process::shutdown::Drain;
 
-use crate::directory_lock::DirectoryLock;
+use weir_shared::process::directory_lock::DirectoryLock;
 
 /// How long after a failure it is tried again to write the file.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);

@@ -197,7 +197,6 @@ impl Drop for Writing<'_> {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::directory_lock::DirectoryLock;
     use crate::metrics::Metrics;
     use crate::origin_client::Origins;
     use crate::service_table::Store;
@@ -206,6 +205,7 @@ mod tests {
     use crate::service_table::rules::Rules;
     use crate::service_table::store::Record;
     use std::time::Duration;
+    use weir_shared::process::directory_lock::DirectoryLock;
 
     fn table(path: &std::path::Path, bound: u64) -> Arc<Table> {
         let parameters = Parameters {

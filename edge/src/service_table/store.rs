@@ -9,7 +9,7 @@ use weir_shared::descriptor::Generation;
 use weir_shared::name::ServiceName;
 
 use super::table_file::TableFile;
-use crate::directory_lock::DirectoryLock;
+use weir_shared::process::directory_lock::DirectoryLock;
 
 /// Service → highest generation and revision seen, `host:port` of its origin, the origin's descriptor bytes. No bytes: a
 /// tombstone.

@@ -3,7 +3,7 @@
 //! Not beside the publications in `state.redb`: those can be made again from Git, and this cannot. It is small, a copy of
 //! it is a backup, and it outlives a `state.redb` that has to be thrown away.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -13,6 +13,7 @@ use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::definitions::Documents;
 use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::data_dir::DataDir;
 
 /// Repository → its document, as JSON.
 const REPOSITORY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("repository_v1");
@@ -24,6 +25,8 @@ const SERVICE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("service_
 pub(crate) struct Store {
     database: Database,
     path: PathBuf,
+    /// Given back after the file is closed.
+    _data_dir: DataDir,
 }
 
 /// What operators defined cannot be read or written.
@@ -54,13 +57,14 @@ pub(crate) enum Write {
 
 impl Store {
     /// Opens the file, or makes a new one.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = Database::create(path)?;
+    pub(crate) fn open(data_dir: DataDir) -> Result<Self, StoreError> {
+        let path = data_dir.catalog();
+        let database = Database::create(&path)?;
         let transaction = database.begin_write()?;
         transaction.open_table(REPOSITORY)?;
         transaction.open_table(SERVICE)?;
         transaction.commit()?;
-        Ok(Self { database, path: path.to_owned() })
+        Ok(Self { database, path, _data_dir: data_dir })
     }
 
     /// All documents. One that cannot be read is an error: without it a service that agents follow would be taken for
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn what_is_written_is_there_after_a_restart_and_what_cannot_be_read_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
+        let open = || DataDir::open(dir.path()).unwrap().0;
         let mut repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
         repository.password_file = Some("token".into());
         let mut service = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
@@ -129,12 +133,12 @@ mod tests {
         service.include = vec!["**/*.yaml".to_owned()];
         let other = ServiceConfig { name: "shop-test".parse().unwrap(), ..service.clone() };
         {
-            let store = Store::open(&path).unwrap();
+            let store = Store::open(open()).unwrap();
             let puts = [&service, &other].map(|each| Write::PutService(each.clone().into()));
             store.write(&puts).unwrap();
             store.write(&[Write::PutRepository(repository.clone().into()), Write::DeleteService(other.name)]).unwrap();
         }
-        let store = Store::open(&path).unwrap();
+        let store = Store::open(open()).unwrap();
         assert_eq!(store.documents().unwrap(), Documents::new(&[repository.clone()], &[service]));
         store.write(&[Write::DeleteRepository(repository.name)]).unwrap();
         assert!(store.documents().unwrap().repositories.is_empty());

@@ -74,10 +74,10 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        assert_eq!(threads.of_process().len(), 1);
+        assert_eq!(threads.count(), 1);
         drop(job);
         threads.ended().await;
-        assert!(threads.of_process().is_empty());
+        assert_eq!(threads.count(), 0);
     }
 
     #[tokio::test]

@@ -206,7 +206,7 @@ mod tests {
 
     fn slot() -> (tempfile::TempDir, MirrorSlot) {
         let dir = tempfile::tempdir().unwrap();
-        let data_dir = DataDir::open(dir.path()).unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap().0;
         let path = data_dir.mirror(&"shop".parse().unwrap(), "https://git.example/shop");
         (dir, MirrorSlot::new(path, data_dir))
     }

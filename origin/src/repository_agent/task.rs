@@ -88,7 +88,7 @@ pub(crate) fn start(
     begin: Begin,
     drain: &Drain,
 ) -> Handle {
-    let crew = Crew { threads: crew.threads.of_another_agent(), ..crew.clone() };
+    let crew = Crew { threads: Threads::default(), ..crew.clone() };
     let state = Arc::new(watch::Sender::new(RepositoryState::new()));
     let kicks = Arc::new(Notify::new());
     let (heals, heal_queue) = mpsc::channel(HEAL_QUEUE);

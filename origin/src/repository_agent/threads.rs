@@ -1,42 +1,32 @@
-//! The threads of an agent's jobs, counted for itself and for the process.
+//! The threads of an agent's jobs, counted: whoever takes over its mirror waits until the last of them has ended.
 
 use std::future::Future;
 
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Counts the threads of one agent, and those of all agents of the process. All clones count together.
+/// Counts the threads of one agent. All clones count together.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Threads {
-    process: TaskTracker,
-    agent: TaskTracker,
-}
+pub(crate) struct Threads(TaskTracker);
 
 impl Threads {
-    /// The same process, and an agent that has no thread yet.
-    pub(super) fn of_another_agent(&self) -> Self {
-        Self { process: self.process.clone(), agent: TaskTracker::new() }
-    }
-
-    /// All threads of the process.
-    pub(crate) fn of_process(&self) -> &TaskTracker {
-        &self.process
-    }
-
     /// Held by a thread until it ends.
     pub(super) fn token(&self) -> impl Send + 'static + use<> {
-        let tokens: (TaskTrackerToken, TaskTrackerToken) = (self.process.token(), self.agent.token());
-        tokens
+        self.0.token()
     }
 
     /// Counts a task that begins jobs, until it is dropped.
     pub(super) fn counted<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
-        self.agent.track_future(task)
+        self.0.track_future(task)
     }
 
     /// Waits until this agent has no thread any more.
     pub(super) async fn ended(&self) {
-        self.agent.close();
-        self.agent.wait().await;
+        self.0.close();
+        self.0.wait().await;
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 }

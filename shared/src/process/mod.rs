@@ -5,6 +5,7 @@ pub mod admin;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod config;
+pub mod directory_lock;
 pub mod file_lock;
 pub mod http_client;
 pub mod identity;

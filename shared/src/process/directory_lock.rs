@@ -1,4 +1,4 @@
-//! One edge per cache directory: a lock that is held for as long as any part of the edge uses the directory.
+//! One process per directory: a lock that is held for as long as any part of the process uses the directory.
 
 use std::convert::Infallible;
 use std::fs::{self, TryLockError};
@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use weir_shared::process::file_lock::FileLock;
+
+use super::file_lock::FileLock;
 
 /// The lock. Whatever keeps files of the directory open keeps a clone of it, and closes them before it.
 #[derive(Debug, Clone)]
-pub(crate) struct DirectoryLock {
+pub struct DirectoryLock {
     _held: Arc<Held>,
 }
 
@@ -24,13 +25,13 @@ struct Held {
 
 /// Tells when the directory is free again.
 #[derive(Debug)]
-pub(crate) struct Released(oneshot::Receiver<Infallible>);
+pub struct Released(oneshot::Receiver<Infallible>);
 
 /// The directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DirectoryError {
-    /// Another edge holds its lock.
-    #[error("it is in use by another edge: each needs a directory of its own")]
+pub enum DirectoryError {
+    /// Another process holds its lock.
+    #[error("it is in use by another process: each needs a directory of its own")]
     InUse,
     /// The file system says no.
     #[error(transparent)]
@@ -38,8 +39,11 @@ pub(crate) enum DirectoryError {
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory, which is made when it is not there.
-    pub(crate) fn take(dir: &Path) -> Result<(Self, Released), DirectoryError> {
+    /// Takes the lock of a directory, which is made when it is not there. Does not wait.
+    ///
+    /// # Errors
+    /// Another process has it, or the directory cannot be made or written.
+    pub fn take(dir: &Path) -> Result<(Self, Released), DirectoryError> {
         fs::create_dir_all(dir)?;
         let file = FileLock::try_take(&dir.join("lock")).map_err(|error| match error {
             TryLockError::WouldBlock => DirectoryError::InUse,
@@ -52,7 +56,7 @@ impl DirectoryLock {
 
 impl Released {
     /// Waits until nobody holds the lock.
-    pub(crate) async fn wait(self) {
+    pub async fn wait(self) {
         // Nothing is ever sent: this is about the end of the one who could.
         let _ = self.0.await;
     }
