@@ -13,6 +13,7 @@ mod data_dir;
 mod diff;
 mod edge_api;
 mod event_log;
+mod failpoint;
 pub mod folder_path;
 mod gzip;
 mod housekeeping;

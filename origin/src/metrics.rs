@@ -6,6 +6,8 @@ use prometheus::{
 };
 use weir_shared::process::metric_families::MetricFamilies;
 
+use crate::config::RetentionConfig;
+
 /// The families of one origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -63,7 +65,16 @@ pub(crate) struct Metrics {
     pub(crate) event_snapshots: IntCounterVec,
     pub(crate) store_bytes: IntGauge,
     pub(crate) store_blobs: IntGauge,
+    pub(crate) store_unnamed_blobs: IntGauge,
+    pub(crate) disk_free_bytes: IntGauge,
     pub(crate) swept_blobs: IntCounter,
+    pub(crate) superseded_versions: IntGauge,
+    /// Seconds.
+    pub(crate) oldest_superseded: IntGauge,
+    /// By the bound that they were beyond: `age`, `bytes`.
+    pub(crate) expired_versions: IntCounterVec,
+    /// By what is bounded: `versions`, `age_seconds`, `bytes`.
+    retention_limit: IntGaugeVec,
     /// By what is bounded: `fetches`, `builds`, `verifications`, `gzips`.
     pub(crate) permits_limit: IntGaugeVec,
     /// 1 while the files of keys and denials can be used.
@@ -224,8 +235,37 @@ impl Metrics {
                 "Event streams that began with everything that is current: no_cursor, cursor_unknown.",
                 &["why"],
             )?,
-            store_bytes: families.gauge("weir_origin_store_bytes", "Bytes of the stored blobs, at the last sweep.")?,
-            store_blobs: families.gauge("weir_origin_store_blobs", "Stored blobs, at the last sweep.")?,
+            store_bytes: families.gauge(
+                "weir_origin_store_bytes",
+                "Bytes of the blobs that versions name, each once, at the last sweep.",
+            )?,
+            store_blobs: families.gauge("weir_origin_store_blobs", "Blobs that versions name, at the last sweep.")?,
+            store_unnamed_blobs: families.gauge(
+                "weir_origin_store_unnamed_blobs",
+                "Blobs that nothing names any more and that linger on the disk, at the last sweep.",
+            )?,
+            disk_free_bytes: families.gauge(
+                "weir_origin_disk_free_bytes",
+                "Room on the disk of the data directory, at the last build or sweep.",
+            )?,
+            superseded_versions: families.gauge(
+                "weir_origin_superseded_versions",
+                "Superseded versions that are kept, of all services, at the last sweep.",
+            )?,
+            oldest_superseded: families.gauge(
+                "weir_origin_oldest_superseded_version_age_seconds",
+                "How long ago the oldest version that is kept was superseded, at the last sweep.",
+            )?,
+            expired_versions: families.counters(
+                "weir_origin_expired_versions_total",
+                "Superseded versions that are kept no longer, by the bound: age, bytes.",
+                &["bound"],
+            )?,
+            retention_limit: families.gauges(
+                "weir_origin_retention_limit",
+                "What is kept at the most: versions (of a service), age_seconds, bytes (0: no such bound).",
+                &["bound"],
+            )?,
             swept_blobs: families
                 .counter("weir_origin_swept_blobs_total", "Blobs that were removed because nothing names them.")?,
             permits_limit: families.gauges(
@@ -243,5 +283,16 @@ impl Metrics {
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
         })
+    }
+
+    /// Shows the bounds of what is kept.
+    pub(crate) fn show_retention(&self, retention: &RetentionConfig) {
+        for (bound, limit) in [
+            ("versions", retention.versions as u64),
+            ("age_seconds", retention.age.as_secs()),
+            ("bytes", retention.bytes.map_or(0, |bytes| bytes.as_u64())),
+        ] {
+            self.retention_limit.with_label_values(&[bound]).set(i64::try_from(limit).unwrap_or(i64::MAX));
+        }
     }
 }

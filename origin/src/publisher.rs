@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytesize::ByteSize;
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
@@ -15,17 +16,22 @@ use weir_shared::event::EventKind;
 use weir_shared::name::ServiceName;
 
 use crate::blob_store::{BlobError, BlobStore, TemporaryBlob};
+use crate::config::RetentionConfig;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
+use crate::failpoint::failpoint;
 use crate::gzip;
 use crate::metrics::Metrics;
 use crate::publication::history::Page;
 use crate::publication::{
-    Change, Content, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
+    Change, Content, Kept, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
 };
 use crate::service::Service;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
+
+/// Blobs that are removed while nothing can be published, at the most.
+const SWEPT_AT_A_TIME: usize = 1000;
 
 /// The blobs and the publications of an origin, and the order between them.
 pub(crate) struct Publisher {
@@ -50,6 +56,15 @@ pub(crate) struct Published {
     pub(crate) retired: Vec<(ServiceName, Generation)>,
 }
 
+/// What a sweep did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// Blobs that were removed.
+    pub(crate) removed: u64,
+    /// Blobs that were looked at to find those that nobody knows of.
+    pub(crate) looked_at: u64,
+}
+
 /// A service at the commit its ref is at.
 #[derive(Debug, Clone)]
 pub(crate) struct Sighting {
@@ -66,6 +81,8 @@ pub(crate) enum PublishError {
     State(#[from] StateError),
     #[error("the blob cannot be stored: {0}")]
     Blob(#[from] io::Error),
+    #[error("the disk has {free} free, less than [limits] min_free = {min_free}: nothing is built until there is room")]
+    NoRoom { free: ByteSize, min_free: ByteSize },
 }
 
 impl Publisher {
@@ -73,11 +90,12 @@ impl Publisher {
     pub(crate) fn open(
         data_dir: DataDir,
         generation_floor: Generation,
+        retention: RetentionConfig,
         events: Arc<EventLog>,
         metrics: Metrics,
     ) -> Result<Self, PublishError> {
         let blobs = BlobStore::open(&data_dir.blobs())?;
-        let state = State::open(&data_dir.state())?;
+        let state = State::open(&data_dir.state(), retention)?;
         Ok(Self { blobs, state, order: RwLock::new(()), generation_floor, events, metrics, _data_dir: data_dir })
     }
 
@@ -153,6 +171,16 @@ impl Publisher {
         Ok(settled)
     }
 
+    /// Says so when the disk has less room than this.
+    pub(crate) fn require_room(&self, min_free_bytes: u64) -> Result<(), PublishError> {
+        let free = self.blobs.free_bytes()?;
+        self.metrics.disk_free_bytes.set(i64::try_from(free).unwrap_or(i64::MAX));
+        if free < min_free_bytes {
+            return Err(PublishError::NoRoom { free: ByteSize(free), min_free: ByteSize(min_free_bytes) });
+        }
+        Ok(())
+    }
+
     /// A place to write the blob of a build.
     pub(crate) fn temporary(&self) -> io::Result<TemporaryBlob<'_>> {
         self.blobs.temporary()
@@ -173,6 +201,7 @@ impl Publisher {
             return Ok(());
         }
         blob.keep(&content.blob)?;
+        failpoint!("the blob is kept");
         let stated = Stated { statement: statement(service, commit), key: *key, content };
         self.publish(&[service], &[stated], now)?;
         Ok(())
@@ -188,7 +217,7 @@ impl Publisher {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         blob.keep(&content.blob)?;
         if superseded.representations().iter().all(|representation| representation.digest != content.blob) {
-            self.state.revise_superseded(superseded, content)?;
+            self.state.revise_superseded(superseded, content, SystemTime::now())?;
         }
         Ok(())
     }
@@ -213,7 +242,10 @@ impl Publisher {
         let gzip = Representation { encoding: Encoding::Gzip, dictionary: None, digest: made.blob, size: made.size };
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         blob.keep(&made.blob)?;
-        let Some(reference) = self.state.add_representation(&service.name, digest, &gzip)? else { return Ok(None) };
+        failpoint!("the gzip form is kept");
+        let added = self.state.add_representation(&service.name, digest, &gzip, SystemTime::now())?;
+        failpoint!("the gzip form is stated");
+        let Some(reference) = added else { return Ok(None) };
         self.metrics.gzips.with_label_values(&["made"]).inc();
         if reference.current && reference.descriptor.revision() > descriptor.revision() {
             self.show(service, Change::Revised(reference.descriptor.clone()));
@@ -229,7 +261,8 @@ impl Publisher {
 
     /// Drops a superseded version whose blob can be had no more.
     pub(crate) fn forget_superseded(&self, superseded: &Descriptor) -> Result<(), StateError> {
-        self.state.forget_superseded(&superseded.publication().service, &superseded.publication().digest)
+        let publication = superseded.publication();
+        self.state.forget_superseded(&publication.service, &publication.digest, SystemTime::now())
     }
 
     /// The descriptor of a service's digest, if it is the current one or a retained one.
@@ -246,18 +279,54 @@ impl Publisher {
         self.state.reference(blob)
     }
 
-    /// Drops the versions that need not be kept and removes the blobs that nothing names.
-    pub(crate) fn sweep(&self, now: SystemTime) -> Result<(), PublishError> {
-        let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        let named = self.state.expire(now)?;
-        let swept = self.blobs.sweep(&named)?;
-        self.metrics.store_bytes.set(i64::try_from(swept.bytes).unwrap_or(i64::MAX));
-        self.metrics.store_blobs.set(i64::try_from(swept.blobs).unwrap_or(i64::MAX));
-        self.metrics.swept_blobs.inc_by(swept.removed);
-        if swept.removed > 0 {
-            tracing::info!(removed = swept.removed, blobs = swept.blobs, bytes = swept.bytes, "blobs were swept");
+    /// Drops the versions that need not be kept, removes the blobs that nothing has named for long enough, and looks for
+    /// blobs that nobody knows of in one folder of all. The work grows with what goes, not with what is kept.
+    pub(crate) fn sweep(&self, now: SystemTime) -> Result<Swept, PublishError> {
+        let expired = self.state.expire(now)?;
+        failpoint!("versions have expired");
+        let mut swept = Swept { removed: 0, looked_at: self.look_for_unknown(now)? };
+        loop {
+            let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+            let superfluous = self.state.superfluous(now, SWEPT_AT_A_TIME)?;
+            if superfluous.is_empty() {
+                break;
+            }
+            for blob in &superfluous {
+                swept.removed += u64::from(self.blobs.remove(blob)?);
+            }
+            failpoint!("superfluous blobs are removed");
+            self.state.forget_blobs(&superfluous)?;
+            failpoint!("superfluous blobs are forgotten");
         }
-        Ok(())
+        self.metrics.swept_blobs.inc_by(swept.removed);
+        self.metrics.expired_versions.with_label_values(&["age"]).inc_by(expired.by_age);
+        self.metrics.expired_versions.with_label_values(&["bytes"]).inc_by(expired.by_bytes);
+        self.show_kept(&self.state.kept()?, now);
+        self.require_room(0)?;
+        if swept.removed > 0 {
+            tracing::info!(removed = swept.removed, "blobs were swept");
+        }
+        Ok(swept)
+    }
+
+    /// What a process that was killed stored and did not state is found within as many sweeps as there are folders.
+    fn look_for_unknown(&self, now: SystemTime) -> Result<u64, PublishError> {
+        let folder = self.state.next_folder()?;
+        let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        let found = self.blobs.in_folder(folder)?;
+        self.state.found_in_folder(folder, &found, now)?;
+        Ok(found.len() as u64)
+    }
+
+    fn show_kept(&self, kept: &Kept, now: SystemTime) {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.metrics.store_bytes.set(gauge(kept.bytes));
+        self.metrics.store_blobs.set(gauge(kept.blobs));
+        self.metrics.store_unnamed_blobs.set(gauge(kept.unnamed));
+        self.metrics.superseded_versions.set(gauge(kept.superseded));
+        let oldest = kept.oldest.map(|at| UNIX_EPOCH + Duration::from_millis(at));
+        let age = oldest.and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
+        self.metrics.oldest_superseded.set(gauge(age.as_secs()));
     }
 
     /// A part of the history of a service, the newest publications first; see [`State::history`].
@@ -295,9 +364,11 @@ impl Publisher {
 
     fn publish(&self, services: &[&Service], stated: &[Stated], now: SystemTime) -> Result<(), StateError> {
         let changes = self.state.publish(stated, now, self.generation_floor)?;
+        failpoint!("the publication is durable");
         for (service, change) in services.iter().zip(changes) {
             self.show(service, change);
         }
+        failpoint!("the publication is shown");
         Ok(())
     }
 
@@ -342,7 +413,6 @@ mod tests {
     use prometheus::Registry;
     use std::io::Write;
     use std::path::Path;
-    use std::time::{Duration, UNIX_EPOCH};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -350,10 +420,15 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(1_795_000_000 + 60 * minute)
     }
 
+    /// With the defaults, but that a blob goes with its last name.
     fn open(dir: &Path) -> Publisher {
+        open_with(dir, RetentionConfig { linger: Duration::ZERO, ..RetentionConfig::default() })
+    }
+
+    fn open_with(dir: &Path, retention: RetentionConfig) -> Publisher {
         let metrics = Metrics::register(&Registry::new()).unwrap();
         let events = Arc::new(crate::event_log::tests::log(100, 1 << 20));
-        Publisher::open(DataDir::open(dir).unwrap().0, 0, events, metrics).unwrap()
+        Publisher::open(DataDir::open(dir).unwrap().0, 0, retention, events, metrics).unwrap()
     }
 
     fn service(name: &str) -> Arc<Service> {
@@ -602,7 +677,7 @@ mod tests {
     #[test]
     fn a_history_is_bounded_by_number_and_age() {
         let dir = tempfile::tempdir().unwrap();
-        let publisher = open(dir.path());
+        let publisher = open_with(dir.path(), RetentionConfig { history: 5, ..RetentionConfig::default() });
         let service = service("shop-prod");
         let entries = |before| publisher.history(&service.name, before, 200).unwrap();
         publish(&publisher, &service, 1);
@@ -610,18 +685,118 @@ mod tests {
         let days = 90 * 24 * 60;
         publish(&publisher, &service, 1 + days);
         assert_eq!(entries(None).publications.len(), 2, "the first is ninety days old");
-        for number in 0..1010 {
+        for number in 0..7 {
             publish(&publisher, &service, 10 + days + number);
         }
-        let (mut count, mut before) = (0, None);
-        loop {
-            let page = entries(before);
-            count += page.publications.len();
-            before = page.next_before;
-            if before.is_none() {
-                break;
-            }
+        let page = entries(None);
+        assert_eq!((page.publications.len(), page.next_before), (5, None));
+    }
+
+    #[test]
+    fn of_too_many_bytes_the_oldest_versions_go_and_shared_blobs_count_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let retention = RetentionConfig { linger: Duration::ZERO, ..RetentionConfig::default() };
+        let publisher = open_with(dir.path(), RetentionConfig { bytes: Some(ByteSize(6 * 6)), ..retention });
+        let (one, other) = (service("one"), service("other"));
+        // Six bytes each, and each is published by both services.
+        let blobs: Vec<_> = (0..8)
+            .map(|number| {
+                publish(&publisher, &other, number);
+                publish(&publisher, &one, number)
+            })
+            .collect();
+        assert_eq!(publisher.state.kept().unwrap().bytes, 8 * 6);
+        publisher.pin(&one, &order(&one, 9), Some(&content("tar 0", "").digest)).unwrap();
+        publisher.sweep(at(10)).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [0, 3, 4, 5, 6, 7], "what is pinned stays, the oldest of the others go");
+        assert_eq!(publisher.metrics.expired_versions.with_label_values(&["bytes"]).get(), 5);
+        let kept = publisher.state.kept().unwrap();
+        assert_eq!((kept.bytes, kept.blobs, kept.unnamed), (36, 6, 0));
+
+        // What is current stays even when it alone is too much.
+        drop(publisher);
+        let retention = RetentionConfig { linger: Duration::ZERO, ..RetentionConfig::default() };
+        let publisher = open_with(dir.path(), RetentionConfig { bytes: Some(ByteSize(1)), ..retention });
+        publisher.sweep(at(11)).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [0, 7]);
+        assert_eq!(publisher.state.kept().unwrap().superseded, 0);
+    }
+
+    #[test]
+    fn a_blob_lingers_for_downloads_that_come_back_and_stays_when_it_is_named_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open_with(dir.path(), RetentionConfig { versions: 0, ..RetentionConfig::default() });
+        let service = service("shop-prod");
+        let blobs = [1, 2].map(|number| publish(&publisher, &service, number));
+        publisher.sweep(at(11)).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [0, 1], "nine minutes are not ten");
+        let back = Sighting { commit: commit(3), key: key(1), service };
+        assert_eq!(publisher.settle_known(&[back], at(11)).unwrap(), [true], "it needs no build while it lingers");
+        publisher.sweep(at(20)).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [0, 1]);
+        publisher.sweep(at(21)).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [0]);
+        assert!(publisher.state.content(&key(2)).unwrap().is_none(), "what was built into it is forgotten with it");
+        assert!(publisher.state.content(&key(1)).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_sweep_looks_at_one_folder_of_all_and_every_folder_has_its_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let named = publish(&publisher, &service("shop-prod"), 1);
+        let unknown: Vec<_> = (0..200)
+            .map(|number: u32| {
+                let digest = BlobDigest::of(&number.to_be_bytes());
+                let path = dir.path().join("blobs").join(&digest.hex()[..2]);
+                std::fs::create_dir_all(&path).unwrap();
+                std::fs::write(path.join(digest.hex()), number.to_be_bytes()).unwrap();
+                digest
+            })
+            .collect();
+        drop(publisher);
+        let publisher = open(dir.path());
+        let mut swept = Swept::default();
+        for _ in 0..256 {
+            let once = publisher.sweep(at(2)).unwrap();
+            assert!(once.looked_at < 10, "far from all: {once:?}");
+            swept.looked_at += once.looked_at;
+            swept.removed += once.removed;
         }
-        assert_eq!(count, 1000);
+        assert_eq!(swept, Swept { removed: 200, looked_at: 201 });
+        assert_eq!(stored(&publisher, &unknown), [] as [usize; 0]);
+        assert_eq!(stored(&publisher, &[named]), [0]);
+    }
+
+    #[test]
+    fn versions_of_a_clock_that_was_far_ahead_do_not_push_out_those_that_came_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open_with(dir.path(), RetentionConfig { versions: 2, ..RetentionConfig::default() });
+        let service = service("shop-prod");
+        for number in [1_000_000, 1_000_001, 1, 2, 3] {
+            publish(&publisher, &service, number);
+        }
+        let retained = |number: u64| {
+            publisher.version(&service.name, &content(&format!("tar {number}"), "").digest).unwrap().is_some()
+        };
+        assert_eq!([1_000_000, 1_000_001, 1, 2, 3].map(retained), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn the_index_of_a_directory_that_has_none_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = open(dir.path());
+        let service = service("shop-prod");
+        let blobs = [1, 2, 3].map(|number| publish(&publisher, &service, number));
+        let kept = publisher.state.kept().unwrap();
+        publisher.state.forget_index();
+        assert!(publisher.state.reference(&blobs[0]).is_err());
+        drop(publisher);
+        let publisher = open(dir.path());
+        assert_eq!(publisher.state.kept().unwrap(), kept);
+        assert!(!publisher.reference(&blobs[0]).unwrap().unwrap().current);
+        assert!(publisher.reference(&blobs[2]).unwrap().unwrap().current);
+        publisher.sweep(at(4) + 480 * HOUR).unwrap();
+        assert_eq!(stored(&publisher, &blobs), [2]);
     }
 }

@@ -112,6 +112,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let published = catalog.clone();
     let current = move || published.snapshot().services.values().filter_map(|service| service.generation()).collect();
     let heartbeats = signer.beat(&config.name, current, log.clone(), &drain);
+    metrics.show_retention(&config.retention);
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone());
@@ -181,7 +182,7 @@ async fn load(
     metrics: Metrics,
     now: SystemTime,
 ) -> anyhow::Result<Loaded> {
-    let (root, floor) = (config.data_dir.clone(), config.generation_floor);
+    let (root, floor, retention) = (config.data_dir.clone(), config.generation_floor, config.retention.clone());
     let file = Documents::new(&config.repositories, &config.services);
     spawn_blocking(move || {
         let (data_dir, released) = DataDir::open(&root)?;
@@ -193,7 +194,7 @@ async fn load(
         for unused in data_dir.unused_mirrors(&repositories) {
             tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
         }
-        let mut publisher = Publisher::open(data_dir.clone(), floor, log, metrics).with_context(cannot)?;
+        let mut publisher = Publisher::open(data_dir.clone(), floor, retention, log, metrics).with_context(cannot)?;
         publisher.sign_with(signer).with_context(cannot)?;
         let services: HashSet<&str> = defined.services.keys().map(ServiceName::as_str).collect();
         let published = publisher.load(&services, now).with_context(cannot)?;

@@ -19,7 +19,7 @@ pub(super) const SUFFIX: &str = ".fragments";
 const MAX_INDEX_BYTES: u64 = 84 << 20;
 
 impl BlobStore {
-    fn fragments_path(&self, digest: &BlobDigest) -> PathBuf {
+    pub(super) fn fragments_path(&self, digest: &BlobDigest) -> PathBuf {
         let mut path = self.path(digest).into_os_string();
         path.push(SUFFIX);
         path.into()

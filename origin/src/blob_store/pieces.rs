@@ -81,7 +81,6 @@ impl BlobStore {
 mod tests {
     use super::super::tests::keep;
     use super::*;
-    use crate::blob_store::sweep::Swept;
     use std::path::Path;
     use tempfile::TempDir;
 
@@ -154,22 +153,5 @@ mod tests {
         change(&store.path(&digest), |bytes| bytes[2_000_000] ^= 1);
         assert!(matches!(store.pieces(&digest), Err(BlobError::Corrupt)));
         assert!(!store.pieces_path(&digest).exists());
-    }
-
-    #[test]
-    fn a_list_goes_with_its_blob_and_one_that_has_none_goes_too() {
-        let (_dir, store) = store();
-        let (kept, orphan) = (keep(&store, &long()), keep(&store, &long()[1..]));
-        for digest in [&kept, &orphan] {
-            store.pieces(digest).unwrap();
-        }
-        let left_over = BlobDigest::of(b"long gone");
-        fs::create_dir_all(store.path(&left_over).parent().unwrap()).unwrap();
-        fs::write(store.pieces_path(&left_over), [0; 64]).unwrap();
-        let swept = store.sweep(&[kept].into()).unwrap();
-        assert_eq!(swept, Swept { removed: 1, blobs: 1, bytes: long().len() as u64 });
-        assert!(store.pieces_path(&kept).exists() && store.path(&kept).exists());
-        assert!(!store.pieces_path(&orphan).exists() && !store.path(&orphan).exists());
-        assert!(!store.pieces_path(&left_over).exists());
     }
 }

@@ -1,56 +1,50 @@
-//! Removing the blobs that nothing names any more, and what is kept beside them.
+//! Removing blobs and what is kept beside them, and looking for those that nobody knows of.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use weir_shared::digest::BlobDigest;
 
-use super::{BlobStore, TEMPORARY, fragments, pieces};
-
-/// What a sweep did and left.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Swept {
-    /// Blobs that were removed.
-    pub(crate) removed: u64,
-    /// Blobs that are left.
-    pub(crate) blobs: u64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
-}
+use super::{BlobStore, fragments, pieces};
 
 impl BlobStore {
-    /// Removes every blob but these. A download that runs keeps its open file. The caller sees to it that nothing is
-    /// published meanwhile.
-    pub(crate) fn sweep(&self, keep: &HashSet<BlobDigest>) -> io::Result<Swept> {
-        let mut swept = Swept::default();
-        for folder in fs::read_dir(&self.root)? {
-            let folder = folder?;
-            if folder.file_name() == TEMPORARY || !folder.file_type()?.is_dir() {
-                continue;
-            }
-            for file in fs::read_dir(folder.path())? {
-                let file = file?;
-                // What has another kind of name is not ours to remove.
-                let Some((digest, kind)) = file.file_name().to_str().and_then(read_name) else { continue };
-                if keep.contains(&digest) {
-                    if kind == Kind::Blob {
-                        swept.blobs += 1;
-                        swept.bytes += file.metadata()?.len();
-                    }
-                } else {
-                    match fs::remove_file(file.path()) {
-                        // A request found it corrupt and was faster.
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                        removed => {
-                            removed?;
-                            swept.removed += u64::from(kind == Kind::Blob);
-                        }
-                    }
+    /// Removes a blob and what is kept beside it. A download that runs keeps its open file. False: it was not there. The caller
+    /// sees to it that nothing is published meanwhile.
+    pub(crate) fn remove(&self, digest: &BlobDigest) -> io::Result<bool> {
+        remove_file(&self.pieces_path(digest))?;
+        remove_file(&self.fragments_path(digest))?;
+        remove_file(&self.path(digest))
+    }
+
+    /// The blobs in one of the folders. What stands beside a blob that is not there is removed. What has another kind of name is
+    /// not ours, and is passed over.
+    pub(crate) fn in_folder(&self, folder: u8) -> io::Result<Vec<BlobDigest>> {
+        let path = self.root.join(format!("{folder:02x}"));
+        let entries = match fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut blobs = Vec::new();
+        for file in entries {
+            let file = file?;
+            match file.file_name().to_str().and_then(read_name) {
+                Some((digest, Kind::Blob)) => blobs.push(digest),
+                Some((digest, Kind::Beside)) if !self.path(&digest).exists() => {
+                    remove_file(&file.path())?;
                 }
+                Some((_, Kind::Beside)) | None => {}
             }
         }
-        Ok(swept)
+        Ok(blobs)
+    }
+}
+
+fn remove_file(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        // It never was, or a request found it corrupt and was faster.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
     }
 }
 
@@ -65,4 +59,44 @@ fn read_name(name: &str) -> Option<(BlobDigest, Kind)> {
     let beside = [pieces::SUFFIX, fragments::SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
     let (hex, kind) = beside.map_or((name, Kind::Blob), |hex| (hex, Kind::Beside));
     Some((format!("b3-{hex}").parse().ok()?, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::keep;
+    use super::*;
+
+    fn folder(digest: &BlobDigest) -> u8 {
+        digest.as_bytes()[0]
+    }
+
+    #[test]
+    fn a_blob_goes_with_its_list_and_a_running_download_keeps_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let long: Vec<u8> = (0..(5 << 20) / 2).map(|i: u32| (i % 251) as u8).collect();
+        let digest = keep(&store, &long);
+        let download = store.open_pieces(&digest).unwrap();
+        assert!(store.pieces_path(&digest).exists());
+        assert!(store.remove(&digest).unwrap() && !store.remove(&digest).unwrap());
+        assert!(!store.pieces_path(&digest).exists() && store.in_folder(folder(&digest)).unwrap().is_empty());
+        for piece in 0..3 {
+            store.piece(&download, piece).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_look_finds_blobs_removes_lists_without_one_and_leaves_what_is_not_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let digest = keep(&store, b"a blob");
+        let path = store.path(&digest);
+        let lost = store.pieces_path(&format!("b3-{}{}", &digest.hex()[..62], "00").parse().unwrap());
+        let foreign = path.with_file_name("notes.txt");
+        fs::write(&lost, [0; 64]).unwrap();
+        fs::write(&foreign, "").unwrap();
+        assert_eq!(store.in_folder(folder(&digest)).unwrap(), [digest]);
+        assert!(!lost.exists() && foreign.exists() && path.exists());
+        assert_eq!(store.in_folder(folder(&digest).wrapping_add(1)).unwrap(), []);
+    }
 }

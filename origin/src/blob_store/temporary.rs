@@ -9,6 +9,7 @@ use weir_shared::digest::BlobDigest;
 use weir_shared::piece::PieceHasher;
 
 use super::{BlobStore, TEMPORARY};
+use crate::failpoint::failpoint;
 
 const WRITE_BUFFER_BYTES: usize = 256 << 10;
 
@@ -40,7 +41,9 @@ impl TemporaryBlob<'_> {
         if written != *digest {
             return Err(io::Error::other("other bytes were written than those that were hashed"));
         }
+        failpoint!("the blob is written");
         self.keep_as(&path)?;
+        failpoint!("the blob has its name on the disk");
         if let Some(list) = list {
             store.keep_pieces(digest, &list);
         }
@@ -51,14 +54,17 @@ impl TemporaryBlob<'_> {
     pub(super) fn keep_as(self, path: &Path) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.as_file().sync_all()?;
+        failpoint!("the blob's bytes are on the disk");
         let folder = path.parent().expect("a blob's path has a folder");
         // The folder may have been made just now by another thread, or by a process that was killed before it got to
         // this; a folder that is on the disk already costs next to nothing here.
         fs::create_dir_all(folder)?;
         sync_folder(&self.store.root)?;
+        failpoint!("the blob's folder is on the disk");
         let names = self.store.names();
         file.persist(path).map_err(|error| without_path(&error.error))?;
         drop(names);
+        failpoint!("the blob has its name");
         sync_folder(folder)
     }
 }

@@ -42,6 +42,8 @@ pub struct LimitsConfig {
     pub max_services: usize,
     /// Dry runs that are made at a time.
     pub concurrent_dry_runs: usize,
+    /// While the disk has less room than this, nothing is built.
+    pub min_free: ByteSize,
 }
 
 impl Default for LimitsConfig {
@@ -65,6 +67,7 @@ impl Default for LimitsConfig {
             max_repositories: 10_000,
             max_services: 100_000,
             concurrent_dry_runs: 2,
+            min_free: ByteSize::mib(64),
         }
     }
 }

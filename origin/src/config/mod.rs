@@ -4,6 +4,7 @@ mod access;
 mod limits;
 mod operator;
 mod repository;
+mod retention;
 mod service;
 mod signing;
 
@@ -21,6 +22,7 @@ pub use access::AccessConfig;
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
 pub use repository::RepositoryConfig;
+pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
 
@@ -60,6 +62,9 @@ pub struct Config {
     /// How much of the machine and of the upstreams is used at a time, and how large a tarball may be.
     #[serde(default)]
     pub limits: LimitsConfig,
+    /// What is kept of the past.
+    #[serde(default)]
+    pub retention: RetentionConfig,
     /// What is mirrored.
     #[serde(default, rename = "repository")]
     pub repositories: Vec<RepositoryConfig>,
@@ -95,6 +100,7 @@ impl Config {
             access: AccessConfig::default(),
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
+            retention: RetentionConfig::default(),
             repositories: Vec::new(),
             services: Vec::new(),
         }
@@ -128,6 +134,7 @@ impl Config {
         self.limits.validate()?;
         self.signing.validate()?;
         self.operator.validate()?;
+        self.retention.validate()?;
         if self.generation_floor > LARGEST_FLOOR {
             return Err(ConfigError::invalid(format!(
                 "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redb::{ReadableDatabase, ReadableTable, Table, TableDefinition};
+use redb::{ReadableTable, Table, TableDefinition};
 use serde::{Deserialize, Serialize};
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation};
@@ -11,17 +11,12 @@ use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
 use super::state::{CURRENT, SUPERSEDED, State, StateError, parse};
+use crate::config::RetentionConfig;
 
 /// Service, generation → an [`Entry`] as JSON.
 pub(super) const HISTORY: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("publications_v1");
 
 pub(super) type History<'t> = Table<'t, (&'static str, u64), &'static [u8]>;
-
-/// Publications of a service that are remembered at the most.
-pub(crate) const KEPT_ENTRIES: usize = 1000;
-
-/// How long they are remembered.
-pub(crate) const KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// The most entries of one page.
 pub(crate) const LARGEST_PAGE: usize = 200;
@@ -132,28 +127,30 @@ impl State {
         before: Option<Generation>,
         limit: usize,
     ) -> Result<Page, StateError> {
-        let transaction = self.database().begin_read()?;
-        let (currents, superseded) = (transaction.open_table(CURRENT)?, transaction.open_table(SUPERSEDED)?);
-        let history = transaction.open_table(HISTORY)?;
-        let current = currents.get(service.as_str())?.and_then(|row| parse(row.value()).ok());
-        let current = current.as_ref().map(Descriptor::publication);
         let limit = limit.clamp(1, LARGEST_PAGE);
-        let mut page = Page { publications: Vec::new(), next_before: None };
-        for row in history.range((service.as_str(), 0)..(service.as_str(), before.unwrap_or(u64::MAX)))?.rev() {
-            let (key, value) = row?;
-            if page.publications.len() == limit {
-                page.next_before = page.publications.last().map(|last| last.entry.generation);
-                break;
+        let service = service.as_str();
+        self.read(|transaction| {
+            let (currents, superseded) = (transaction.open_table(CURRENT)?, transaction.open_table(SUPERSEDED)?);
+            let current = currents.get(service)?.and_then(|row| parse(service, row.value()).ok());
+            let current = current.as_ref().map(Descriptor::publication);
+            let mut page = Page { publications: Vec::new(), next_before: None };
+            let history = transaction.open_table(HISTORY)?;
+            for row in history.range((service, 0)..(service, before.unwrap_or(u64::MAX)))?.rev() {
+                let (key, value) = row?;
+                if page.publications.len() == limit {
+                    page.next_before = page.publications.last().map(|last| last.entry.generation);
+                    break;
+                }
+                let Some(entry) = read(service, key.value().1, value.value()) else { continue };
+                let is_now = current.is_some_and(|current| current.digest == entry.digest);
+                page.publications.push(Listed {
+                    current: current.is_some_and(|current| current.generation == entry.generation),
+                    retained: is_now || superseded.get((service, entry.digest.as_bytes()))?.is_some(),
+                    entry,
+                });
             }
-            let Some(entry) = read(service.as_str(), key.value().1, value.value()) else { continue };
-            let is_now = current.is_some_and(|current| current.digest == entry.digest);
-            page.publications.push(Listed {
-                current: current.is_some_and(|current| current.generation == entry.generation),
-                retained: is_now || superseded.get((service.as_str(), entry.digest.as_bytes()))?.is_some(),
-                entry,
-            });
-        }
-        Ok(page)
+            Ok(page)
+        })
     }
 }
 
@@ -177,6 +174,7 @@ pub(super) fn record(
     history: &mut History<'_>,
     service: &str,
     entry: &Entry,
+    retention: &RetentionConfig,
     now: SystemTime,
 ) -> Result<(), StateError> {
     let json = serde_json::to_vec(entry).expect("an entry is plain data");
@@ -186,8 +184,8 @@ pub(super) fn record(
     for row in history.range((service, 0)..(service, entry.generation))? {
         let (key, value) = row?;
         let published = serde_json::from_slice::<Entry>(value.value()).map_or(UNIX_EPOCH, |entry| entry.published_at.0);
-        let is_old = now.duration_since(published).is_ok_and(|age| age >= KEPT_FOR);
-        if left <= KEPT_ENTRIES && !is_old {
+        let is_old = now.duration_since(published).is_ok_and(|age| age >= retention.history_age);
+        if left <= retention.history && !is_old {
             break;
         }
         left -= 1;

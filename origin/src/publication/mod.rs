@@ -1,14 +1,18 @@
 //! Publications: what each service is at, durable before anybody sees it.
 
 mod decision;
+mod expiry;
 mod generation;
 pub(crate) mod history;
 mod pin;
-mod retention;
+mod references;
 mod signatures;
 mod state;
+mod state_file;
+mod tables;
 
 pub(crate) use decision::{Content, Statement, is_current};
+pub(crate) use expiry::Kept;
 pub(crate) use pin::{Order, OrderError};
 pub(crate) use state::{Change, Reference, State, StateError, Stated};
 

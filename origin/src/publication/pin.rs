@@ -2,14 +2,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redb::{ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadableTable, TableDefinition};
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
 use super::decision;
 use super::history::{self, Entry, Time, Why};
-use super::state::{Change, State, StateError, Tables, checked, parse, unix_milliseconds};
+use super::state::{Change, State, StateError, checked, unix_milliseconds};
+use super::tables::Tables;
 
 /// Service → since when it is pinned (Unix milliseconds). Goes with the service.
 pub(super) const PINS: TableDefinition<'_, &str, u64> = TableDefinition::new("pins_v1");
@@ -49,22 +50,17 @@ fn shown(generation: Option<Generation>) -> String {
     generation.map_or("none".to_owned(), |generation| generation.to_string())
 }
 
-impl<E: Into<redb::Error>> From<E> for OrderError {
-    fn from(error: E) -> Self {
-        Self::State(StateError::from(error))
-    }
-}
-
 impl State {
     /// The services that are pinned, each since when.
     pub(crate) fn pins(&self) -> Result<Vec<(ServiceName, SystemTime)>, StateError> {
-        let table = self.database().begin_read()?.open_table(PINS)?;
-        let mut pins = Vec::new();
-        for row in table.iter()? {
-            let (service, since) = row?;
-            pins.extend(service.value().parse().ok().map(|service| (service, from_unix(since.value()))));
-        }
-        Ok(pins)
+        self.read(|transaction| {
+            let mut pins = Vec::new();
+            for row in transaction.open_table(PINS)?.iter()? {
+                let (service, since) = row?;
+                pins.extend(service.value().parse().ok().map(|service| (service, from_unix(since.value()))));
+            }
+            Ok(pins)
+        })
     }
 
     /// Pins a service to a digest, the current one (`None`) or a retained one. A retained one is published under a new
@@ -76,53 +72,54 @@ impl State {
         floor: Generation,
     ) -> Result<Pinned, OrderError> {
         let service = order.service.as_str();
-        let transaction = self.database().begin_write()?;
-        let pinned = {
-            let mut tables = Tables::open(&transaction)?;
-            let current = expected(order, tables.currents.get(service)?.and_then(|row| parse(row.value()).ok()))?;
+        self.write(|transaction| {
+            let mut tables = Tables::open(transaction)?;
+            let current = match expected(order, tables.current(service)?) {
+                Ok(current) => current,
+                Err(refused) => return Ok(Err(refused)),
+            };
             let stays = current.filter(|current| digest.is_none_or(|digest| current.publication().digest == *digest));
             let change = match (stays, digest) {
                 (Some(current), _) => {
                     history::amend(&mut tables.history, &current, |entry| entry.pinned_by(order))?;
                     Change::None
                 }
-                (None, None) => return Err(OrderError::NothingPublished(order.service.clone())),
+                (None, None) => return Ok(Err(OrderError::NothingPublished(order.service.clone()))),
                 (None, Some(digest)) => {
-                    let not_retained = || OrderError::NotRetained(order.service.clone(), *digest);
-                    let retained = tables.retained(service, digest)?.ok_or_else(not_retained)?;
-                    let last = tables.generations.get(service)?.map(|last| last.value());
+                    let Some(retained) = tables.retained(service, digest)? else {
+                        return Ok(Err(OrderError::NotRetained(order.service.clone(), *digest)));
+                    };
+                    let last = tables.last_generation(service)?;
                     let fields = decision::rolled_back(&retained, last, order.now, floor);
                     let descriptor = checked(self.signer.descriptor(fields))?;
                     let mut entry = Entry::new(&descriptor, Why::RolledBack, order.by);
                     entry.pinned_by(order);
-                    tables.replace_current(&descriptor, &entry, order.now)?;
+                    tables.replace_current(&descriptor, &entry, self.retention(), order.now)?;
                     Change::Published(descriptor)
                 }
             };
             let since = tables.pins.get(service)?.map(|since| since.value());
             let since = since.unwrap_or(unix_milliseconds(order.now));
             tables.pins.insert(service, since)?;
-            Pinned { change, since: from_unix(since) }
-        };
-        transaction.commit()?;
-        Ok(pinned)
+            Ok(Ok(Pinned { change, since: from_unix(since) }))
+        })?
     }
 
     /// Lets a service follow its ref again. False: it was not pinned.
     pub(crate) fn unpin(&self, order: &Order<'_>) -> Result<bool, OrderError> {
         let service = order.service.as_str();
-        let transaction = self.database().begin_write()?;
-        let was_pinned = {
-            let mut tables = Tables::open(&transaction)?;
-            let current = expected(order, tables.currents.get(service)?.and_then(|row| parse(row.value()).ok()))?;
+        self.write(|transaction| {
+            let mut tables = Tables::open(transaction)?;
+            let current = match expected(order, tables.current(service)?) {
+                Ok(current) => current,
+                Err(refused) => return Ok(Err(refused)),
+            };
             let was_pinned = tables.pins.remove(service)?.is_some();
             if let Some(current) = current.filter(|_| was_pinned) {
                 history::amend(&mut tables.history, &current, |entry| entry.unpinned_by(order))?;
             }
-            was_pinned
-        };
-        transaction.commit()?;
-        Ok(was_pinned)
+            Ok(Ok(was_pinned))
+        })?
     }
 }
 

@@ -24,9 +24,8 @@ impl State {
     pub(crate) fn sign_with(&mut self, signer: Arc<Signer>) -> Result<usize, StateError> {
         self.signer = signer;
         let keys = self.signer.public_keys();
-        let transaction = self.database().begin_write()?;
-        let mut signed = 0;
-        {
+        self.write(|transaction| {
+            let mut signed = 0;
             let mut signatures = transaction.open_table(SIGNATURES)?;
             let known = signatures.get(KEYS)?.map(|row| row.value().to_owned());
             if known.unwrap_or_default() == keys {
@@ -36,7 +35,7 @@ impl State {
             let services: Vec<String> =
                 current.iter()?.map(|row| Ok(row?.0.value().to_owned())).collect::<Result<_, StateError>>()?;
             for service in services {
-                let anew = current.get(service.as_str())?.and_then(|row| self.signed_anew(row.value()));
+                let anew = current.get(service.as_str())?.and_then(|row| self.signed_anew(&service, row.value()));
                 if let Some(bytes) = anew {
                     current.insert(service.as_str(), bytes.as_ref())?;
                     signed += 1;
@@ -48,22 +47,23 @@ impl State {
                 superseded.iter()?.map(|row| Ok(version(row?.0.value()))).collect::<Result<_, StateError>>()?;
             for (service, digest) in versions {
                 let key = (service.as_str(), &digest);
-                let anew = superseded.get(key)?.and_then(|row| Some((row.value().0, self.signed_anew(row.value().1)?)));
+                let anew = superseded
+                    .get(key)?
+                    .and_then(|row| Some((row.value().0, self.signed_anew(&service, row.value().1)?)));
                 if let Some((at, bytes)) = anew {
                     superseded.insert(key, (at, bytes.as_ref()))?;
                     signed += 1;
                 }
             }
             signatures.insert(KEYS, keys.as_str())?;
-        }
-        transaction.commit()?;
-        Ok(signed)
+            Ok(signed)
+        })
     }
 
     /// A stored descriptor as the keys sign it. `None`: it stays as it is, because it is of another version of the program,
     /// or would become too large.
-    fn signed_anew(&self, stored: &[u8]) -> Option<bytes::Bytes> {
-        let stored = parse(stored).ok()?;
+    fn signed_anew(&self, service: &str, stored: &[u8]) -> Option<bytes::Bytes> {
+        let stored = parse(service, stored).ok()?;
         match checked(self.signer.descriptor(decision::rewritten(&stored))) {
             Ok(signed) => Some(signed.bytes().clone()),
             Err(error) => {

@@ -23,6 +23,8 @@ use crate::tarball::{self, Built, Earlier, Limits, Means, TarballError};
 pub(crate) struct BuildOptions {
     pub(crate) limits: Limits,
     pub(crate) threads: usize,
+    /// Room that the disk must have before a build begins.
+    pub(crate) min_free_bytes: u64,
 }
 
 /// Why a service is not at what its ref says.
@@ -178,9 +180,10 @@ impl Workshop {
         commit: &CommitId,
         interrupt: &AtomicBool,
     ) -> Result<(Content, TemporaryBlob<'_>), ServiceFailure> {
+        let BuildOptions { limits, threads, min_free_bytes } = self.options;
+        self.publisher.require_room(min_free_bytes)?;
         let mut blob =
             self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
-        let BuildOptions { limits, threads } = self.options;
         let earlier = self.earlier(service);
         let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), interrupt };
         let built = tarball::build(repository, commit, &service.selection, &means, &mut blob)

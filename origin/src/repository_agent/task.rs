@@ -62,7 +62,11 @@ impl Crew {
             data_dir,
             census,
             metrics,
-            build: BuildOptions { limits: limits.tarball(), threads: limits.build_threads },
+            build: BuildOptions {
+                limits: limits.tarball(),
+                threads: limits.build_threads,
+                min_free_bytes: limits.min_free.as_u64(),
+            },
             places,
             builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
             published: Arc::default(),

@@ -1,0 +1,62 @@
+//! `[retention]`: what is kept of the past.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+use weir_shared::process::config::{self, ConfigError};
+
+/// `[retention]`: which superseded versions are kept, and how long what is left of them. What is current or pinned is
+/// kept whatever stands here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// Superseded versions of a service that are kept at the most.
+    pub versions: usize,
+    /// How long a superseded version is kept.
+    #[serde(with = "config::duration")]
+    pub age: Duration,
+    /// While all blobs together have more bytes than this, the versions that were superseded the longest ago go. Absent:
+    /// no such bound.
+    pub bytes: Option<ByteSize>,
+    /// How long a blob stays on the disk when nothing names it any more: a download that broke off may come back for
+    /// the rest.
+    #[serde(with = "config::duration")]
+    pub linger: Duration,
+    /// Publications of a service that its history remembers at the most.
+    pub history: usize,
+    /// How long they are remembered.
+    #[serde(with = "config::duration")]
+    pub history_age: Duration,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        Self {
+            versions: 10,
+            age: 2 * DAY,
+            bytes: None,
+            linger: Duration::from_secs(600),
+            history: 1000,
+            history_age: 90 * DAY,
+        }
+    }
+}
+
+impl RetentionConfig {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        const MOST: usize = 10_000;
+        for (key, value) in [("versions", self.versions), ("history", self.history)] {
+            if value > MOST {
+                return Err(ConfigError::invalid(format!("[retention] {key} = {value}: it must be at most {MOST}")));
+            }
+        }
+        if self.bytes.is_some_and(|bytes| bytes.as_u64() == 0) {
+            return Err(ConfigError::invalid(
+                "[retention] bytes must be more than nothing, for example \"50GiB\"; leave it out for no such bound",
+            ));
+        }
+        Ok(())
+    }
+}

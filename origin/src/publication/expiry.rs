@@ -1,0 +1,155 @@
+//! Expiry: which superseded versions go, and which blobs go after them. The work grows with what goes, not with what is
+//! kept.
+
+use std::time::SystemTime;
+
+use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
+use weir_shared::digest::BlobDigest;
+
+use super::decision::Content;
+use super::references::{self, References, TOTALS, UNNAMED};
+use super::state::{CONTENT, State, StateError, unix_milliseconds};
+use super::tables::{AGES, Tables};
+
+/// Blob, content key → nothing: under which keys a blob is remembered.
+pub(super) const KEYS: TableDefinition<'_, (&[u8; 32], &[u8; 32]), ()> = TableDefinition::new("keys_v1");
+
+/// Which folder of blobs is looked at next.
+const NEXT_FOLDER: &str = "next_folder";
+
+/// Versions that go in one transaction at the most.
+const BATCH: usize = 1000;
+
+/// Versions that went, by the bound that they were beyond.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Expired {
+    pub(crate) by_age: u64,
+    pub(crate) by_bytes: u64,
+}
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Blobs that something names.
+    pub(crate) blobs: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Blobs that nothing names and that are on the disk still.
+    pub(crate) unnamed: u64,
+    /// Superseded versions.
+    pub(crate) superseded: u64,
+    /// When the oldest of them was superseded: Unix milliseconds.
+    pub(crate) oldest: Option<u64>,
+}
+
+impl State {
+    /// Drops the superseded versions that are too old, and the oldest while the blobs together are too large. (Those
+    /// that are too many went when their service was published.)
+    pub(crate) fn expire(&self, now: SystemTime) -> Result<Expired, StateError> {
+        let retention = self.retention();
+        let largest = retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64());
+        let too_old = unix_milliseconds(now).saturating_sub(retention.age.as_millis().try_into().unwrap_or(u64::MAX));
+        let mut all = Expired::default();
+        loop {
+            let expired = self.write(|transaction| {
+                let mut tables = Tables::open(transaction)?;
+                let mut expired = Expired::default();
+                for _ in 0..BATCH {
+                    let Some((at, service, digest)) = tables.oldest()? else { break };
+                    if at <= too_old {
+                        expired.by_age += 1;
+                    } else if tables.references.bytes()? > largest {
+                        expired.by_bytes += 1;
+                    } else {
+                        break;
+                    }
+                    tables.drop_superseded(&service, &digest, now)?;
+                }
+                Ok(expired)
+            })?;
+            all.by_age += expired.by_age;
+            all.by_bytes += expired.by_bytes;
+            if expired.by_age + expired.by_bytes < BATCH as u64 {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// What is kept. From counters.
+    pub(crate) fn kept(&self) -> Result<Kept, StateError> {
+        self.read(|transaction| {
+            let (totals, ages) = (transaction.open_table(TOTALS)?, transaction.open_table(AGES)?);
+            let total = |what| Ok::<_, StateError>(totals.get(what)?.map_or(0, |count| count.value()));
+            Ok(Kept {
+                blobs: total(references::BLOBS)?,
+                bytes: total(references::BYTES)?,
+                unnamed: transaction.open_table(UNNAMED)?.len()?,
+                superseded: ages.len()?,
+                oldest: ages.first()?.map(|(key, _)| key.value().0),
+            })
+        })
+    }
+
+    /// Blobs that nothing has named for as long as they linger, `limit` of them at the most.
+    pub(crate) fn superfluous(&self, now: SystemTime, limit: usize) -> Result<Vec<BlobDigest>, StateError> {
+        let linger = self.retention().linger.as_millis().try_into().unwrap_or(u64::MAX);
+        let before = unix_milliseconds(now).saturating_sub(linger);
+        self.read(|transaction| {
+            let mut found = Vec::new();
+            for row in transaction.open_table(UNNAMED)?.iter()? {
+                let (blob, since) = row?;
+                if since.value() <= before {
+                    found.push(BlobDigest::from(blake3::Hash::from_bytes(*blob.value())));
+                }
+                if found.len() == limit {
+                    break;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Forgets blobs whose files were removed, and what was built into them.
+    pub(crate) fn forget_blobs(&self, blobs: &[BlobDigest]) -> Result<(), StateError> {
+        self.write(|transaction| {
+            let mut references = References::open(transaction)?;
+            let (mut keys, mut contents) = (transaction.open_table(KEYS)?, transaction.open_table(CONTENT)?);
+            for blob in blobs {
+                references.unnamed.remove(blob.as_bytes())?;
+                let mut under = Vec::new();
+                for row in keys.range((blob.as_bytes(), &[0; 32])..=(blob.as_bytes(), &[0xff; 32]))? {
+                    under.push(*row?.0.value().1);
+                }
+                for key in under {
+                    keys.remove((blob.as_bytes(), &key))?;
+                    let content =
+                        contents.get(&key)?.and_then(|row| serde_json::from_slice::<Content>(row.value()).ok());
+                    if content.is_none_or(|content| content.blob == *blob) {
+                        contents.remove(&key)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The number of the folder of blobs that is to be looked at next.
+    pub(crate) fn next_folder(&self) -> Result<u8, StateError> {
+        self.read(|transaction| {
+            let next = transaction.open_table(TOTALS)?.get(NEXT_FOLDER)?.map_or(0, |next| next.value());
+            Ok(u8::try_from(next % 256).unwrap_or(0))
+        })
+    }
+
+    /// These blobs were found in a folder; those that nobody knows of will go. The next folder is another.
+    pub(crate) fn found_in_folder(&self, folder: u8, blobs: &[BlobDigest], now: SystemTime) -> Result<(), StateError> {
+        self.write(|transaction| {
+            let mut references = References::open(transaction)?;
+            for blob in blobs {
+                references.note(blob, now)?;
+            }
+            references.totals.insert(NEXT_FOLDER, u64::from(folder.wrapping_add(1)))?;
+            Ok(())
+        })
+    }
+}
