@@ -1,0 +1,120 @@
+//! Disks that are full, or about to be full.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use bytesize::ByteSize;
+use weir_origin::Condition;
+use weir_origin::versions::Asked;
+
+use crate::mount::Mount;
+use crate::node::{Home, service};
+use crate::upstream::Upstream;
+
+/// Takes all the room that is left.
+fn fill(dir: &Path) {
+    let mut ballast = File::create(dir.join("ballast")).unwrap();
+    while ballast.write_all(&[0; 4096]).is_ok() {}
+    while ballast.write_all(&[0]).is_ok() {}
+}
+
+fn make_room(dir: &Path) {
+    std::fs::remove_file(dir.join("ballast")).unwrap();
+}
+
+/// What does not compress.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut noise = vec![0; bytes];
+    blake3::Hasher::new().finalize_xof().fill(&mut noise);
+    noise
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config).await;
+    let before = node.published(|_| true).await;
+    node.poll().await;
+
+    fill(&home.data_dir());
+    let commit = upstream.push("deploy/large", &noise(1 << 20));
+    node.poll().await;
+    let status = node.status().await;
+    let told = format!("{} {}", status["repositories"][0]["failure"], status["services"][0]["failure"]);
+    assert!(told.to_lowercase().contains("no space left") || told.contains("os error 28"), "{status}");
+    assert_eq!(node.descriptor().await.bytes(), before.bytes());
+    node.tarball(&before).await;
+
+    make_room(&home.data_dir());
+    let after = node.published(|now| now.publication().commit.as_str() == commit).await;
+    node.tarball(&after).await;
+    node.tarball(&before).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_that_found_the_disk_full_goes_on_without_a_restart() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config).await;
+    let old = node.published(|_| true).await;
+    upstream.push("deploy/app.yaml", b"replicas: 9\n");
+    node.poll().await;
+    let new = node.descriptor().await;
+
+    fill(&home.data_dir());
+    let mut turns = [&old, &*std::sync::Arc::new(new)].map(|descriptor| descriptor.publication().digest);
+    // Each leaves a trace of some size in the history, until there is no room for it.
+    let mut refused = None;
+    for _ in 0..2000 {
+        let asked = Asked { by: Some("x".repeat(20_000)), expected: None };
+        if let Err(error) = node.running.versions().roll_back(&service(), &turns[0], asked).await {
+            refused = Some(error.to_string());
+            break;
+        }
+        turns.reverse();
+    }
+    let refused = refused.expect("the disk has room for everything");
+    assert!(refused.contains("the state cannot be read or written"), "{refused}");
+    // What was said is what is there; nothing is half done.
+    let shown = node.descriptor().await;
+    let page = node.running.versions().history(&service(), None, 1).await.unwrap();
+    assert_eq!(page.publications[0].entry.generation, shown.publication().generation);
+    assert!(page.publications[0].current);
+    node.tarball(&shown).await;
+
+    make_room(&home.data_dir());
+    node.running.versions().roll_back(&service(), &turns[0], Asked::default()).await.unwrap();
+    let after = node.descriptor().await;
+    assert!(after.publication().generation > shown.publication().generation);
+    assert_eq!(after.publication().digest, turns[0]);
+    node.stop().await;
+    let node = home.start(home.config(&upstream.url())).await;
+    assert_eq!(node.descriptor().await.bytes(), after.bytes());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn too_little_room_is_said_before_a_build() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize::gib(1);
+    let node = home.start(config.clone()).await;
+    let mut condition = node.running.condition(&service()).unwrap();
+    let said = condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap().clone();
+    let Condition::Unhealthy { step, reason, .. } = said else { unreachable!() };
+    assert_eq!(step, "store");
+    assert!(reason.contains("min_free") && reason.contains("free"), "{reason}");
+    node.stop().await;
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    node.stop().await;
+}

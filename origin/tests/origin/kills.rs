@@ -1,0 +1,222 @@
+//! The real process, killed at each step of a publication, a gzip form and a sweep: what anybody was told of can be had
+//! in full afterwards, and generations only grow.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::Empty;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::encoding::Encoding;
+use weir_shared::process::http_client::{Http2Client, read_body};
+
+use crate::node::{Home, SERVICE};
+use crate::upstream::Upstream;
+
+/// Longer than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The steps, as the program's text has them.
+fn steps() -> Vec<String> {
+    fn collect(folder: &Path, steps: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, steps);
+            } else {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let after = text.split("failpoint!(\"").skip(1);
+                steps.extend(after.map(|rest| rest.split('"').next().unwrap().to_owned()));
+            }
+        }
+    }
+    let mut steps = Vec::new();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut steps);
+    steps.sort();
+    assert!(steps.windows(2).all(|two| two[0] != two[1]), "two steps of one name: {steps:?}");
+    steps
+}
+
+/// A running process.
+struct Process {
+    child: Child,
+    /// `None`: it ended before it listened.
+    address: Option<String>,
+    log: std::thread::JoinHandle<()>,
+}
+
+impl Process {
+    fn start(config: &Path, killed_at: Option<&str>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
+        command.arg("--config").arg(config).stderr(Stdio::piped()).env_remove("WEIR_FAILPOINT");
+        if let Some(step) = killed_at {
+            command.env("WEIR_FAILPOINT", step);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let listens = |line: String| Some(line.split_once("\"listen\":\"")?.1.split('"').next()?.to_owned());
+        let address = lines.by_ref().find_map(listens);
+        // Whoever does not read what a process writes stops it in the end.
+        let log = std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address, log }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    fn kill(mut self) {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+        self.log.join().unwrap();
+    }
+}
+
+/// What a client was told.
+#[derive(Default)]
+struct Told {
+    highest: Generation,
+    versions: BTreeMap<Generation, Descriptor>,
+}
+
+impl Told {
+    fn of(&mut self, descriptor: &Descriptor) {
+        let generation = descriptor.publication().generation;
+        assert!(generation >= self.highest, "a generation went back");
+        self.highest = generation;
+        if let Some(before) = self.versions.insert(generation, descriptor.clone()) {
+            assert_eq!(before.publication(), descriptor.publication(), "one generation, two publications");
+            assert!(before.revision() <= descriptor.revision());
+        }
+    }
+}
+
+struct Client<'a>(&'a Http2Client, String);
+
+impl Client<'_> {
+    async fn ask(&self, method: Method, path: &str) -> Option<(StatusCode, Bytes)> {
+        let uri = format!("https://{}{path}", self.1);
+        let request = Request::builder().method(method).uri(uri).body(Empty::new()).unwrap();
+        let response = tokio::time::timeout(PATIENCE, self.0.request(request)).await.expect("something hangs").ok()?;
+        let (head, body) = response.into_parts();
+        Some((head.status, read_body(body, 64 << 20, PATIENCE).await.ok()?))
+    }
+
+    async fn current(&self) -> Option<Descriptor> {
+        let (status, body) = self.ask(Method::GET, &format!("/v1/services/{SERVICE}")).await?;
+        (status == StatusCode::OK).then(|| Descriptor::parse(body).unwrap())
+    }
+
+    async fn gzip(&self, descriptor: &Descriptor) {
+        let digest = descriptor.publication().digest;
+        self.ask(Method::POST, &format!("/v1/services/{SERVICE}/versions/{digest}/gzip")).await;
+    }
+
+    /// Fetches every form of a version, and looks at every byte.
+    async fn fetch(&self, version: &Descriptor) {
+        for form in version.representations() {
+            let (status, body) = self.ask(Method::GET, &format!("/v1/blobs/{}", form.digest)).await.unwrap();
+            assert_eq!(status, StatusCode::OK, "{form:?}");
+            assert_eq!((BlobDigest::of(&body), body.len() as u64), (form.digest, form.size));
+            if form.encoding == Encoding::Zstd {
+                let tar = zstd::decode_all(body.as_ref()).unwrap();
+                assert_eq!(TarballDigest::of(&tar), version.publication().digest);
+            }
+        }
+    }
+}
+
+/// What `attempt` gives in the end.
+async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = attempt().await {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it never came to this: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn config(home: &Home, upstream: &Upstream) -> std::path::PathBuf {
+    let path = home.file("origin.toml");
+    let text = format!(
+        "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n\
+         [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n\
+         [retention]\nversions = 2\nlinger = \"0s\"\n\
+         [[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"1s\"\n\
+         [[service]]\nname = \"{SERVICE}\"\nrepository = \"shop\"\nfolder = \"deploy\"\n",
+        upstream.url()
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_only_grow() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (config, http) = (config(&home, &upstream), home.client("edge-client"));
+    let mut told = Told::default();
+    // More than one piece, so that its list is a step as well; and what nothing names any more, for the sweeps.
+    let noise = |number: usize| {
+        let mut bytes = vec![0; 1_100_000];
+        blake3::Hasher::new().update(&number.to_be_bytes()).finalize_xof().fill(&mut bytes);
+        bytes
+    };
+    let settle = async |told: &mut Told, commit: &str| {
+        let process = Process::start(&config, None);
+        let client = Client(&http, process.address.clone().expect("it starts"));
+        // From the first moment on.
+        if told.highest > 0 {
+            told.of(&client.current().await.expect("what was published is served at once"));
+        }
+        for version in told.versions.values().rev().take(2) {
+            client.fetch(version).await;
+        }
+        until("the commit is published", async || {
+            let current = client.current().await?;
+            told.of(&current);
+            (current.publication().commit.as_str() == commit).then_some(())
+        })
+        .await;
+        let current = client.current().await.unwrap();
+        client.gzip(&current).await;
+        told.of(&client.current().await.unwrap());
+        client.fetch(&told.versions[&told.highest]).await;
+        process.kill();
+    };
+    let mut commit = String::new();
+    for number in 0..4 {
+        commit = upstream.push("deploy/noise", &noise(number));
+        settle(&mut told, &commit).await;
+    }
+    for (number, step) in steps().into_iter().enumerate() {
+        let pushed = upstream.push("deploy/noise", &noise(100 + number));
+        let mut process = Process::start(&config, Some(&step));
+        if let Some(address) = process.address.clone() {
+            let client = Client(&http, address);
+            until(&step, async || {
+                if let Some(current) = client.current().await {
+                    let is_new = current.publication().commit.as_str() == pushed;
+                    told.of(&current);
+                    if is_new {
+                        client.gzip(&current).await;
+                    }
+                }
+                process.has_ended().then_some(())
+            })
+            .await;
+        } else {
+            until(&step, async || process.has_ended().then_some(())).await;
+        }
+        process.kill();
+        commit = pushed;
+        settle(&mut told, &commit).await;
+    }
+    assert_eq!(told.versions[&told.highest].publication().commit.as_str(), commit);
+}
