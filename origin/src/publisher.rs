@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytesize::ByteSize;
@@ -148,7 +148,7 @@ impl Publisher {
     pub(crate) fn settle_known(&self, found: &[Sighting], now: SystemTime) -> Result<Vec<bool>, StateError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         let mut settled = Vec::with_capacity(found.len());
-        let (mut services, mut stated) = (Vec::new(), Vec::new());
+        let (mut services, mut stated, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for Sighting { service, commit, key } in found {
             if service.is_pinned() || service.is_withdrawn() {
                 settled.push(true);
@@ -156,17 +156,22 @@ impl Publisher {
             }
             let known = self.state.content(key)?;
             let known = known.filter(|content| self.blobs.contains(&content.blob, content.blob_size));
+            let place = settled.len();
             settled.push(known.is_some());
             let Some(content) = known else { continue };
             let statement = statement(service, commit);
             if !service.current().is_some_and(|current| is_current(&current, &statement, &content)) {
                 self.metrics.builds.with_label_values(&["memo"]).inc();
+                places.push(place);
                 services.push(service.as_ref());
                 stated.push(Stated { statement, key: *key, content });
             }
         }
         if !stated.is_empty() {
-            self.publish(&services, &stated, now)?;
+            for (place, shown) in places.into_iter().zip(self.publish(&services, &stated, now)?) {
+                // Its build tells why; the others are not held up by it.
+                settled[place] = shown.is_ok();
+            }
         }
         Ok(settled)
     }
@@ -203,8 +208,8 @@ impl Publisher {
         blob.keep(&content.blob)?;
         failpoint!("the blob is kept");
         let stated = Stated { statement: statement(service, commit), key: *key, content };
-        self.publish(&[service], &[stated], now)?;
-        Ok(())
+        let shown = self.publish(&[service], &[stated], now)?;
+        Ok(shown.into_iter().collect::<Result<(), _>>()?)
     }
 
     /// Stores the blob of a superseded version that was built again, and names it in the version's descriptor.
@@ -347,7 +352,7 @@ impl Publisher {
         order: &Order<'_>,
         digest: Option<&TarballDigest>,
     ) -> Result<(), OrderError> {
-        let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone_with(service)?;
         let pinned = self.state.pin(order, digest, self.generation_floor)?;
         // First: who sees the new generation sees why.
         service.pinned(pinned.since);
@@ -357,19 +362,35 @@ impl Publisher {
 
     /// Lets a service follow its ref again, from its repository's next look on. False: it was not pinned.
     pub(crate) fn unpin(&self, service: &Service, order: &Order<'_>) -> Result<bool, OrderError> {
+        let _alone = self.alone_with(service)?;
         let was_pinned = self.state.unpin(order)?;
         service.unpinned();
         Ok(was_pinned)
     }
 
-    fn publish(&self, services: &[&Service], stated: &[Stated], now: SystemTime) -> Result<(), StateError> {
+    /// Nobody else publishes or pins meanwhile, so that what is durable and what is shown change together.
+    fn alone_with(&self, service: &Service) -> Result<RwLockWriteGuard<'_, ()>, OrderError> {
+        let alone = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        if service.is_withdrawn() {
+            return Err(OrderError::Withdrawn(service.name.clone()));
+        }
+        Ok(alone)
+    }
+
+    /// For each service whether it was stated, or that its descriptor would be too large.
+    fn publish(
+        &self,
+        services: &[&Service],
+        stated: &[Stated],
+        now: SystemTime,
+    ) -> Result<Vec<Result<(), StateError>>, StateError> {
         let changes = self.state.publish(stated, now, self.generation_floor)?;
         failpoint!("the publication is durable");
-        for (service, change) in services.iter().zip(changes) {
-            self.show(service, change);
-        }
+        let shown =
+            services.iter().zip(changes).map(|(service, change)| change.map(|change| self.show(service, change)));
+        let shown = shown.collect();
         failpoint!("the publication is shown");
-        Ok(())
+        Ok(shown)
     }
 
     /// Shows what is durable, and tells those who follow.

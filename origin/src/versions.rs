@@ -64,6 +64,9 @@ pub enum VersionError {
         /// The one it is at.
         current: Option<Generation>,
     },
+    /// It was changed or deleted while this was asked.
+    #[error("`{0}` was changed or deleted just now, and nothing was done: ask again")]
+    Withdrawn(ServiceName),
     /// Its bytes are gone.
     #[error("the blob {0} of that version is damaged or missing, and could not be built again; the log says why")]
     Lost(BlobDigest),
@@ -82,6 +85,7 @@ impl From<OrderError> for VersionError {
             OrderError::NothingPublished(service) => Self::NothingPublished(service),
             OrderError::NotRetained(service, digest) => Self::NotRetained(service, digest),
             OrderError::Overtaken { service, current } => Self::Overtaken { service, current },
+            OrderError::Withdrawn(service) => Self::Withdrawn(service),
         }
     }
 }
@@ -157,6 +161,8 @@ impl Versions {
         let turn = self.readers.acquire().await.map_err(|_| VersionError::Fault)?;
         self.tarball(&service, &digest).await?;
         drop(turn);
+        // Looked up again: it may have been changed meanwhile.
+        let service = self.service(&service.name)?;
         self.order(&service, asked, move |publisher, service, order| publisher.pin(service, order, Some(&digest))).await
     }
 
@@ -177,7 +183,10 @@ impl Versions {
         let service = self.service(service)?;
         let was_pinned =
             self.order(&service, asked, |publisher, service, order| publisher.unpin(service, order)).await?;
-        self.agent(&service)?.look();
+        // Without an agent it is done all the same, and followed as soon as there is one.
+        if let Ok(agent) = self.agent(&service) {
+            agent.look();
+        }
         Ok(was_pinned)
     }
 

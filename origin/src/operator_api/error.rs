@@ -309,7 +309,9 @@ fn version(error: &VersionError) -> Problem {
     let (status, kind, title) = match error {
         VersionError::NotRetained(..) => (StatusCode::NOT_FOUND, "no-such-version", "No such version"),
         VersionError::NothingPublished(_) => (StatusCode::CONFLICT, "nothing-published", "Nothing is published"),
-        VersionError::Overtaken { .. } => (StatusCode::CONFLICT, "lost-update", "A newer write was first"),
+        VersionError::Overtaken { .. } | VersionError::Withdrawn(_) => {
+            (StatusCode::CONFLICT, "lost-update", "A newer write was first")
+        }
         VersionError::Lost(_) => (StatusCode::SERVICE_UNAVAILABLE, "blob-unavailable", "The version's bytes are lost"),
         VersionError::NoSuchService(_) | VersionError::Unreadable(_) | VersionError::Fault => {
             (StatusCode::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed")

@@ -44,6 +44,8 @@ pub(crate) enum OrderError {
     NotRetained(ServiceName, TarballDigest),
     #[error("`{service}` is at generation {}, not at the one that was expected", shown(*current))]
     Overtaken { service: ServiceName, current: Option<Generation> },
+    #[error("`{0}` was changed or deleted just now, and nothing was done: ask again")]
+    Withdrawn(ServiceName),
 }
 
 fn shown(generation: Option<Generation>) -> String {

@@ -193,19 +193,26 @@ impl State {
     }
 
     /// States which contents services have, and remembers those under their keys; all in one transaction. When this
-    /// returns it is durable.
+    /// returns it is durable. A service whose descriptor would be too large is left at what it is, and holds up no other.
     pub(crate) fn publish(
         &self,
         stated: &[Stated],
         now: SystemTime,
         floor: Generation,
-    ) -> Result<Vec<Change>, StateError> {
+    ) -> Result<Vec<Result<Change, StateError>>, StateError> {
         self.write(|transaction| {
             let mut tables = Tables::open(transaction)?;
             let (mut contents, mut keys) = (transaction.open_table(CONTENT)?, transaction.open_table(KEYS)?);
             let mut changes = Vec::with_capacity(stated.len());
             for Stated { statement, key, content } in stated {
-                changes.push(self.state(&mut tables, statement, content, now, floor)?);
+                match self.state(&mut tables, statement, content, now, floor) {
+                    // Found before anything of it was written.
+                    Err(StateError::DescriptorTooLarge(bytes)) => {
+                        changes.push(Err(StateError::DescriptorTooLarge(bytes)));
+                        continue;
+                    }
+                    change => changes.push(Ok(change?)),
+                }
                 let json = serde_json::to_vec(content).expect("content is plain data");
                 contents.insert(key.as_bytes(), json.as_slice())?;
                 keys.insert((content.blob.as_bytes(), key.as_bytes()), ())?;

@@ -59,7 +59,8 @@ impl From<StateError> for ServiceFailure {
 
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
-        Self::passing("store", error.to_string())
+        let lasting = matches!(error, PublishError::State(StateError::DescriptorTooLarge(_)));
+        Self { lasting, ..Self::passing("store", error.to_string()) }
     }
 }
 
