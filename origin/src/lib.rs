@@ -8,6 +8,7 @@ mod access;
 mod blob_store;
 mod catalog;
 mod census;
+mod commit_policy;
 pub mod config;
 mod data_dir;
 mod diff;
@@ -20,6 +21,7 @@ mod housekeeping;
 mod metrics;
 pub mod mirror;
 mod operator_api;
+mod outside_program;
 mod publication;
 mod publisher;
 pub mod repository_agent;
@@ -32,6 +34,8 @@ pub mod tarball;
 pub mod versions;
 pub mod webhook;
 
+#[cfg(fuzzing)]
+pub use commit_policy::fuzz_signed_object;
 #[cfg(fuzzing)]
 pub use operator_api::fuzzing;
 pub use running::{Running, start};

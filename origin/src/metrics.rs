@@ -79,6 +79,12 @@ pub(crate) struct Metrics {
     pub(crate) permits_limit: IntGaugeVec,
     /// 1 while the files of keys and denials can be used.
     pub(crate) access_files_readable: IntGauge,
+    /// By repository.
+    pub(crate) mirror_packs: IntGaugeVec,
+    /// By repository and result: `verified`, `refused`, `failed`.
+    pub(crate) verifications: IntCounterVec,
+    /// By repository and result: `joined`, `full`, `failed`.
+    pub(crate) repacks: IntCounterVec,
     /// Keys that sign; 0: nothing is signed.
     pub(crate) signing_keys: IntGauge,
     pub(crate) start_time: Gauge,
@@ -276,6 +282,21 @@ impl Metrics {
             access_files_readable: families.gauge(
                 "weir_origin_access_files_readable",
                 "1 while the files of keys and denials can be used; at 0 what was read last is told.",
+            )?,
+            verifications: families.counters(
+                "weir_origin_verifications_total",
+                "Commits and tags that a policy asked about: verified, refused, failed (it could not be found out).",
+                &["repository", "result"],
+            )?,
+            mirror_packs: families.gauges(
+                "weir_origin_mirror_packs",
+                "Packs of the mirror, when it was last looked after.",
+                &["repository"],
+            )?,
+            repacks: families.counters(
+                "weir_origin_repacks_total",
+                "Times that a mirror was repacked: joined (its small packs), full (all of it), failed.",
+                &["repository", "result"],
             )?,
             signing_keys: families.gauge(
                 "weir_origin_signing_keys",

@@ -13,7 +13,7 @@ use weir_shared::descriptor::{Descriptor, Generation, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
 use weir_shared::event::EventKind;
-use weir_shared::name::ServiceName;
+use weir_shared::name::{RepositoryName, ServiceName};
 
 use crate::blob_store::{BlobError, BlobStore, TemporaryBlob};
 use crate::config::RetentionConfig;
@@ -106,6 +106,11 @@ impl Publisher {
             tracing::info!(descriptors = signed, "the signing keys have changed: what is stored was signed anew");
         }
         Ok(())
+    }
+
+    /// The commits of what is published of a repository and retained: all that may have to be built again.
+    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<CommitId>, StateError> {
+        self.state.commits(repository)
     }
 
     /// The blobs.

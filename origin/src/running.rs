@@ -34,7 +34,7 @@ use crate::repository_agent::{Crew, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
 use crate::versions::Versions;
-use crate::{access, housekeeping, status};
+use crate::{access, housekeeping, mirror, status};
 
 /// How long work that was told to stop is waited for when the origin stops.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
@@ -79,6 +79,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
     let Loaded { data_dir, released, publisher, published, store, api } =
         load(&config, signer.clone(), log.clone(), metrics.clone(), started).await?;
+    if let Err(reason) = spawn_blocking(mirror::check_git_program).await? {
+        tracing::warn!(
+            reason,
+            "git cannot be used: mirrors are not repacked, and repositories on this machine cannot be mirrored; install \
+             git 2.34 or later"
+        );
+    }
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
     let census = Arc::new(Census::new(metrics.clone()));

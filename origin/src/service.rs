@@ -38,7 +38,7 @@ pub enum Condition {
     Unhealthy {
         /// Since when without a success.
         since: SystemTime,
-        /// Where: `resolve`, `select`, `build` or `store`.
+        /// Where: `resolve`, `verify`, `select`, `build` or `store`.
         step: &'static str,
         /// In plain words.
         reason: String,

@@ -39,6 +39,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("operator_route", weir_origin::fuzzing::route),
     ("revision", origin::revision),
     ("webhook", weir_origin::webhook::fuzzing::delivery),
+    ("signed_object", weir_origin::fuzz_signed_object),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

@@ -7,6 +7,7 @@ mod repository;
 mod retention;
 mod service;
 mod signing;
+mod verify;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
+pub use verify::{SignedBy, VerifyConfig};
 
 /// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
 const LARGEST_FLOOR: Generation = 1 << 52;
@@ -183,8 +185,7 @@ impl Config {
     pub fn missing_files(&self) -> Vec<&Path> {
         let TlsConfig { certificate, key, client_ca } = &self.tls;
         let own = [certificate, key, client_ca].into_iter();
-        let upstreams =
-            self.repositories.iter().flat_map(|r| r.ca.iter().chain(&r.password_file).chain(&r.webhook_secret_files));
+        let upstreams = self.repositories.iter().flat_map(RepositoryConfig::files);
         own.chain(upstreams)
             .chain(&self.access.keys)
             .chain(&self.access.deny)

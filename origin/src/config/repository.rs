@@ -8,6 +8,7 @@ use weir_shared::name::RepositoryName;
 use weir_shared::process::config::{self, ConfigError, duration};
 use weir_shared::process::tls;
 
+use super::verify::VerifyConfig;
 use crate::mirror::Upstream;
 use crate::webhook::Secret;
 
@@ -56,6 +57,9 @@ pub struct RepositoryConfig {
     /// How long the build of one tarball may take.
     #[serde(default = "default_build_timeout", with = "duration")]
     pub build_timeout: Duration,
+    /// Which commits may be published. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<VerifyConfig>,
 }
 
 fn default_poll_interval() -> Duration {
@@ -93,6 +97,7 @@ impl RepositoryConfig {
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             poll_timeout: DEFAULT_POLL_TIMEOUT,
             build_timeout: DEFAULT_BUILD_TIMEOUT,
+            verify: None,
         }
     }
 
@@ -111,7 +116,8 @@ impl RepositoryConfig {
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let files = [("ca", &mut self.ca), ("password_file", &mut self.password_file)];
         let files = files.into_iter().filter_map(|(key, file)| Some((key, file.as_mut()?)));
-        files.chain(self.webhook_secret_files.iter_mut().map(|file| ("webhook_secret_files", file)))
+        let files = files.chain(self.webhook_secret_files.iter_mut().map(|file| ("webhook_secret_files", file)));
+        files.chain(self.verify.iter_mut().flat_map(VerifyConfig::files_mut))
     }
 
     pub(super) fn resolve_paths(&mut self, base: &Path) {
@@ -123,6 +129,12 @@ impl RepositoryConfig {
             config::resolve(base, &mut path);
             self.url = path.to_string_lossy().into_owned();
         }
+    }
+
+    /// The files that are named.
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let verify = self.verify.iter().flat_map(VerifyConfig::paths);
+        self.ca.iter().chain(&self.password_file).chain(&self.webhook_secret_files).chain(verify)
     }
 
     /// Opens the files that are named.
@@ -166,6 +178,9 @@ impl RepositoryConfig {
                  named by `password_file`"
                     .to_owned(),
             );
+        }
+        if let Some(Err(reason)) = self.verify.as_ref().map(VerifyConfig::validate) {
+            return wrong(reason);
         }
         match (&self.username, &self.password_file) {
             (Some(_), None) => return wrong("`username` needs `password_file`".to_owned()),

@@ -11,6 +11,7 @@ mod exchange;
 mod git_program;
 mod http;
 mod leftovers;
+mod maintenance;
 mod patient_read;
 mod progress;
 mod refs;
@@ -25,6 +26,8 @@ use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
 pub use error::MirrorError;
+pub(crate) use git_program::check as check_git_program;
+pub use maintenance::{MaintenanceError, Upkeep};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use upstream::{DEFAULT_STALL_TIMEOUT, Upstream};
 

@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, TableHandle, WriteTransaction};
+use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCRIPTOR_BYTES, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::decision::{self, Content, Decision, Statement};
 use super::expiry::KEYS;
@@ -346,6 +347,25 @@ impl State {
             }
         }
         Ok(found)
+    }
+
+    /// The commits of a repository that current and retained versions are of. Reads everything: for the rare occasion.
+    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<CommitId>, StateError> {
+        self.read(|transaction| {
+            let mut commits = HashSet::new();
+            let mut add = |bytes: &[u8]| {
+                let read = parse(bytes).ok();
+                let own = read.filter(|descriptor| descriptor.publication().repository == *repository);
+                commits.extend(own.map(|descriptor| descriptor.publication().commit.clone()));
+            };
+            for row in transaction.open_table(CURRENT)?.iter()? {
+                add(row?.1.value());
+            }
+            for row in transaction.open_table(SUPERSEDED)?.iter()? {
+                add(row?.1.value().1);
+            }
+            Ok(commits.into_iter().collect())
+        })
     }
 }
 

@@ -10,11 +10,12 @@ use weir_shared::encoding::Encoding;
 
 use super::mirror_slot::MirrorSlot;
 use crate::blob_store::TemporaryBlob;
+use crate::commit_policy::{Policy, VerifyError};
 use crate::metrics::Metrics;
 use crate::mirror::MirrorError;
 use crate::publication::{Content, Reference, StateError};
 use crate::publisher::{PublishError, Publisher, Sighting};
-use crate::revision::{self, Reach, RevisionError};
+use crate::revision::{self, Reach, RevisionError, Tip};
 use crate::service::Service;
 use crate::tarball::{self, Built, Earlier, Limits, Means, TarballError};
 
@@ -30,7 +31,7 @@ pub(crate) struct BuildOptions {
 /// Why a service is not at what its ref says.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceFailure {
-    /// `resolve`, `select`, `build` or `store`.
+    /// `resolve`, `verify`, `select`, `build` or `store`.
     pub(super) step: &'static str,
     /// In plain words.
     pub(super) reason: String,
@@ -87,6 +88,17 @@ pub(super) fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> Se
     ServiceFailure::passing("resolve", error.to_string())
 }
 
+/// Why what a service is at may not be published. What is published stays, also when it is that very commit: it came before
+/// the policy, or its key has gone since.
+fn verify_failure(mirror: &MirrorSlot, service: &Service, tip: &Tip, error: &VerifyError) -> ServiceFailure {
+    if let VerifyError::Unreadable { object, .. } = error {
+        mirror.lacks(&object.to_string());
+    }
+    let published = service.current().is_some_and(|current| current.publication().commit == tip.commit);
+    let stays = if published { " (it was published before, and stays published)" } else { "" };
+    ServiceFailure::passing("verify", format!("{error}{stays}"))
+}
+
 /// What a look at a service found.
 #[derive(Debug)]
 pub(super) enum Found {
@@ -105,12 +117,19 @@ pub(super) fn survey(
     publisher: &Publisher,
     reach: &Mutex<Reach>,
     services: &[Arc<Service>],
+    policy: Option<&Policy>,
+    stop: &AtomicBool,
 ) -> Result<Survey, ServiceFailure> {
     let repository = mirror.get()?.repository()?.to_thread_local();
+    let mut verifier = policy.map(|policy| policy.verifier(&repository, stop));
     let mut reach = reach.lock().unwrap_or_else(PoisonError::into_inner);
     let mut look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
-        let commit = revision::resolve_with(&repository, &service.revision, &mut reach)
+        let tip = revision::tip(&repository, &service.revision, &mut reach)
             .map_err(|error| revision_failure(mirror, &error))?;
+        if let Some(verifier) = &mut verifier {
+            verifier.check(&tip).map_err(|error| verify_failure(mirror, service, &tip, &error))?;
+        }
+        let commit = tip.commit;
         let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure(mirror, "select", &error))?;
         Ok(Sighting { service: service.clone(), commit, key })

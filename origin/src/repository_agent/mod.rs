@@ -18,6 +18,7 @@ mod schedule;
 mod state;
 mod task;
 mod threads;
+mod upkeep;
 
 pub(crate) use handle::{Gone, Handle, MirrorFate};
 pub(crate) use preview::{PreviewError, Wanted};

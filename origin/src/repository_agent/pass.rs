@@ -64,8 +64,10 @@ impl Task {
 
     async fn survey(&self, services: &[Arc<Service>]) -> Result<Survey, ServiceFailure> {
         let (mirror, publisher) = (self.mirror.clone(), self.crew.publisher.clone());
-        let (reach, services) = (self.reach.clone(), services.to_vec());
-        let job = Job::begin("survey", &self.crew.threads, move |_| survey(&mirror, &publisher, &reach, &services));
+        let (reach, services, policy) = (self.reach.clone(), services.to_vec(), self.policy.clone());
+        let job = Job::begin("survey", &self.crew.threads, move |stop| {
+            survey(&mirror, &publisher, &reach, &services, policy.as_deref(), stop)
+        });
         self.awaited("resolve", job, None).await
     }
 

@@ -19,7 +19,9 @@ use super::poll::{PollEnd, Poller};
 use super::schedule::{LONGEST_RETRY_AFTER, Schedule, first_delay};
 use super::state::{Failure, Health, Phase, RepositoryState};
 use super::threads::Threads;
+use super::upkeep::{KeepingUp, kept_up};
 use crate::census::Census;
+use crate::commit_policy::Policy;
 use crate::config::{LimitsConfig, RepositoryConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
@@ -41,6 +43,8 @@ pub(crate) struct Crew {
     pub(crate) places: Arc<Places>,
     /// Tarballs that are built at a time.
     pub(crate) builds: Arc<Semaphore>,
+    /// Mirrors that are looked after at a time: one.
+    pub(super) upkeep: Arc<Semaphore>,
     /// Told when something was published: blobs may have become superfluous.
     pub(crate) published: Arc<Notify>,
     /// The threads of all jobs.
@@ -69,6 +73,7 @@ impl Crew {
             },
             places,
             builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
+            upkeep: Arc::new(Semaphore::new(1)),
             published: Arc::default(),
             threads: Threads::default(),
         }
@@ -124,6 +129,10 @@ pub(crate) fn start(
         metrics: crew.metrics.clone(),
         data_dir: crew.data_dir.clone(),
     });
+    let policy = config
+        .verify
+        .clone()
+        .map(|verify| Arc::new(Policy::new(verify, config.name.clone(), crew.metrics.verifications.clone())));
     let first = Instant::now() + first_delay(begin.together, config.poll_interval, fastrand::f64());
     let schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
     let task = Task {
@@ -131,6 +140,7 @@ pub(crate) fn start(
         services,
         assigned,
         mirror,
+        policy,
         poller,
         state,
         schedule,
@@ -138,6 +148,7 @@ pub(crate) fn start(
         hopeless: HashMap::new(),
         tidied: false,
         reach: Arc::default(),
+        upkeep_due: true,
         crew,
     };
     let (ended, begun) = (handle.clone(), drain.clone());
@@ -179,6 +190,8 @@ pub(super) struct Task {
     /// The same, as they change.
     assigned: watch::Receiver<Vec<Arc<Service>>>,
     pub(super) mirror: Arc<MirrorSlot>,
+    /// Which commits may be published; none: all.
+    pub(super) policy: Option<Arc<Policy>>,
     poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) schedule: Schedule,
@@ -190,6 +203,8 @@ pub(super) struct Task {
     tidied: bool,
     /// Which commits that services name were found on a branch or a tag.
     pub(super) reach: Arc<Mutex<Reach>>,
+    /// Something was fetched since the mirror was last looked after.
+    pub(super) upkeep_due: bool,
     pub(super) crew: Crew,
 }
 
@@ -213,13 +228,16 @@ impl Task {
     async fn run(mut self, kicks: Arc<Notify>, looks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
         self.restore().await;
         let mut polling: Option<Polling> = None;
+        let mut keeping_up: Option<KeepingUp> = None;
         loop {
             let due = tokio::time::Instant::from_std(self.schedule.next());
             tokio::select! {
                 end = ended(&mut polling) => {
                     polling = None;
                     self.polled(end).await;
+                    keeping_up = self.begin_upkeep();
                 }
+                () = kept_up(&mut keeping_up) => keeping_up = None,
                 // A heal reads the mirror only, so it need not wait for a poll that hangs.
                 Some(heal) = heals.recv() => {
                     // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
@@ -235,7 +253,7 @@ impl Task {
                 }
                 // Whoever assigns holds the handle, which the loop outlives only for a moment.
                 Ok(()) = self.assigned.changed() => self.reassign().await,
-                () = tokio::time::sleep_until(due), if polling.is_none() => {
+                () = tokio::time::sleep_until(due), if polling.is_none() && keeping_up.is_none() => {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);
                     let further_refs = further_refs(self.services.iter().map(|service| &service.revision));
@@ -316,6 +334,7 @@ impl Task {
         self.crew.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(1);
         self.crew.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
         let changed = matches!(poll, Poll::Changed { .. });
+        self.upkeep_due |= changed;
         if changed || self.unsettled {
             let services = self.services.clone();
             self.pass(&services, false).await;

@@ -174,25 +174,32 @@ pub fn further_refs<'a>(revisions: impl IntoIterator<Item = &'a Revision>) -> BT
     revisions.into_iter().filter_map(Revision::further_ref).map(str::to_owned).collect()
 }
 
+/// Where a revision is at in the mirror.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tip {
+    /// The ref that is followed, by its full name; none for a commit that is named by its id.
+    pub(crate) reference: Option<String>,
+    /// What that points at: a commit, or a tag that leads to one.
+    pub(crate) object: gix::ObjectId,
+    /// The commit.
+    pub(crate) commit: CommitId,
+}
+
 /// The commit a revision is at in the mirror; annotated tags are followed to what they tag.
 ///
 /// # Errors
 /// When there is no such ref or commit (any more), or when it leads to something that is not a commit.
 pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, RevisionError> {
-    resolve_with(repo, revision, &mut Reach::default())
+    tip(repo, revision, &mut Reach::default()).map(|tip| tip.commit)
 }
 
-/// The same, with what is remembered of the commits that were looked for before.
-pub(crate) fn resolve_with(
-    repo: &gix::Repository,
-    revision: &Revision,
-    reach: &mut Reach,
-) -> Result<CommitId, RevisionError> {
+/// The same with the way to the commit, and with what is remembered of the commits that were looked for before.
+pub(crate) fn tip(repo: &gix::Repository, revision: &Revision, reach: &mut Reach) -> Result<Tip, RevisionError> {
     let unreadable = |cause: &dyn fmt::Display| RevisionError::Unreadable {
         revision: revision.to_string(),
         cause: cause.to_string(),
     };
-    let id = match revision {
+    let (name, id) = match revision {
         Revision::Commit(commit) => {
             let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| unreadable(&e))?;
             if id.kind() != repo.object_hash() {
@@ -204,7 +211,9 @@ pub(crate) fn resolve_with(
                 Some(header) if header.kind() != gix::object::Kind::Commit => {
                     Err(RevisionError::NotACommit(revision.to_string()))
                 }
-                Some(_) if reach.leads_to(repo, id).map_err(|e| unreadable(&e))? => Ok(commit.clone()),
+                Some(_) if reach.leads_to(repo, id).map_err(|e| unreadable(&e))? => {
+                    Ok(Tip { reference: None, object: id, commit: commit.clone() })
+                }
                 Some(_) => Err(RevisionError::CommitLeftBehind(commit.clone())),
             };
         }
@@ -229,11 +238,12 @@ pub(crate) fn resolve_with(
     if object.kind != gix::object::Kind::Commit {
         return Err(RevisionError::NotACommit(revision.to_string()));
     }
-    object.id.to_hex().to_string().parse().map_err(|e: CommitIdError| unreadable(&e))
+    let commit = object.id.to_hex().to_string().parse().map_err(|e: CommitIdError| unreadable(&e))?;
+    Ok(Tip { reference: Some(name), object: id, commit })
 }
 
-/// What the tag with the highest version in a range points at, unpeeled.
-fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<gix::ObjectId>, gix::Error> {
+/// The tag with the highest version in a range, by its full name, and what it points at, unpeeled.
+fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<Found>, gix::Error> {
     let mut tags = Vec::new();
     for reference in repo.references()?.prefixed(format!("refs/tags/{}", range.prefix()).as_str())? {
         let reference = reference?;
@@ -244,7 +254,8 @@ fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<g
         }
     }
     let highest = range.highest(tags.iter().map(|(tag, _)| tag.as_str()));
-    Ok(tags.iter().find(|(tag, _)| Some(tag.as_str()) == highest).map(|(_, id)| *id))
+    let found = tags.iter().find(|(tag, _)| Some(tag.as_str()) == highest);
+    Ok(found.map(|(tag, id)| (format!("refs/tags/{tag}"), *id)))
 }
 
 /// What a name may be of.
@@ -260,14 +271,17 @@ fn object_format(commit: &CommitId) -> gix::hash::Kind {
     }
 }
 
-/// What the first of these full ref names that exists points at, unpeeled.
-fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<gix::ObjectId>, gix::Error> {
+/// A ref by its full name, and what it points at, unpeeled.
+type Found = (String, gix::ObjectId);
+
+/// The first of these full ref names that exists.
+fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<Found>, gix::Error> {
     for name in candidates {
         // The only symbolic ref of a mirror is a default branch that the upstream names and does not have.
         if let Some(reference) = repo.try_find_reference(name.as_str())?
             && let Some(id) = reference.try_id()
         {
-            return Ok(Some(id.detach()));
+            return Ok(Some((name.clone(), id.detach())));
         }
     }
     Ok(None)

@@ -2,6 +2,7 @@
 
 mod access;
 mod attribute_corners;
+mod commit_policy;
 mod configuration;
 mod damage;
 mod event_reader;
@@ -13,6 +14,7 @@ mod gzip;
 mod healing;
 mod hostile_trees;
 mod kills;
+mod maintenance;
 mod mirror_polls;
 mod mirror_transports;
 mod mount;

@@ -13,9 +13,15 @@ pub(crate) struct Upstream {
 impl Upstream {
     /// An empty repository whose default branch is `main`.
     pub(crate) fn empty() -> Self {
+        Self::of_format("sha1")
+    }
+
+    /// The same with ids of a format of one's choice.
+    pub(crate) fn of_format(format: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        git(dir.path(), &["init", "--quiet", "--bare", "--initial-branch=main", "bare.git"]);
-        git(dir.path(), &["init", "--quiet", "--initial-branch=main", "work"]);
+        let format = format!("--object-format={format}");
+        git(dir.path(), &["init", "--quiet", &format, "--bare", "--initial-branch=main", "bare.git"]);
+        git(dir.path(), &["init", "--quiet", &format, "--initial-branch=main", "work"]);
         git(&dir.path().join("work"), &["remote", "add", "origin", "../bare.git"]);
         Self { dir }
     }
@@ -71,7 +77,14 @@ impl Upstream {
         fs::rename(self.dir.path().join("away"), self.bare()).unwrap();
     }
 
-    fn work(&self) -> PathBuf {
+    /// Writes an object as it is; its id.
+    pub(crate) fn hash_object(&self, kind: &str, object: &str) -> String {
+        let work = Git { dir: self.work() };
+        let id = work.feed(["hash-object", "-t", kind, "-w", "--stdin"], object.as_bytes());
+        String::from_utf8(id).unwrap().trim().to_owned()
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
         self.dir.path().join("work")
     }
 }

@@ -1,0 +1,198 @@
+//! Only signed commits: what a repository's policy asks of a commit before it is published.
+//!
+//! A policy is looked at for what a service is about to publish, each time; it is no record of the past. The time that
+//! counts is now: what stands in a commit about its time is whatever its author wrote.
+
+mod pgp;
+mod signature_file;
+mod signed_object;
+mod ssh;
+
+#[cfg(fuzzing)]
+pub use signed_object::fuzz_signed_object;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use gix::ObjectId;
+use gix::object::Kind;
+use prometheus::IntCounterVec;
+use signed_object::{MAX_OBJECT_BYTES, NotSigned, Signed, Standard};
+
+use weir_shared::name::RepositoryName;
+
+use crate::config::{SignedBy, VerifyConfig};
+use crate::outside_program::ProgramError;
+use crate::revision::Tip;
+
+/// How long a program may take over one signature.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Where tags are.
+const TAGS: &str = "refs/tags/";
+
+/// Why a commit is not published.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum VerifyError {
+    /// The policy does not allow it.
+    #[error("{0}")]
+    Refused(String),
+    /// It cannot be found out: a program or a file is missing.
+    #[error("{0}")]
+    Unusable(String),
+    /// An object of the mirror cannot be read.
+    #[error("object {object} cannot be read: {cause}")]
+    Unreadable { object: ObjectId, cause: String },
+}
+
+impl From<ProgramError> for VerifyError {
+    fn from(error: ProgramError) -> Self {
+        Self::Unusable(error.to_string())
+    }
+}
+
+impl VerifyError {
+    /// The value of a metric's label.
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Unusable(_) | Self::Unreadable { .. } => "failed",
+        }
+    }
+}
+
+/// What a repository asks of a commit.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    config: VerifyConfig,
+    repository: RepositoryName,
+    verifications: IntCounterVec,
+}
+
+impl Policy {
+    /// The policy of a repository; `verifications` counts by repository and result.
+    pub(crate) fn new(config: VerifyConfig, repository: RepositoryName, verifications: IntCounterVec) -> Self {
+        Self { config, repository, verifications }
+    }
+
+    /// The policy at work on one look at the services.
+    pub(crate) fn verifier<'a>(&'a self, repository: &'a gix::Repository, stop: &'a AtomicBool) -> Verifier<'a> {
+        Verifier { policy: self, repository, stop, known: HashMap::new() }
+    }
+}
+
+/// What was found out about a tip, by what it points at and its name.
+type Known = HashMap<(ObjectId, Option<String>), Result<(), String>>;
+
+/// A policy at work on one look at services: what was found out once is not asked again.
+pub(crate) struct Verifier<'a> {
+    policy: &'a Policy,
+    repository: &'a gix::Repository,
+    stop: &'a AtomicBool,
+    known: Known,
+}
+
+impl Verifier<'_> {
+    /// Whether what a service is at may be published. The first answer for a tip is from the programs, later ones are not.
+    pub(crate) fn check(&mut self, tip: &Tip) -> Result<(), VerifyError> {
+        let key = (tip.object, tip.reference.clone());
+        if let Some(known) = self.known.get(&key) {
+            return known.clone().map_err(VerifyError::Refused);
+        }
+        let checked = match self.policy.config.mode {
+            SignedBy::Commit => self.commit(tip),
+            SignedBy::Tag => self.tag(tip),
+            SignedBy::Either => match self.tag(tip) {
+                Err(VerifyError::Refused(tag)) => self.commit(tip).map_err(|error| match error {
+                    VerifyError::Refused(commit) => VerifyError::Refused(format!("{tag}, and {commit}")),
+                    other => other,
+                }),
+                other => other,
+            },
+        };
+        let result = checked.as_ref().map_or_else(VerifyError::as_str, |()| "verified");
+        self.policy.verifications.with_label_values(&[self.policy.repository.as_str(), result]).inc();
+        match &checked {
+            Ok(()) => drop(self.known.insert(key, Ok(()))),
+            Err(VerifyError::Refused(reason)) => drop(self.known.insert(key, Err(reason.clone()))),
+            Err(_) => {}
+        }
+        checked
+    }
+
+    fn commit(&self, tip: &Tip) -> Result<(), VerifyError> {
+        let what = format!("commit {}", tip.commit.short());
+        let id = ObjectId::from_hex(tip.commit.as_str().as_bytes());
+        let id = id.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
+        let object = self.read(id, Kind::Commit)?.ok_or_else(|| VerifyError::Refused(format!("{what} is none")))?;
+        let sha256 = tip.commit.as_str().len() == 64;
+        self.signature(&what, signed_object::of_commit(&object, sha256))
+    }
+
+    fn tag(&self, tip: &Tip) -> Result<(), VerifyError> {
+        let refused = |reason: String| Err(VerifyError::Refused(reason));
+        let Some(name) = tip.reference.as_deref().and_then(|reference| reference.strip_prefix(TAGS)) else {
+            return refused("what is followed is no tag".to_owned());
+        };
+        let what = format!("tag `{name}`");
+        let Some(object) = self.read(tip.object, Kind::Tag)? else {
+            return refused(format!("{what} is a light one, which cannot be signed"));
+        };
+        let (signed_name, signed) = match signed_object::of_tag(&object) {
+            Ok((signed_name, signed)) => (signed_name, Ok(signed)),
+            Err(error) => (name.to_owned(), Err(error)),
+        };
+        // Otherwise an old tag could be passed off as a new one by giving it another name.
+        if signed_name != name {
+            return refused(format!("{what} was signed as `{signed_name}`"));
+        }
+        self.signature(&what, signed)
+    }
+
+    fn signature(&self, what: &str, signed: Result<Signed, NotSigned>) -> Result<(), VerifyError> {
+        let Signed { payload, signature, standard } =
+            signed.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
+        let policy = &self.policy.config;
+        let (keys, name) = match standard {
+            Standard::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
+            Standard::Pgp => (&policy.pgp_keyring, "pgp_keyring"),
+        };
+        let Some(keys) = keys else {
+            return Err(VerifyError::Refused(format!("{what} is signed with a key of a kind that no `{name}` lists")));
+        };
+        let verify = match standard {
+            Standard::Ssh => ssh::verify,
+            Standard::Pgp => pgp::verify,
+        };
+        let verified = verify(keys, &payload, &signature, self.repository.git_dir(), self.stop);
+        verified.map_err(|error| match error {
+            VerifyError::Refused(reason) => VerifyError::Refused(format!("{what}: {reason}")),
+            other => other,
+        })
+    }
+
+    /// An object's bytes, if it is of that kind.
+    fn read(&self, id: ObjectId, kind: Kind) -> Result<Option<Vec<u8>>, VerifyError> {
+        let unreadable = |error: gix::Error| VerifyError::Unreadable { object: id, cause: error.to_string() };
+        let header = self.repository.find_header(id).map_err(unreadable)?;
+        if header.kind() != kind {
+            return Ok(None);
+        }
+        if header.size() > MAX_OBJECT_BYTES {
+            return Err(VerifyError::Refused(format!("object {id} is larger than {MAX_OBJECT_BYTES} bytes")));
+        }
+        let object = self.repository.find_object(id).map_err(unreadable)?;
+        Ok(Some(object.detach().data))
+    }
+}
+
+/// The first bytes of a file with keys; that it is there is known then.
+fn beginning_of(key: &str, path: &Path) -> Result<Vec<u8>, VerifyError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|error| VerifyError::Unusable(format!("`{key}` cannot be read: {error}")))
+}

@@ -1,0 +1,110 @@
+//! Signatures of OpenPGP, verified by `gpgv`, which knows no keys but those of the keyring that it is given.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use super::signature_file::SignatureFile;
+use super::{LONGEST, VerifyError};
+use crate::outside_program::{pinned, run};
+
+/// Digests by which nothing is signed any more: MD5, SHA-1, RIPEMD-160, as OpenPGP numbers them (RFC 4880 section 9.4).
+const WEAK_DIGESTS: [&str; 3] = ["1", "2", "3"];
+
+/// Verifies that a key of the keyring signed the payload.
+pub(super) fn verify(
+    keyring: &Path,
+    payload: &[u8],
+    signature: &[u8],
+    scratch: &Path,
+    stop: &AtomicBool,
+) -> Result<(), VerifyError> {
+    let beginning = super::beginning_of("pgp_keyring", keyring)?;
+    if beginning.starts_with(b"-----BEGIN") {
+        return Err(VerifyError::Unusable(
+            "`pgp_keyring` is armoured, and gpgv reads binary keyrings only: `gpg --export KEY… > keyring.gpg`, without \
+             --armor"
+                .to_owned(),
+        ));
+    }
+    let signature = SignatureFile::write(signature, scratch)?;
+    let mut command = pinned("gpgv");
+    // A home that is empty, so that only the keyring counts; an absolute path, so that it is not looked for there.
+    command.args(["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]);
+    command.arg(std::path::absolute(keyring).unwrap_or_else(|_| keyring.to_owned()));
+    command.arg("--").arg(signature.path()).arg("-");
+    let ended = run(&mut command, payload, scratch, LONGEST, stop)?;
+    let verdict = verdict(&ended.output);
+    match verdict {
+        Ok(()) if !ended.success => {
+            Err(VerifyError::Refused("gpgv takes it for good and says that it failed".to_owned()))
+        }
+        Err(None) => Err(VerifyError::Unusable(format!("gpgv cannot verify it: {}", ended.in_plain_words()))),
+        Err(Some(reason)) => Err(VerifyError::Refused(reason)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What the status lines of gpgv come down to: exactly one signature, good, by a key that is good now, over a digest that
+/// is. `Err(None)`: they say nothing.
+fn verdict(status: &str) -> Result<(), Option<String>> {
+    let mut good = 0;
+    let mut valid = Vec::new();
+    for line in status.lines().filter_map(|line| line.strip_prefix("[GNUPG:] ")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let key = words.get(1).copied().unwrap_or("?");
+        let refused = |reason: String| Err(Some(reason));
+        match words[0] {
+            "GOODSIG" => good += 1,
+            "VALIDSIG" => valid.push(words),
+            "BADSIG" => return refused(format!("the signature of the PGP key {key} is not of these bytes")),
+            "EXPSIG" => return refused(format!("the signature of the PGP key {key} has expired")),
+            "EXPKEYSIG" => return refused(format!("the PGP key {key} has expired")),
+            "REVKEYSIG" => return refused(format!("the PGP key {key} was revoked")),
+            "NO_PUBKEY" => return refused(format!("the PGP key {key} is not in `pgp_keyring`")),
+            "ERRSIG" if words.get(6) == Some(&"9") => {
+                return refused(format!("the PGP key {key} is not in `pgp_keyring`"));
+            }
+            "ERRSIG" => {
+                return refused(format!("the signature of the PGP key {key} cannot be verified (its algorithm?)"));
+            }
+            _ => {}
+        }
+    }
+    match (good, &valid[..]) {
+        (0, []) => Err(None),
+        (1, [words]) if words.get(8).is_some_and(|digest| !WEAK_DIGESTS.contains(digest)) => Ok(()),
+        (1, [_]) => Err(Some("it is signed over a digest that nobody should trust (SHA-1 or older)".to_owned())),
+        _ => Err(Some("it bears more than one signature".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "[GNUPG:] NEWSIG\n[GNUPG:] GOODSIG 0A1B A U Thor <a@b>\n[GNUPG:] VALIDSIG FFFF 2026-11-21 1795 0 4 0 22 10 00 FFFF\n";
+
+    #[test]
+    fn one_good_signature_of_a_good_key_and_nothing_else() {
+        assert_eq!(verdict(GOOD), Ok(()));
+        assert_eq!(verdict(""), Err(None));
+        assert_eq!(verdict("gpgv: [GNUPG:] GOODSIG 0A1B"), Err(None), "a status begins its line");
+        let reason = |status: &str| verdict(status).unwrap_err().unwrap();
+        assert!(reason(&GOOD.repeat(2)).contains("more than one"));
+        assert!(reason(&GOOD.replace("22 10 00", "22 2 00")).contains("SHA-1"));
+        assert!(reason("[GNUPG:] GOODSIG 0A1B x\n").contains("more than one"), "good and not valid");
+        for (word, expected) in [
+            ("BADSIG 0A1B x", "not of these bytes"),
+            ("EXPSIG 0A1B x", "signature of the PGP key 0A1B has expired"),
+            ("EXPKEYSIG 0A1B x", "key 0A1B has expired"),
+            ("REVKEYSIG 0A1B x", "revoked"),
+            ("NO_PUBKEY 0A1B", "not in `pgp_keyring`"),
+            ("ERRSIG 0A1B 22 10 00 1795 9 FFFF", "not in `pgp_keyring`"),
+            ("ERRSIG 0A1B 22 10 00 1795 4 FFFF", "algorithm"),
+        ] {
+            for status in [format!("{GOOD}[GNUPG:] {word}\n"), format!("[GNUPG:] {word}\n{GOOD}")] {
+                assert!(reason(&status).contains(expected), "{word}: {}", reason(&status));
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `[repository.verify]`: which commits may be published.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What must be signed, and by whose keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyConfig {
+    /// What must be signed.
+    pub mode: SignedBy,
+    /// SSH keys: a file as `ssh-keygen -Y verify` and `gpg.ssh.allowedSignersFile` have it. Read each time.
+    #[serde(default)]
+    pub ssh_allowed_signers: Option<PathBuf>,
+    /// PGP keys: a binary keyring, as `gpg --export` writes it. Read each time.
+    #[serde(default)]
+    pub pgp_keyring: Option<PathBuf>,
+}
+
+/// What must be signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SignedBy {
+    /// The commit that is published.
+    Commit,
+    /// The tag that is followed.
+    Tag,
+    /// One of them.
+    Either,
+}
+
+impl VerifyConfig {
+    /// The files that it names.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.ssh_allowed_signers.iter().chain(&self.pgp_keyring)
+    }
+
+    /// The same, each with its key.
+    pub(super) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
+        let ssh = self.ssh_allowed_signers.iter_mut().map(|file| ("verify.ssh_allowed_signers", file));
+        ssh.chain(self.pgp_keyring.iter_mut().map(|file| ("verify.pgp_keyring", file)))
+    }
+
+    /// What is wrong with it.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        match self.paths().next() {
+            Some(_) => Ok(()),
+            None => {
+                Err("[repository.verify] needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could \
+                         ever be published"
+                    .to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Programs of others that are run to their end: with nothing of our environment, for so long and no longer, and no longer
+//! than somebody wants their result.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// What is read of what a program says, in bytes.
+const MAX_SAID_BYTES: u64 = 64 << 10;
+
+/// From look to look whether it has ended; a quick one is seen sooner.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A program that ended by itself.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Whether it says that all went well.
+    pub(crate) success: bool,
+    /// What it wrote to its standard output.
+    pub(crate) output: String,
+    /// What it wrote to its standard error.
+    pub(crate) complaint: String,
+}
+
+impl Ended {
+    /// The last line of its complaint, or how it ended when it said nothing.
+    pub(crate) fn in_plain_words(&self) -> String {
+        let line = self.complaint.lines().map(str::trim).rfind(|line| !line.is_empty());
+        line.unwrap_or("it says nothing").chars().take(300).collect()
+    }
+}
+
+/// A program did not end by itself.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error("the program `{0}` is not installed")]
+    Missing(String),
+    #[error("`{program}` cannot be run: {source}")]
+    Start { program: String, source: io::Error },
+    #[error("`{program}` took longer than {} s and was ended", longest.as_secs())]
+    TooLong { program: String, longest: Duration },
+    #[error("`{0}` was interrupted")]
+    Interrupted(String),
+}
+
+/// A program that knows nothing of who runs it: only where programs are, and that it is to speak English.
+pub(crate) fn pinned(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).env("LC_ALL", "C");
+    command
+}
+
+/// Runs a program on some input. It and what it has started are killed after `longest`, and when `stop` is set. What goes
+/// in and out is kept in files without a name in `scratch`, so that nobody waits for anybody.
+///
+/// # Errors
+/// It is not there, cannot be run, or was killed.
+pub(crate) fn run(
+    command: &mut Command,
+    input: &[u8],
+    scratch: &Path,
+    longest: Duration,
+    stop: &AtomicBool,
+) -> Result<Ended, ProgramError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let start = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => ProgramError::Missing(program.clone()),
+        _ => ProgramError::Start { program: program.clone(), source },
+    };
+    let file = || tempfile::tempfile_in(scratch);
+    let prepared = || -> io::Result<(File, File, File, [File; 3])> {
+        let (mut given, output, complaint) = (file()?, file()?, file()?);
+        given.write_all(input)?;
+        given.rewind()?;
+        let theirs = [given.try_clone()?, output.try_clone()?, complaint.try_clone()?];
+        Ok((given, output, complaint, theirs))
+    };
+    let prepared = prepared().map_err(|source| ProgramError::Start { program: program.clone(), source });
+    let (_given, output, complaint, [stdin, stdout, stderr]) = prepared?;
+    command.stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
+    let mut running = Running(command.spawn().map_err(start)?);
+    // What the command holds of the files is closed for good.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = running.wait(longest, stop).map_err(start)?;
+    match status {
+        End::Itself(status) => {
+            Ok(Ended { success: status.success(), output: said(output), complaint: said(complaint) })
+        }
+        End::TooLong => Err(ProgramError::TooLong { program, longest }),
+        End::Interrupted => Err(ProgramError::Interrupted(program)),
+    }
+}
+
+fn said(mut file: File) -> String {
+    let mut bytes = Vec::new();
+    // What cannot be read back was not said.
+    let _ = file.rewind().and_then(|()| file.take(MAX_SAID_BYTES).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+enum End {
+    Itself(ExitStatus),
+    TooLong,
+    Interrupted,
+}
+
+/// Killed with all that it has started when it is dropped before its end.
+struct Running(Child);
+
+impl Running {
+    fn wait(&mut self, longest: Duration, stop: &AtomicBool) -> io::Result<End> {
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(End::Itself(status));
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(End::Interrupted);
+            }
+            if begun.elapsed() >= longest {
+                return Ok(End::TooLong);
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(LOOK);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn shell(script: &str) -> Command {
+        let mut command = pinned("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn run_in(command: &mut Command, input: &[u8], longest: Duration, stop: bool) -> Result<Ended, ProgramError> {
+        let dir = tempfile::tempdir().unwrap();
+        run(command, input, dir.path(), longest, &AtomicBool::new(stop))
+    }
+
+    #[test]
+    fn it_gets_its_input_and_nothing_of_the_environment() {
+        let ended = run_in(&mut shell("cat; echo $HOME$USER$LC_ALL; echo why >&2; exit 3"), b"given ", LONG, false);
+        let ended = ended.unwrap();
+        assert_eq!((ended.success, ended.output.as_str()), (false, "given C\n"));
+        assert_eq!(ended.in_plain_words(), "why");
+    }
+
+    #[test]
+    fn however_much_it_says_it_ends() {
+        let ended = run_in(&mut shell("head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2"), b"", LONG, false);
+        let ended = ended.unwrap();
+        assert_eq!((ended.success, ended.output.len()), (true, 64 << 10));
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed_with_what_it_has_started() {
+        let mut command = shell("sleep 1000 & sleep 1000");
+        assert!(matches!(run_in(&mut command, b"", Duration::ZERO, false), Err(ProgramError::TooLong { .. })));
+        assert!(matches!(run_in(&mut command, b"", LONG, true), Err(ProgramError::Interrupted(_))));
+        assert!(matches!(run_in(&mut pinned("no-such-program"), b"", LONG, false), Err(ProgramError::Missing(_))));
+    }
+}

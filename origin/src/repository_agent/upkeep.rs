@@ -1,0 +1,73 @@
+//! Upkeep of the mirror: after a poll that brought something, never while one runs.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::task::AbortOnDropHandle;
+use weir_shared::name::RepositoryName;
+
+use super::job::Job;
+use super::mirror_slot::MirrorSlot;
+use super::task::{Crew, Task};
+use crate::mirror::{MaintenanceError, Upkeep};
+
+/// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was.
+pub(super) type KeepingUp = AbortOnDropHandle<()>;
+
+impl Task {
+    /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
+    /// leaves the processor to those who publish, and who waited would not be polled.
+    pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
+        if !self.upkeep_due {
+            return None;
+        }
+        let permit = self.crew.upkeep.clone().try_acquire_owned().ok()?;
+        self.upkeep_due = false;
+        let (mirror, name, crew) = (self.mirror.clone(), self.config.name.clone(), self.crew.clone());
+        Some(AbortOnDropHandle::new(tokio::spawn(keep_up(mirror, name, crew, permit))))
+    }
+}
+
+/// Waits until upkeep has ended; for ever when there is none.
+pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
+    match keeping_up {
+        Some(keeping_up) => drop(keeping_up.await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn keep_up(mirror: Arc<MirrorSlot>, name: RepositoryName, crew: Crew, _permit: OwnedSemaphorePermit) {
+    let (publisher, repository) = (crew.publisher.clone(), name.clone());
+    let job = Job::begin("upkeep", &crew.threads, move |stop| {
+        let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
+        let mirror = mirror.get().map_err(|error| failed(&error))?;
+        let kept = || publisher.commits(&repository).map_err(|error| failed(&error));
+        let done = mirror.keep_up(kept, SystemTime::now(), stop)?;
+        Ok::<_, MaintenanceError>((done, mirror.packs()?))
+    });
+    let ended = match job {
+        Ok(job) => job.await.unwrap_or_else(|fault| Err(MaintenanceError::Local(fault.to_string()))),
+        Err(error) => Err(MaintenanceError::Local(format!("no thread can be started: {error}"))),
+    };
+    let metrics = &crew.metrics;
+    let count = |result| metrics.repacks.with_label_values(&[name.as_str(), result]).inc();
+    match ended {
+        Ok((done, packs)) => {
+            metrics.mirror_packs.with_label_values(&[name.as_str()]).set(i64::try_from(packs).unwrap_or(i64::MAX));
+            match done {
+                Upkeep::NotDue => {}
+                Upkeep::Joined => count("joined"),
+                Upkeep::Full => count("full"),
+            }
+            if done != Upkeep::NotDue {
+                tracing::info!(repository = %name, packs, full = done == Upkeep::Full, "the mirror was repacked");
+            }
+        }
+        Err(error) => {
+            count("failed");
+            let error = crew.data_dir.redact(&error.to_string());
+            tracing::warn!(repository = %name, error, "the mirror was not repacked; it is tried again after a later poll");
+        }
+    }
+}
