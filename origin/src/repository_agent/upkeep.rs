@@ -1,10 +1,11 @@
 //! Upkeep of the mirror: after a poll that brought something, never while one runs.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::task::AbortOnDropHandle;
 use weir_shared::name::RepositoryName;
 
 use super::job::Job;
@@ -12,8 +13,9 @@ use super::mirror_slot::MirrorSlot;
 use super::task::{Crew, Task};
 use crate::mirror::{MaintenanceError, Upkeep};
 
-/// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was.
-pub(super) type KeepingUp = AbortOnDropHandle<()>;
+/// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was. No task of its own: it goes with
+/// its owner, and the data directory with it.
+pub(super) type KeepingUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Task {
     /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
@@ -25,14 +27,14 @@ impl Task {
         let permit = self.crew.upkeep.clone().try_acquire_owned().ok()?;
         self.upkeep_due = false;
         let (mirror, name, crew) = (self.mirror.clone(), self.config.name.clone(), self.crew.clone());
-        Some(AbortOnDropHandle::new(tokio::spawn(keep_up(mirror, name, crew, permit))))
+        Some(Box::pin(keep_up(mirror, name, crew, permit)))
     }
 }
 
 /// Waits until upkeep has ended; for ever when there is none.
 pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
     match keeping_up {
-        Some(keeping_up) => drop(keeping_up.await),
+        Some(keeping_up) => keeping_up.await,
         None => std::future::pending().await,
     }
 }
