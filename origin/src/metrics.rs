@@ -101,6 +101,13 @@ impl Metrics {
         let _ = self.repository_healthy.remove_label_values(&[name]);
         let _ = self.last_success.remove_label_values(&[name]);
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);
+        let _ = self.mirror_packs.remove_label_values(&[name]);
+        for result in ["verified", "refused", "failed"] {
+            let _ = self.verifications.remove_label_values(&[name, result]);
+        }
+        for result in ["joined", "full", "failed"] {
+            let _ = self.repacks.remove_label_values(&[name, result]);
+        }
     }
 
     /// Registers the families.
