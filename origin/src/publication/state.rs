@@ -1,5 +1,6 @@
 //! The durable state of publications: one redb file. All of this blocks.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -353,16 +354,18 @@ impl State {
     pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<CommitId>, StateError> {
         self.read(|transaction| {
             let mut commits = HashSet::new();
-            let mut add = |bytes: &[u8]| {
-                let read = parse(bytes).ok();
+            let mut add = |service: &str, bytes: &[u8]| {
+                let read = parse(service, bytes).ok();
                 let own = read.filter(|descriptor| descriptor.publication().repository == *repository);
                 commits.extend(own.map(|descriptor| descriptor.publication().commit.clone()));
             };
             for row in transaction.open_table(CURRENT)?.iter()? {
-                add(row?.1.value());
+                let (service, descriptor) = row?;
+                add(service.value(), descriptor.value());
             }
             for row in transaction.open_table(SUPERSEDED)?.iter()? {
-                add(row?.1.value().1);
+                let (version, descriptor) = row?;
+                add(version.value().0, descriptor.value().1);
             }
             Ok(commits.into_iter().collect())
         })
