@@ -13,6 +13,8 @@ use crate::config::RetentionConfig;
 pub(crate) struct Metrics {
     /// By repository and result: `changed`, `unchanged`, `failed`, `timeout`.
     pub(crate) polls: IntCounterVec,
+    /// By kind of trouble.
+    pub(crate) poll_failures: IntCounterVec,
     /// By repository.
     pub(crate) poll_duration: HistogramVec,
     /// By what a poll waited for: `host_place`, `host_budget`, `place`.
@@ -120,6 +122,11 @@ impl Metrics {
                 "weir_origin_polls_total",
                 "Polls of upstreams that ended, by result (changed, unchanged, failed, timeout).",
                 &["repository", "result"],
+            )?,
+            poll_failures: families.counters(
+                "weir_origin_poll_failures_total",
+                "Polls that failed, by the kind of trouble.",
+                &["kind"],
             )?,
             poll_duration: families.add(HistogramVec::new(
                 HistogramOpts::new("weir_origin_poll_duration_seconds", "How long polls took, fetches included.")

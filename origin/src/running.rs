@@ -89,7 +89,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
     let census = Arc::new(Census::new(metrics.clone()));
-    let crew = Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits);
+    let crew = Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits, &config.upstreams);
     let published_again = crew.published.clone();
     let estate = Estate {
         file: Documents::new(&config.repositories, &config.services),

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use gix::url::Scheme;
 
 use super::definitions::{Defined, DefinedBy};
-use crate::config::RepositoryConfig;
+use crate::config::{NamedBy, RepositoryConfig};
 
 /// The configuration of a repository as its agent uses it. A file that an operator names is looked for in the folder of
 /// the URL's host, in the folder of secrets.
@@ -21,6 +21,7 @@ pub(crate) fn permitted(
     if defined.by == DefinedBy::File {
         return Ok(config);
     }
+    config.named_by = NamedBy::Operator;
     let host = remote_host(&config.url).map_err(|error| ("url", error))?;
     for (field, file) in config.files_mut() {
         let Some(secrets_dir) = secrets_dir else {

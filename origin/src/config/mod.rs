@@ -7,6 +7,7 @@ mod repository;
 mod retention;
 mod service;
 mod signing;
+mod upstreams;
 mod verify;
 
 use std::collections::HashSet;
@@ -26,6 +27,7 @@ pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
+pub use upstreams::{NamedBy, UpstreamsConfig};
 pub use verify::{SignedBy, VerifyConfig};
 
 /// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
@@ -67,6 +69,9 @@ pub struct Config {
     /// What is kept of the past.
     #[serde(default)]
     pub retention: RetentionConfig,
+    /// Where upstreams may be, and how much is taken from one.
+    #[serde(default)]
+    pub upstreams: UpstreamsConfig,
     /// What is mirrored.
     #[serde(default, rename = "repository")]
     pub repositories: Vec<RepositoryConfig>,
@@ -103,6 +108,7 @@ impl Config {
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
             retention: RetentionConfig::default(),
+            upstreams: UpstreamsConfig::default(),
             repositories: Vec::new(),
             services: Vec::new(),
         }
@@ -137,6 +143,7 @@ impl Config {
         self.signing.validate()?;
         self.operator.validate()?;
         self.retention.validate()?;
+        self.upstreams.validate()?;
         if self.generation_floor > LARGEST_FLOOR {
             return Err(ConfigError::invalid(format!(
                 "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",
@@ -152,6 +159,8 @@ impl Config {
                 )));
             }
             repository.validate()?;
+            let allowed = self.upstreams.may_mirror(repository);
+            allowed.map_err(|error| ConfigError::invalid(format!("repository `{}`: {error}", repository.name)))?;
         }
         for (kind, key, number, limit) in [
             ("repositories", "max_repositories", self.repositories.len(), self.limits.max_repositories),
@@ -185,13 +194,14 @@ impl Config {
     pub fn missing_files(&self) -> Vec<&Path> {
         let TlsConfig { certificate, key, client_ca } = &self.tls;
         let own = [certificate, key, client_ca].into_iter();
-        let upstreams = self.repositories.iter().flat_map(RepositoryConfig::files);
-        own.chain(upstreams)
-            .chain(&self.access.keys)
+        let upstreams = self.repositories.iter().flat_map(|repository| repository.files().map(|(_, file)| file));
+        own.chain(&self.access.keys)
             .chain(&self.access.deny)
+            .chain(self.repositories.iter().flat_map(|repository| &repository.webhook_secret_files))
             .chain(&self.signing.keys)
             .chain(self.operator.files())
             .map(PathBuf::as_path)
+            .chain(upstreams)
             .filter(|path| !path.exists())
             .collect()
     }

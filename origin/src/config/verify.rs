@@ -1,6 +1,6 @@
 //! `[repository.verify]`: which commits may be published.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -31,12 +31,13 @@ pub enum SignedBy {
 }
 
 impl VerifyConfig {
-    /// The files that it names.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.ssh_allowed_signers.iter().chain(&self.pgp_keyring)
+    /// The files that it names, each with its key.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let ssh = self.ssh_allowed_signers.iter().map(|file| ("verify.ssh_allowed_signers", file.as_path()));
+        ssh.chain(self.pgp_keyring.iter().map(|file| ("verify.pgp_keyring", file.as_path())))
     }
 
-    /// The same, each with its key.
+    /// The same, to be changed.
     pub(super) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let ssh = self.ssh_allowed_signers.iter_mut().map(|file| ("verify.ssh_allowed_signers", file));
         ssh.chain(self.pgp_keyring.iter_mut().map(|file| ("verify.pgp_keyring", file)))
@@ -44,7 +45,7 @@ impl VerifyConfig {
 
     /// What is wrong with it.
     pub(super) fn validate(&self) -> Result<(), String> {
-        match self.paths().next() {
+        match self.files().next() {
             Some(_) => Ok(()),
             None => {
                 Err("[repository.verify] needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could \

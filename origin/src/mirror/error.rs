@@ -3,13 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use gix::protocol::transport::client as transport;
-
-use super::credentials::CredentialsError;
+use super::reach::NotAllowed;
 use super::upstream::without_user_info;
 
 /// Why a mirror could not be brought up to date. No variant's text holds a credential or a URL's user info.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum MirrorError {
     /// The URL names no way of fetching that is known here.
     #[error("`{url}` cannot be mirrored: {reason}")]
@@ -18,6 +16,17 @@ pub enum MirrorError {
         url: String,
         /// Why not.
         reason: &'static str,
+    },
+    /// It may not be asked.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
+    /// The host's name has no address.
+    #[error("the upstream cannot be reached: the host name `{host}` has no address: {cause}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the system said.
+        cause: String,
     },
     /// The upstream brought nothing for too long.
     #[error("the upstream brought nothing for {} s (step: {step})", after.as_secs_f32())]
@@ -30,14 +39,28 @@ pub enum MirrorError {
     /// The upstream could not be reached.
     #[error("the upstream cannot be reached: {cause}")]
     Connect {
-        /// What the network or the TLS handshake said.
+        /// What the network said.
         cause: String,
         /// Whether it took too long.
         timeout: bool,
     },
+    /// Either side does not take the other for who it says it is: a certificate, or the key of an SSH host.
+    #[error("the upstream cannot be trusted: {0}")]
+    Trust(String),
     /// The upstream asks for credentials, and those at hand do not do.
     #[error("the upstream refuses access: {0}")]
     Authenticate(String),
+    /// The upstream sends its client elsewhere, and that is not followed.
+    #[error("the upstream redirects to {to}, which is not followed: {reason}")]
+    Redirected {
+        /// Scheme, host and port of where to.
+        to: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// There is no such repository, or none that may be seen.
+    #[error("the upstream has no such repository, or shows it to others only: {0}")]
+    NotFound(String),
     /// The upstream has no branches or tags, and never had any here.
     #[error("the repository is empty: the upstream has no branches and no tags")]
     EmptyRepository,
@@ -54,6 +77,22 @@ pub enum MirrorError {
         format: gix::hash::Kind,
         /// How many refs the mirror has.
         mirrored: usize,
+    },
+    /// The upstream names more refs than are taken.
+    #[error(
+        "the upstream names more refs than `[upstreams] max_refs` = {limit} allows: raise it, or mirror a smaller repository"
+    )]
+    TooManyRefs {
+        /// [`super::Upstream::max_refs`].
+        limit: usize,
+    },
+    /// The upstream sends a pack that is larger than is taken.
+    #[error(
+        "the upstream sends a pack of more than `[upstreams] max_pack` = {limit} bytes: raise it if the repository is to be mirrored"
+    )]
+    PackTooLarge {
+        /// [`super::Upstream::max_pack`].
+        limit: u64,
     },
     /// The upstream answered something else than expected, or broke off.
     #[error("{} failed: {cause}", if *step == "fetch" { "fetching from the upstream" } else { "listing the upstream's refs" })]
@@ -73,7 +112,7 @@ pub enum MirrorError {
         /// How long it asks to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The mirror's own directory could not be read or written.
+    /// The mirror's own directory, or a file that the configuration names, could not be read or written.
     #[error("the mirror cannot {what}: {cause}")]
     Local {
         /// What was being done.
@@ -101,12 +140,44 @@ impl MirrorError {
     /// The step that failed: `connect`, `authenticate`, `list refs`, `fetch` or `write`.
     pub fn step(&self) -> &'static str {
         match self {
-            Self::UnsupportedUrl { .. } | Self::Connect { .. } => "connect",
+            Self::UnsupportedUrl { .. }
+            | Self::NotAllowed(_)
+            | Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Trust(_)
+            | Self::Redirected { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
-            Self::EmptyRepository | Self::NothingAdvertised { .. } | Self::OtherObjectFormat { .. } => "list refs",
+            Self::EmptyRepository
+            | Self::NothingAdvertised { .. }
+            | Self::OtherObjectFormat { .. }
+            | Self::TooManyRefs { .. }
+            | Self::NotFound(_) => "list refs",
             Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::Answered { step, .. } => step,
-            Self::Interrupted => "fetch",
+            Self::PackTooLarge { .. } | Self::Interrupted => "fetch",
             Self::Local { .. } | Self::Damaged { .. } => "write",
+        }
+    }
+
+    /// What kind of trouble it is, in one word of a fixed list: for metrics and alerts.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::UnsupportedUrl { .. } | Self::NotAllowed(_) => "not_allowed",
+            Self::Resolve { .. } => "dns",
+            Self::Stalled { .. } | Self::Connect { timeout: true, .. } => "timeout",
+            Self::Connect { .. } => "connect",
+            Self::Trust(_) => "trust",
+            Self::Authenticate(_) | Self::Answered { status: 407, .. } => "authenticate",
+            Self::Redirected { .. } => "redirect",
+            Self::NotFound(_) => "not_found",
+            Self::EmptyRepository | Self::NothingAdvertised { .. } => "no_refs",
+            Self::OtherObjectFormat { .. } => "object_format",
+            Self::TooManyRefs { .. } | Self::PackTooLarge { .. } => "limit",
+            Self::Answered { status: 403 | 429, .. } => "rate_limit",
+            Self::Answered { status: 500..=599, .. } => "server_error",
+            Self::Answered { .. } | Self::Upstream { .. } => "protocol",
+            Self::Local { .. } => "local",
+            Self::Damaged { .. } => "damaged",
+            Self::Interrupted => "interrupted",
         }
     }
 
@@ -131,35 +202,8 @@ impl MirrorError {
         move |cause| Self::Local { what, cause: describe(&cause) }
     }
 
-    /// What a failed exchange with the upstream comes down to.
-    pub(super) fn exchange(step: &'static str, stall_timeout: Duration, error: &gix::Error) -> Self {
-        if let Some(cause) = error.downcast_any_ref::<CredentialsError>() {
-            return Self::Authenticate(cause.to_string());
-        }
-        if let Some(transport::Error::AuthenticationRefused(_)) = error.downcast_any_ref() {
-            return Self::Authenticate(
-                "it asks for a password, which is not sent over http://: use https://".to_owned(),
-            );
-        }
-        let http = error.downcast_any_ref::<reqwest::Error>();
-        if let Some(cause) = http
-            && cause.is_connect()
-        {
-            return Self::Connect { cause: describe(error), timeout: cause.is_timeout() };
-        }
-        let timed_out = |cause: &io::Error| cause.kind() == io::ErrorKind::TimedOut;
-        if http.is_some_and(reqwest::Error::is_timeout) || causes::<io::Error>(error).any(timed_out) {
-            return Self::Stalled { step, after: stall_timeout };
-        }
-        if let Some(status) = http.and_then(reqwest::Error::status) {
-            return match status.as_u16() {
-                401 | 403 => Self::Authenticate(format!("it answered {status}")),
-                status => Self::Answered { step, status, retry_after: None },
-            };
-        }
-        if error.is_unauthenticated() {
-            return Self::Authenticate("it does not accept the configured user name and password".to_owned());
-        }
+    /// What a failed exchange with the upstream comes down to, when its transport saw nothing wrong.
+    pub(super) fn exchange(step: &'static str, error: &gix::Error) -> Self {
         let local = |cause: &io::Error| {
             use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
             matches!(cause.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
@@ -174,9 +218,8 @@ impl MirrorError {
 /// What a status says, and what to do about it.
 fn meaning(status: u16) -> &'static str {
     match status {
-        404 | 410 => "no such repository, or none that may be seen with these credentials",
+        403 | 429 => "it is asked too often, by this origin or with these credentials",
         407 => "the proxy wants credentials, or others",
-        429 => "it is asked too often, by this origin or with these credentials",
         503 => "it is overloaded or under maintenance",
         500..=599 => "it is in trouble itself",
         _ => "this is no answer that Git's protocol knows",
@@ -205,17 +248,7 @@ mod tests {
     use super::*;
 
     fn exchange(error: &gix::Error) -> MirrorError {
-        MirrorError::exchange("fetch", Duration::from_secs(30), error)
-    }
-
-    #[test]
-    fn a_stalled_read_is_a_timeout_wherever_it_hides() {
-        let stalled =
-            io::Error::new(io::ErrorKind::TimedOut, "no bytes").and_raise(message("Failed to consume the pack"));
-        let error = exchange(&stalled);
-        assert!(error.is_timeout());
-        assert_eq!(error.step(), "fetch");
-        assert_eq!(error.to_string(), "the upstream brought nothing for 30 s (step: fetch)");
+        MirrorError::exchange("fetch", error)
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! One connection to an upstream: list, compare, and fetch if something moved.
 
-use std::any::Any;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use gix::ThreadSafeRepository;
 use gix::bstr::BString;
@@ -14,17 +11,17 @@ use gix::protocol::transport::client::git::blocking_io::Connection;
 use gix::remote::Direction;
 use gix::remote::fetch::Tags;
 use gix::url::Scheme;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
-use super::git_program::UploadPack;
-use super::patient_read::PatientRead;
+use super::attempt::Attempt;
+use super::program::Program;
 use super::refs::{self, Difference};
-use super::{FetchProgress, MirrorError, Poll, Upstream, credentials, http};
+use super::wire::{Incoming, Outgoing};
+use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, listing, ssh};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
-
-/// A connection over TCP takes at most this long to come about, and never longer than a stalled read may.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects by the URL's scheme and brings the mirror up to date.
 pub(super) fn poll(
@@ -35,90 +32,96 @@ pub(super) fn poll(
 ) -> Result<Poll, MirrorError> {
     let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
     let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
-    let exchange = Exchange { repo: &repo.to_thread_local(), upstream, progress, interrupt };
+    let attempt = Attempt::new(upstream, interrupt)?;
+    let exchange = Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, interrupt };
     match url.scheme {
-        Scheme::Https | Scheme::Http => {
-            let (transport, options) = http::transport(upstream, url.clone())?;
-            exchange.run(url, transport, Some(options))
-        }
+        Scheme::Https | Scheme::Http => exchange.run(url.clone(), http::transport(&attempt, url)?),
         Scheme::Git => {
             let host = url.host().ok_or_else(|| unsupported("it names no host"))?.to_owned();
-            let socket = connect(&host, url.port.unwrap_or(GIT_DAEMON_PORT), upstream.stall_timeout)?;
-            let broken = |e: std::io::Error| MirrorError::Connect { cause: e.to_string(), timeout: false };
-            let read = PatientRead::new(socket.try_clone().map_err(broken)?, upstream.stall_timeout, interrupt);
+            let socket = connect(&attempt, &host, url.port.unwrap_or(GIT_DAEMON_PORT))?;
             let (path, virtual_host) = (url.path.clone(), Some((host, url.port)));
-            let read = read.map_err(broken)?;
-            let transport = Connection::new(read, socket, Protocol::V2, path, virtual_host, ConnectMode::Daemon, false);
-            exchange.run(url, transport, None)
+            let (incoming, outgoing) = halves(&attempt, socket.into_split());
+            let mode = ConnectMode::Daemon;
+            exchange.run(url, Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
         }
         Scheme::File => {
-            let started = UploadPack::start(&url.path);
-            let (program, socket) =
-                started.map_err(MirrorError::local("start the git program for a local upstream"))?;
-            let broken = MirrorError::local("talk to the git program");
-            let read =
-                socket.try_clone().and_then(|socket| PatientRead::new(socket, upstream.stall_timeout, interrupt));
-            let (read, path) = (read.map_err(broken)?, url.path.clone());
-            let virtual_host = None::<(String, _)>;
-            let transport =
-                Connection::new(read, socket, Protocol::V2, path, virtual_host, ConnectMode::Process, false);
-            exchange.run(url, transport, None).map_err(|error| match error {
-                MirrorError::Upstream { step, cause } => {
-                    MirrorError::Upstream { step, cause: program.complaint().unwrap_or(cause) }
-                }
-                other => other,
-            })
+            let path = url.path.clone();
+            let command = git_program::upload_pack(&path);
+            let started = Program::start(&attempt, command, &git_program::ENVIRONMENT);
+            let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
+            exchange.with_program(url, started, |step, said| git_program::complaint(step, said, &path))
         }
-        Scheme::Ssh => Err(unsupported("SSH is not supported yet, use https")),
-        _ => Err(unsupported("the scheme is none of https, http, git and file")),
+        Scheme::Ssh => {
+            let command = ssh::upload_pack(&attempt, &ssh::parse(&upstream.url).map_err(unsupported)?)?;
+            let started = Program::start(&attempt, command, &[]);
+            let started = started.map_err(MirrorError::local("start the ssh program"))?;
+            exchange.with_program(url, started, ssh::complaint)
+        }
+        _ => Err(unsupported("the scheme is none of https, http, ssh, git and file")),
     }
 }
 
-fn connect(host: &str, port: u16, stall_timeout: Duration) -> Result<TcpStream, MirrorError> {
-    let failed = |error: std::io::Error| MirrorError::Connect {
-        timeout: error.kind() == std::io::ErrorKind::TimedOut,
-        cause: error.to_string(),
-    };
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
-    for address in (host.trim_matches(['[', ']']), port).to_socket_addrs().map_err(failed)? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT.min(stall_timeout)) {
-            Ok(socket) => {
-                socket.set_write_timeout(Some(stall_timeout)).map_err(failed)?;
-                return Ok(socket);
-            }
-            Err(error) => last = error,
+/// Opens a connection over TCP, to the first address that answers.
+fn connect(attempt: &Attempt, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
+    let reach = &attempt.upstream.reach;
+    reach.check_host(host)?;
+    attempt.wait(async {
+        let mut last = MirrorError::Connect { cause: "it has no address".to_owned(), timeout: false };
+        for address in reach.resolve(host, port).await? {
+            last = match tokio::time::timeout(attempt.connect_timeout(), TcpStream::connect(address)).await {
+                Ok(Ok(socket)) => return Ok(socket),
+                Ok(Err(error)) => MirrorError::Connect { cause: error.to_string(), timeout: false },
+                Err(_) => MirrorError::Connect { cause: "no connection came about in time".to_owned(), timeout: true },
+            };
         }
-    }
-    Err(failed(last))
+        Err(last)
+    })?
+}
+
+fn halves<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    attempt: &'a Attempt<'a>,
+    (read, write): (R, W),
+) -> (Incoming<'a, R>, Outgoing<'a, W>) {
+    (Incoming::new(read, attempt), Outgoing::new(write, attempt))
 }
 
 struct Exchange<'a> {
     repo: &'a gix::Repository,
-    upstream: &'a Upstream,
+    attempt: &'a Attempt<'a>,
     progress: &'a FetchProgress,
     interrupt: &'a AtomicBool,
 }
 
 impl Exchange<'_> {
-    fn run(
+    /// Talks to a program; when it breaks off, what it complained about says why.
+    fn with_program(
         &self,
         url: gix::Url,
-        transport: impl Transport,
-        options: Option<Box<dyn Any>>,
+        (program, socket): (Program, tokio::net::UnixStream),
+        complaint: impl Fn(&'static str, &str) -> Option<MirrorError>,
     ) -> Result<Poll, MirrorError> {
+        let (incoming, outgoing) = halves(self.attempt, socket.into_split());
+        let (path, virtual_host) = (url.path.clone(), None::<(String, _)>);
+        let mode = ConnectMode::Process;
+        let transport = Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false);
+        self.run(url, transport).map_err(|error| match error {
+            MirrorError::Upstream { step, .. } => complaint(step, &program.complaint(self.attempt)).unwrap_or(error),
+            other => other,
+        })
+    }
+
+    fn run(&self, url: gix::Url, transport: impl Transport) -> Result<Poll, MirrorError> {
         let remote = self.repo.remote_at_without_url_rewrite(url).map_err(MirrorError::mirror("take the URL"))?;
-        let refspecs: Vec<_> = refs::refspecs(&self.upstream.further_refs).into_iter().map(BString::from).collect();
+        let refspecs: Vec<_> =
+            refs::refspecs(&self.attempt.upstream.further_refs).into_iter().map(BString::from).collect();
         let remote = remote.with_fetch_tags(Tags::None).with_refspecs(&refspecs, Direction::Fetch);
         let remote = remote.map_err(MirrorError::mirror("take the refspecs"))?;
-        let mut connection = remote
-            .to_connection_with_transport(transport)
-            .with_credentials(|action| credentials::answer(self.upstream, action));
-        if let Some(options) = options {
-            connection.set_transport_options(options);
-        }
+        // Credentials are the transport's own. Without this, gix would start helpers and ask on the terminal.
+        let connection = remote.to_connection_with_transport(transport).with_credentials(|_| Ok(None));
         self.progress.listing();
         let listed = connection.prepare_fetch(self.progress.root(), Default::default());
-        let prepared = listed.map_err(|error| self.failed("list refs", &error))?;
+        let prepared = listed.map_err(|error| self.failed(&error))?;
+        listing::check(prepared.ref_map(), self.attempt.upstream.max_refs)?;
         let advertised = refs::advertised(prepared.ref_map());
         let mirrored = refs::mirrored(self.repo)?;
         if advertised.is_empty() {
@@ -138,8 +141,9 @@ impl Exchange<'_> {
         }
         refs::delete(self.repo, difference.gone)?;
         if difference.moved {
+            self.attempt.fetch_begins();
             let received = prepared.with_write_packed_refs_only(true).receive(self.progress.root(), self.interrupt);
-            received.map_err(|error| self.failed("fetch", &error))?;
+            received.map_err(|error| self.failed(&error))?;
             refs::remove_empty_ref_directories(self.repo.git_dir())?;
             // gix passes over a ref that it will not move; a mirror that silently stays behind would be worse than none.
             if !Difference::between(&refs::mirrored(self.repo)?, &advertised).is_none() {
@@ -150,10 +154,10 @@ impl Exchange<'_> {
         Ok(Poll::Changed { refs })
     }
 
-    fn failed(&self, step: &'static str, error: &gix::Error) -> MirrorError {
+    fn failed(&self, error: &gix::Error) -> MirrorError {
         if self.interrupt.load(Ordering::Relaxed) {
             return MirrorError::Interrupted;
         }
-        MirrorError::exchange(step, self.upstream.stall_timeout, error)
+        self.attempt.failure().unwrap_or_else(|| MirrorError::exchange(self.attempt.step(), error))
     }
 }

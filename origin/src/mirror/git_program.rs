@@ -2,68 +2,41 @@
 //! pinned.
 
 use std::ffi::OsStr;
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::MirrorError;
 use crate::outside_program::{pinned, run};
 
-/// A running `git upload-pack`; killed when dropped.
-pub(super) struct UploadPack {
-    child: Child,
-    path: String,
+/// The program that serves a repository (bare, or with a working tree).
+pub(super) fn upload_pack(path: &[u8]) -> Command {
+    let mut command = Command::new("git");
+    command.args([
+        // Whoever runs the origin named this repository, so it may belong to another user (a mounted volume).
+        "-c",
+        "safe.directory=*",
+        // Nothing is served that would have to be fetched from elsewhere first, and nobody is asked to.
+        "-c",
+        "protocol.allow=never",
+        "upload-pack",
+        "--",
+    ]);
+    command.arg(OsStr::from_bytes(path));
+    command
 }
 
-impl UploadPack {
-    /// Starts it on a repository (bare, or with a working tree) and returns the socket to talk to it.
-    pub(super) fn start(path: &[u8]) -> io::Result<(Self, UnixStream)> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let theirs = OwnedFd::from(theirs);
-        let child = Command::new("git")
-            .args(["upload-pack", "--"])
-            .arg(OsStr::from_bytes(path))
-            // Nothing of the environment decides what is served: not the user's configuration, not a hook's GIT_DIR.
-            .env_clear()
-            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
-            .envs([
-                ("LC_ALL", "C"),
-                ("GIT_PROTOCOL", "version=2"),
-                ("GIT_CONFIG_NOSYSTEM", "1"),
-                ("GIT_CONFIG_GLOBAL", "/dev/null"),
-                ("GIT_TERMINAL_PROMPT", "0"),
-                // Whoever runs the origin named this repository, so it may belong to another user (a mounted volume).
-                ("GIT_CONFIG_COUNT", "1"),
-                ("GIT_CONFIG_KEY_0", "safe.directory"),
-                ("GIT_CONFIG_VALUE_0", "*"),
-            ])
-            .stdin(Stdio::from(theirs.try_clone()?))
-            .stdout(Stdio::from(theirs))
-            .stderr(Stdio::piped())
-            .spawn()?;
-        Ok((Self { child, path: String::from_utf8_lossy(path).into_owned() }, ours))
-    }
-
-    /// Ends it and says what it complained about, if it did.
-    pub(super) fn complaint(mut self) -> Option<String> {
-        // It is killed first, so that reading what it said cannot wait for it.
-        let _ = self.child.kill();
-        let mut said = Vec::new();
-        self.child.stderr.take()?.take(4096).read_to_end(&mut said).ok()?;
-        in_plain_words(&String::from_utf8_lossy(&said), &self.path)
-    }
-}
-
-impl Drop for UploadPack {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// What the program's environment holds: not the user's configuration, not the machine's, not a hook's `GIT_DIR`.
+pub(super) const ENVIRONMENT: [(&str, &str); 6] = [
+    ("GIT_PROTOCOL", "version=2"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+];
 
 /// The oldest version that joins packs geometrically and writes an index over all of them.
 const OLDEST: (u32, u32) = (2, 34);
@@ -108,12 +81,13 @@ fn version(said: &str) -> Option<(u32, u32)> {
 }
 
 /// What Git's complaint comes down to, without the path.
-fn in_plain_words(said: &str, path: &str) -> Option<String> {
+pub(super) fn complaint(step: &'static str, said: &str, path: &[u8]) -> Option<MirrorError> {
     let line = said.lines().find_map(|line| line.strip_prefix("fatal: "))?;
     if line.contains("does not appear to be a git repository") {
-        return Some("there is no Git repository at this path".to_owned());
+        return Some(MirrorError::NotFound("there is no Git repository at this path".to_owned()));
     }
-    Some(format!("git: {}", line.replace(path, "the repository")))
+    let cause = format!("git: {}", line.replace(&*String::from_utf8_lossy(path), "the repository"));
+    Some(MirrorError::Upstream { step, cause })
 }
 
 #[cfg(test)]
@@ -137,10 +111,10 @@ mod tests {
 
     #[test]
     fn complaints_come_without_the_path() {
+        let text = |said: &str| complaint("fetch", said, b"/srv/x").map(|error| error.to_string());
         let said = "warning: x\nfatal: '/srv/x' does not appear to be a git repository\n";
-        assert_eq!(in_plain_words(said, "/srv/x").unwrap(), "there is no Git repository at this path");
-        let said = "fatal: bad object in '/srv/x'";
-        assert_eq!(in_plain_words(said, "/srv/x").unwrap(), "git: bad object in 'the repository'");
-        assert_eq!(in_plain_words("", "/srv/x"), None);
+        assert!(text(said).unwrap().ends_with("there is no Git repository at this path"));
+        assert!(text("fatal: bad object in '/srv/x'").unwrap().ends_with("git: bad object in 'the repository'"));
+        assert_eq!(text(""), None);
     }
 }

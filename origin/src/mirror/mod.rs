@@ -4,18 +4,26 @@
 //! deleted and what is new is fetched, over the same connection. The first poll is the clone. Nothing about the upstream
 //! is kept in the mirror: no URL, no credential.
 
-mod credentials;
+mod attempt;
 mod damage;
 mod error;
 mod exchange;
+#[cfg(fuzzing)]
+mod fuzz;
 mod git_program;
 mod http;
 mod leftovers;
+mod listing;
 mod maintenance;
-mod patient_read;
+mod program;
 mod progress;
+mod reach;
 mod refs;
+mod retry_after;
+mod secret;
+mod ssh;
 mod upstream;
+mod wire;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,10 +34,14 @@ use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
 pub use error::MirrorError;
+#[cfg(fuzzing)]
+pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
+pub use http::Redirects;
 pub use maintenance::{MaintenanceError, Upkeep};
 pub use progress::{FetchProgress, FetchSnapshot};
-pub use upstream::{DEFAULT_STALL_TIMEOUT, Upstream};
+pub use reach::{Hosts, NotAllowed, Reach};
+pub use upstream::{DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream};
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]
@@ -101,8 +113,7 @@ impl Mirror {
 
     /// Brings the mirror up to date. Blocks for as long as that takes; a stalled read ends it.
     ///
-    /// `interrupt` is seen while bytes flow, and at once on `git://` and local upstreams; over HTTP a silent upstream is
-    /// given up after the stall timeout.
+    /// `interrupt` is seen within a fraction of a second, whether bytes flow or the upstream is silent.
     ///
     /// # Errors
     /// See [`MirrorError`]; the refs of the mirror are then as they were, except that some may already be deleted.
@@ -114,18 +125,25 @@ impl Mirror {
     ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         let _watched = progress.start();
-        let mut result = exchange::poll(&self.repository()?, upstream, progress, interrupt);
+        let mut result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, interrupt);
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
             // Which format that is only the upstream can say, and a mirror has to be made before it is asked.
             fs::remove_dir_all(&self.dir).map_err(MirrorError::local("be made anew"))?;
             create(&self.dir, format)?;
-            result = exchange::poll(&self.repository()?, upstream, progress, interrupt);
+            result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, interrupt);
         }
         if result.is_err() {
             // A pack that was received but is not referred to would be kept for ever.
             leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;
         }
         result
+    }
+
+    /// The mirror as a poll needs it: what the upstream sends is not unpacked beyond a bound.
+    fn repository_for(&self, upstream: &Upstream) -> Result<ThreadSafeRepository, MirrorError> {
+        let limit = format!("gitoxide.objects.allocLimit={}", upstream.max_object);
+        let options = open_options().config_overrides(OVERRIDES.into_iter().chain([limit.as_str()]));
+        options.open(&self.dir).map_err(MirrorError::mirror("be opened"))
     }
 
     /// The mirror as it is now. Opened afresh (about a millisecond): a handle that is kept for long runs out of slots for
@@ -138,16 +156,25 @@ impl Mirror {
     }
 }
 
+/// What every mirror is opened with.
+const OVERRIDES: [&str; 2] =
+    [concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")), "core.logAllRefUpdates=false"];
+
+/// Whether an address of SSH can be used.
+///
+/// # Errors
+/// Why not; never any part of it.
+pub fn check_ssh_address(url: &str) -> Result<(), &'static str> {
+    ssh::parse(url).map(drop)
+}
+
 /// Nothing of the machine's or the user's Git configuration counts, and there are slots for twice the packs there are.
 fn open_options() -> gix::open::Options {
     gix::open::Options::isolated()
         .with(gix::sec::Trust::Full)
         .open_path_as_is(true)
         .object_store_slots(Slots::AsNeededByDiskState { multiplier: 2.0, minimum: 512 })
-        .config_overrides([
-            concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")),
-            "core.logAllRefUpdates=false",
-        ])
+        .config_overrides(OVERRIDES)
 }
 
 /// Makes an empty mirror beside its place and moves it there, so that a killed process leaves all of it or nothing.

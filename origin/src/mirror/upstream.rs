@@ -2,26 +2,65 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::http::Redirects;
+use super::reach::Reach;
 
 /// How long a read may bring nothing before a poll fails, unless configured otherwise.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a repository is mirrored from.
+/// How many refs an upstream may name, unless configured otherwise.
+pub const DEFAULT_MAX_REFS: usize = 100_000;
+
+/// How many bytes a pack may have, unless configured otherwise.
+pub const DEFAULT_MAX_PACK: u64 = 16 << 30;
+
+/// How many bytes one object may have, unless configured otherwise.
+pub const DEFAULT_MAX_OBJECT: u64 = 2 << 30;
+
+/// Where a repository is mirrored from, and how. All files are read again at each poll.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// `https://…`, `http://…` (without credentials), `git://…`, `file://…` or a local path.
+    /// `https://…`, `http://…` (without credentials), `ssh://…`, `user@host:path`, `git://…`, `file://…` or a local path.
     pub url: String,
     /// A PEM file with the only certificate authorities to trust for `https://`; absent: those of the system.
     pub ca: Option<PathBuf>,
     /// The user name for an upstream that asks for one.
     pub username: Option<String>,
-    /// The file that holds the password or token, read again at each poll; white space at its end does not count.
+    /// The file that holds the password; white space at its end does not count.
     pub password_file: Option<PathBuf>,
+    /// The file that holds a bearer token.
+    pub token_file: Option<PathBuf>,
+    /// A PEM file with the certificate that is shown to the upstream, and its chain.
+    pub client_certificate: Option<PathBuf>,
+    /// A PEM file with its key.
+    pub client_key: Option<PathBuf>,
+    /// `http://host:port` or `https://host:port`: through it goes all that goes over HTTP.
+    pub proxy: Option<String>,
+    /// The user name for the proxy.
+    pub proxy_username: Option<String>,
+    /// The file that holds the password for the proxy.
+    pub proxy_password_file: Option<PathBuf>,
+    /// Which redirects are followed.
+    pub redirects: Redirects,
+    /// The private key for SSH, without a passphrase.
+    pub ssh_key: Option<PathBuf>,
+    /// The keys of SSH hosts that are trusted, as in `known_hosts`.
+    pub ssh_known_hosts: Option<PathBuf>,
+    /// Where it may be.
+    pub reach: Arc<Reach>,
     /// How long a read may bring nothing before the poll fails.
     pub stall_timeout: Duration,
     /// Full names of refs that are asked for beside the branches, the tags and `HEAD`.
     pub further_refs: BTreeSet<String>,
+    /// How many refs it may name.
+    pub max_refs: usize,
+    /// How many bytes it may send for one fetch.
+    pub max_pack: u64,
+    /// How many bytes one of its objects may have: a fetch holds some of them in memory.
+    pub max_object: u64,
 }
 
 impl Upstream {
@@ -32,8 +71,21 @@ impl Upstream {
             ca: None,
             username: None,
             password_file: None,
+            token_file: None,
+            client_certificate: None,
+            client_key: None,
+            proxy: None,
+            proxy_username: None,
+            proxy_password_file: None,
+            redirects: Redirects::default(),
+            ssh_key: None,
+            ssh_known_hosts: None,
+            reach: Arc::default(),
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             further_refs: BTreeSet::new(),
+            max_refs: DEFAULT_MAX_REFS,
+            max_pack: DEFAULT_MAX_PACK,
+            max_object: DEFAULT_MAX_OBJECT,
         }
     }
 

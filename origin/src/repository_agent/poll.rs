@@ -96,7 +96,11 @@ impl Poller {
             tokio::select! {
                 ended = &mut job => return match ended {
                     Ok(Ok(poll)) => Ok(poll),
-                    Ok(Err(error)) => Err(overdue.unwrap_or_else(|| failure(&error))),
+                    Ok(Err(error)) => {
+                        let kind = if overdue.is_some() { "timeout" } else { error.kind() };
+                        self.metrics.poll_failures.with_label_values(&[kind]).inc();
+                        Err(overdue.unwrap_or_else(|| failure(&error)))
+                    }
                     Err(fault) => {
                         self.mirror.trouble(Instant::now());
                         Err(failed("fetch", fault.to_string()))

@@ -22,7 +22,7 @@ use super::threads::Threads;
 use super::upkeep::{KeepingUp, kept_up};
 use crate::census::Census;
 use crate::commit_policy::Policy;
-use crate::config::{LimitsConfig, RepositoryConfig};
+use crate::config::{LimitsConfig, RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::mirror::Poll;
@@ -49,6 +49,8 @@ pub(crate) struct Crew {
     pub(crate) published: Arc<Notify>,
     /// The threads of all jobs.
     pub(crate) threads: Threads,
+    /// Where upstreams may be, and how much is taken from one.
+    pub(crate) upstreams: UpstreamsConfig,
 }
 
 impl Crew {
@@ -59,6 +61,7 @@ impl Crew {
         census: Arc<Census>,
         metrics: Metrics,
         limits: &LimitsConfig,
+        upstreams: &UpstreamsConfig,
     ) -> Self {
         let places = Arc::new(Places::new(limits, metrics.clone()));
         Self {
@@ -76,6 +79,7 @@ impl Crew {
             upkeep: Arc::new(Semaphore::new(1)),
             published: Arc::default(),
             threads: Threads::default(),
+            upstreams: upstreams.clone(),
         }
     }
 }
@@ -118,7 +122,7 @@ pub(crate) fn start(
         webhook_secret_files: config.webhook_secret_files.as_slice().into(),
     };
     let poller = Arc::new(Poller {
-        upstream: config.upstream(),
+        upstream: crew.upstreams.upstream(&config),
         poll_timeout: config.poll_timeout,
         mirror: mirror.clone(),
         state: state.clone(),

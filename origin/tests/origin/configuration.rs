@@ -105,17 +105,52 @@ fn a_url_with_user_info_is_refused_without_repeating_it() {
 }
 
 #[test]
-fn a_password_is_for_https_alone_and_ssh_is_told_at_once() {
+fn a_password_is_for_https_alone_and_ssh_needs_a_key_and_known_hosts() {
     for url in ["http://git.example/a.git", "git://git.example/a.git", "file:///srv/a.git", "upstream/a.git"] {
         let error = refused("https://git.example/acme/shop.git", url);
         assert!(error.contains("shop") && error.contains("https://"), "{error}");
         let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");
         load(&without.replace("https://git.example/acme/shop.git", url)).unwrap();
     }
-    for url in ["ssh://git:s3cret@git.example/a.git", "git@git.example:a.git"] {
-        let error = refused("https://git.example/acme/shop.git", url);
-        assert!(error.contains("SSH") && error.contains("https://") && !error.contains("s3cret"), "{error}");
+    let for_https = "ca = \"git-ca.pem\"\nusername = \"ci\"\npassword_file = \"git-password\"\n";
+    let for_ssh = "ssh_key = \"key\"\nssh_known_hosts = \"hosts\"\n";
+    for url in ["ssh://me@git.example:2222/a.git", "git@git.example:a.git"] {
+        let with =
+            |keys: &str| load(&EXAMPLE.replace("https://git.example/acme/shop.git", url).replace(for_https, keys));
+        let config = with(for_ssh).unwrap();
+        assert!(config.repositories[0].ssh_key.as_ref().unwrap().is_absolute());
+        assert!(with("").unwrap_err().contains("`ssh_known_hosts`"));
+        assert!(with(&format!("{for_https}{for_ssh}")).unwrap_err().contains("means nothing for SSH"));
     }
+    let error = refused("https://git.example/acme/shop.git", "ssh://git:s3cret@git.example/a.git");
+    assert!(error.contains("`url`") && !error.contains("s3cret"), "{error}");
+}
+
+#[test]
+fn each_key_of_an_upstream_needs_what_belongs_to_it() {
+    let password = "username = \"ci\"\npassword_file = \"git-password\"";
+    for (keys, part) in [
+        ("username = \"ci\"", "`username` needs `password_file`"),
+        ("password_file = \"x\"", "`password_file` needs `username`"),
+        ("username = \"ci\"\npassword_file = \"x\"\ntoken_file = \"y\"", "exclude each other"),
+        ("client_key = \"x\"", "`client_key` needs `client_certificate`"),
+        ("proxy_username = \"x\"\nproxy_password_file = \"y\"", "needs `proxy`"),
+        ("proxy = \"proxy:3128\"", "`proxy` is not an address"),
+        ("proxy = \"http://me:s3cret@proxy:3128\"", "`proxy_username`"),
+        ("ssh_key = \"x\"", "for an `url` of SSH"),
+        ("redirects = \"all\"", "`all` is none of"),
+        ("redirects = [\"https://x\"]", "is neither a host"),
+    ] {
+        let error = refused(password, keys);
+        assert!(error.contains(part) && !error.contains("s3cret"), "{keys}: {error}");
+    }
+    load(&EXAMPLE.replace(password, "token_file = \"t\"\nredirects = [\"*.mirror.example\"]\nproxy = \"http://p:1\""))
+        .unwrap();
+    let upstreams =
+        |keys: &str| load(&EXAMPLE.replace("[[repository]]", &format!("[upstreams]\n{keys}\n[[repository]]")));
+    upstreams("hosts = [\"git.example\"]\nmax_refs = 10\nmax_pack = \"1GiB\"").unwrap();
+    assert!(upstreams("hosts = [\"other.example\"]").unwrap_err().contains("`shop`"));
+    assert!(upstreams("max_refs = 0").unwrap_err().contains("max_refs"));
 }
 
 #[test]

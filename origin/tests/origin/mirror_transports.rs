@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_origin::mirror::{FetchProgress, Hosts, MirrorError, Poll, Redirects};
 use weir_shared::process::certificates;
 
 use crate::mirror_polls::Pair;
-use crate::smart_http::{Manner, SmartHttp, git_daemon, password_file};
+use crate::smart_http::{Manner, SmartHttp, git_daemon, password_file, tunnel_proxy};
 
 /// `ci:s3cret`
-const CI: &str = "Y2k6czNjcmV0";
+const CI: &str = "Basic Y2k6czNjcmV0";
 
 /// A pair whose upstream is served, over TLS if so wished, as `up stream`.
-fn served(tls: bool) -> (Pair, SmartHttp) {
+pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
     let mut pair = Pair::new();
     pair.git.write("a", "1");
     pair.git.commit("first");
@@ -41,7 +41,7 @@ fn push_and_follow(pair: &Pair) {
 #[test]
 fn https_with_a_private_authority_and_a_password() {
     let (mut pair, server) = served(true);
-    server.behave(Manner { basic_auth: Some(CI.to_owned()), ..Manner::default() });
+    server.behave(Manner { authorization: Some(CI.to_owned()), ..Manner::default() });
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.step(), "authenticate");
     assert!(error.to_string().contains("none are configured"), "{error}");
@@ -71,11 +71,11 @@ fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
     certificates::write(&other, &[]).unwrap();
     pair.upstream.ca = Some(other.join("ca.pem"));
     let error = pair.try_poll().unwrap_err();
-    assert_eq!(error.step(), "connect");
-    assert!(error.to_string().contains("certificate"), "{error}");
+    assert_eq!((error.step(), error.kind()), ("connect", "trust"));
+    assert!(error.to_string().contains("signed by an authority that is not trusted here"), "{error}");
     pair.upstream.ca = None;
     let error = pair.try_poll().unwrap_err();
-    assert_eq!(error.step(), "connect", "the authorities of the system do not know ours: {error}");
+    assert_eq!(error.kind(), "trust", "the authorities of the system do not know ours: {error}");
     pair.upstream.ca = Some(other.join("ca.key"));
     assert!(pair.try_poll().unwrap_err().to_string().contains("holds no certificate"));
     pair.upstream.ca = Some(other.join("none"));
@@ -83,43 +83,121 @@ fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
 }
 
 #[test]
-fn a_redirect_is_followed_but_takes_no_password_along() {
+fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
     let (mut pair, server) = served(true);
+    server.behave(Manner { authorization: Some("Bearer t0ken".to_owned()), ..Manner::default() });
+    pair.upstream.token_file = Some(password_file(&pair.git.dir, "old"));
+    let error = pair.try_poll().unwrap_err();
+    assert!(error.to_string().contains("`token_file`") && !error.to_string().contains("old"), "{error}");
+    password_file(&pair.git.dir, "t0ken");
+    server.take_requests();
+    pair.follow();
+    let first = server.take_requests().remove(0);
+    assert!(first.contains("Bearer t0ken"), "it is shown before anybody asks for it: {first}");
+
     let root = pair.git.dir.parent().unwrap().to_owned();
     let elsewhere = SmartHttp::start(&root, Some(&root.join("certificates")));
-    let to = elsewhere.url("");
-    server.behave(Manner { redirect: Some(to.trim_end_matches('/').to_owned()), ..Manner::default() });
-    pair.follow();
-
-    elsewhere.behave(Manner { basic_auth: Some(CI.to_owned()), ..Manner::default() });
-    pair.upstream.username = Some("ci".to_owned());
-    pair.upstream.password_file = Some(password_file(&pair.git.dir, "s3cret"));
-    elsewhere.take_requests();
+    server.behave(Manner { redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()), ..Manner::default() });
+    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    elsewhere.behave(Manner { authorization: Some("Bearer t0ken".to_owned()), ..Manner::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("redirected to another host"), "{error}");
     let heads = elsewhere.take_requests().concat().to_ascii_lowercase();
     assert!(heads.starts_with("get") && !heads.contains("authorization"), "{heads}");
+
+    pair.upstream.url = pair.upstream.url.replace("https", "http");
+    assert!(pair.try_poll().unwrap_err().to_string().contains("use https://"));
+}
+
+#[test]
+fn redirects_are_followed_as_configured_only() {
+    let (mut pair, server) = served(false);
+    let root = pair.git.dir.parent().unwrap().to_owned();
+    let elsewhere = SmartHttp::start(&root, None);
+    let to = |server: &SmartHttp| Some(server.url("").trim_end_matches('/').to_owned());
+    server.behave(Manner { redirect: to(&elsewhere), ..Manner::default() });
+    let error = pair.try_poll().unwrap_err();
+    assert_eq!((error.step(), error.kind()), ("connect", "redirect"));
+    assert!(error.to_string().contains("another host"), "{error}");
+    assert!(elsewhere.take_requests().is_empty(), "it is not even asked");
+
+    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    pair.follow();
+    assert!(!elsewhere.take_requests().is_empty());
+
+    server.behave(Manner { redirect: to(&server), ..Manner::default() });
+    let error = pair.try_poll().unwrap_err();
+    assert!(error.to_string().contains("too many"), "a loop ends: {error}");
+    pair.upstream.redirects = Redirects::None;
+    assert!(pair.try_poll().unwrap_err().to_string().contains("`none`"));
+
+    // From https to http never.
+    let (mut secure, front) = served(true);
+    secure.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    front.behave(Manner { redirect: to(&elsewhere), ..Manner::default() });
+    elsewhere.take_requests();
+    assert!(secure.try_poll().unwrap_err().to_string().contains("from https to http"));
+    assert!(elsewhere.take_requests().is_empty());
+}
+
+#[test]
+fn a_client_certificate_opens_a_server_that_wants_one() {
+    let (mut pair, _) = served(true);
+    let certificates = pair.git.dir.parent().unwrap().join("certificates");
+    let root = pair.git.dir.parent().unwrap();
+    let server = SmartHttp::start_for_clients_of(root, &certificates, &certificates.join("ca.pem"));
+    pair.upstream.url = server.url("up%20stream/.git");
+    let error = pair.try_poll().unwrap_err();
+    assert_eq!(error.kind(), "trust", "{error}");
+    assert!(error.to_string().contains("wants a client certificate"), "{error}");
+    pair.upstream.client_certificate = Some(certificates.join("edge-client.pem"));
+    pair.upstream.client_key = Some(certificates.join("edge-client.key"));
+    pair.follow();
+    pair.upstream.client_key = Some(certificates.join("ca.pem"));
+    assert!(pair.try_poll().unwrap_err().to_string().contains("`client_key`"));
+}
+
+#[test]
+fn a_proxy_opens_the_way_to_an_https_upstream_for_who_may_use_it() {
+    let (mut pair, server) = served(true);
+    let (proxy, heads) = tunnel_proxy("Basic bWU6cHJveHktczNjcmV0");
+    pair.upstream.proxy = Some(format!("http://{proxy}"));
+    let error = pair.try_poll().unwrap_err();
+    assert_eq!(error.kind(), "authenticate", "{error}");
+    assert!(error.to_string().contains("the proxy wants credentials"), "{error}");
+    pair.upstream.proxy_username = Some("me".to_owned());
+    pair.upstream.proxy_password_file = Some(password_file(&pair.git.dir, "proxy-s3cret"));
+    pair.follow();
+    let heads = heads.lock().unwrap().clone();
+    assert!(heads.iter().all(|head| head.starts_with(&format!("CONNECT {} ", server.address))), "{heads:?}");
+    assert!(server.take_requests().iter().all(|head| !head.to_ascii_lowercase().contains("proxy-authorization")));
 }
 
 #[test]
 fn what_a_server_answers_is_told_in_plain_words() {
     let (mut pair, server) = served(false);
     pair.follow();
-    for (status, step) in [(403, "authenticate"), (404, "list refs"), (500, "list refs")] {
+    for (status, step, kind) in [
+        (403, "authenticate", "authenticate"),
+        (404, "list refs", "not_found"),
+        (418, "list refs", "protocol"),
+        (429, "list refs", "rate_limit"),
+        (500, "list refs", "server_error"),
+    ] {
         server.behave(Manner { status: Some(status), ..Manner::default() });
         let error = pair.try_poll().unwrap_err();
-        assert_eq!(error.step(), step, "{error}");
+        assert_eq!((error.step(), error.kind()), (step, kind), "{error}");
         assert!(error.to_string().contains(&status.to_string()), "{error}");
-        assert!(!error.is_timeout());
+        assert!(!error.is_timeout() && error.retry_after().is_none());
+    }
+    for status in [429, 503, 403] {
+        let header = Some("Retry-After: 120".to_owned());
+        server.behave(Manner { status: Some(status), header, ..Manner::default() });
+        assert_eq!(pair.try_poll().unwrap_err().retry_after(), Some(Duration::from_secs(120)), "{status}");
     }
     server.behave(Manner::default());
     push_and_follow(&pair);
-    server.behave(Manner { basic_auth: Some(CI.to_owned()), ..Manner::default() });
-    pair.upstream.username = Some("ci".to_owned());
-    pair.upstream.password_file = Some(password_file(&pair.git.dir, "s3cret"));
-    let error = pair.try_poll().unwrap_err();
-    assert_eq!(error.step(), "authenticate");
-    assert!(error.to_string().contains("use https://"), "{error}");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["https://me:s3cret@", "http://", "git://"] {
         pair.upstream.url = format!("{url}{free}/x");
@@ -127,7 +205,12 @@ fn what_a_server_answers_is_told_in_plain_words() {
         assert_eq!(error.step(), "connect", "{error}");
         assert!(!format!("{error} {error:?} {:?}", pair.upstream).contains("s3cret"), "{error:?}");
     }
-    for url in ["ssh://git@host/x", "git@host:x", "ftp://host/x", ""] {
+    for url in ["https://no-such-host.invalid/x", "git://no-such-host.invalid/x"] {
+        pair.upstream.url = url.to_owned();
+        let error = pair.try_poll().unwrap_err();
+        assert_eq!(error.kind(), "dns", "{error}");
+    }
+    for url in ["ssh://-x/y", "git@-x:y", "ftp://host/x", ""] {
         pair.upstream.url = url.to_owned();
         let error = pair.try_poll().unwrap_err();
         assert!(matches!(error, MirrorError::UnsupportedUrl { .. }), "{url}: {error}");

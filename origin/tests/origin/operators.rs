@@ -92,6 +92,8 @@ fn config(home: &Home, upstream: &Upstream) -> Config {
     let mut config = home.config(&upstream.url());
     config.operator_listen = Some(([127, 0, 0, 1], 0).into());
     config.operator.operator_token_file = Some(home.file("operator-token"));
+    // The upstreams of the tests are on loopback.
+    config.upstreams.private_addresses = true;
     config
 }
 
@@ -425,7 +427,10 @@ async fn a_secret_is_used_for_the_host_that_it_was_put_there_for() {
     certificates::write(&home.file("git"), &[]).unwrap();
     let server = SmartHttp::start(upstream.bare().parent().unwrap(), Some(&home.file("git")));
     // `ci:pass` in base64.
-    server.behave(crate::smart_http::Manner { basic_auth: Some("Y2k6cGFzcw==".to_owned()), ..Default::default() });
+    server.behave(crate::smart_http::Manner {
+        authorization: Some("Basic Y2k6cGFzcw==".to_owned()),
+        ..Default::default()
+    });
     let secrets = home.file("secrets");
     std::fs::create_dir_all(secrets.join("localhost")).unwrap();
     std::fs::create_dir_all(secrets.join("127.0.0.1")).unwrap();

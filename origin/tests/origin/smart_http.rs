@@ -1,4 +1,4 @@
-//! A Git server on loopback: `git http-backend` behind HTTP or TLS, with basic authentication, redirects and silence.
+//! A Git server on loopback: `git http-backend` behind HTTP or TLS, with authentication, redirects and silence; and a proxy.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,21 +9,24 @@ use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::git_fixture::git_command;
 
 /// What the server does besides serving.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Manner {
-    /// `user:password` in base64.
-    pub(crate) basic_auth: Option<String>,
+    /// What `Authorization` has to say: `Basic …` or `Bearer …`.
+    pub(crate) authorization: Option<String>,
     /// Where the first request of each poll is sent on to: what comes before the path of the repository.
     pub(crate) redirect: Option<String>,
     /// After so many bytes of the answer to a fetch the server falls silent.
     pub(crate) silent_after: Option<usize>,
     /// Answers with this status and nothing else.
     pub(crate) status: Option<u16>,
+    /// A header for that answer.
+    pub(crate) header: Option<String>,
 }
 
 /// A running server; it ends with the process.
@@ -37,14 +40,22 @@ pub(crate) struct SmartHttp {
 impl SmartHttp {
     /// Serves the repositories below a directory; with certificates (`origin.pem`, `origin.key`) over TLS.
     pub(crate) fn start(root: &Path, certificates: Option<&Path>) -> Self {
+        Self::start_with(root, certificates.map(|dir| tls_config(dir, None)))
+    }
+
+    /// Serves over TLS, to clients with a certificate of this authority alone.
+    pub(crate) fn start_for_clients_of(root: &Path, certificates: &Path, client_ca: &Path) -> Self {
+        Self::start_with(root, Some(tls_config(certificates, Some(client_ca))))
+    }
+
+    fn start_with(root: &Path, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),
-            scheme: if certificates.is_some() { "https" } else { "http" },
+            scheme: if tls.is_some() { "https" } else { "http" },
             manner: Arc::default(),
             requests: Arc::default(),
         };
-        let tls = certificates.map(tls_config);
         let (root, manner, requests) = (root.to_owned(), server.manner.clone(), server.requests.clone());
         std::thread::spawn(move || {
             for socket in listener.incoming() {
@@ -82,12 +93,22 @@ impl SmartHttp {
     }
 }
 
-fn tls_config(dir: &Path) -> Arc<ServerConfig> {
+/// What a server with these certificates (`origin.pem`, `origin.key`) begins a connection with.
+pub(crate) fn tls_config(dir: &Path, client_ca: Option<&Path>) -> Arc<ServerConfig> {
     let certificates = CertificateDer::pem_file_iter(dir.join("origin.pem")).unwrap().map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(dir.join("origin.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    Arc::new(builder.with_no_client_auth().with_single_cert(certificates, key).unwrap())
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    Arc::new(builder.with_single_cert(certificates, key).unwrap())
 }
 
 /// Answers one request and closes the connection.
@@ -116,7 +137,8 @@ fn answer(
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let stream = stream.get_mut();
     if let Some(status) = manner.status {
-        return write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let header = manner.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
+        return write!(stream, "HTTP/1.1 {status} No\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n");
     }
     if let Some(to) = &manner.redirect
         && method == "GET"
@@ -126,8 +148,8 @@ fn answer(
             "HTTP/1.1 302 Found\r\nLocation: {to}{target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
     }
-    if let Some(expected) = &manner.basic_auth
-        && header("authorization") != Some(format!("Basic {expected}"))
+    if let Some(expected) = &manner.authorization
+        && header("authorization").as_ref() != Some(expected)
     {
         let challenge = "WWW-Authenticate: Basic realm=\"git\"";
         return write!(
@@ -186,6 +208,49 @@ fn http_backend(
     let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK").to_owned();
     let headers = head.lines().filter(|line| !line.starts_with("Status: ")).map(|line| format!("{line}\r\n")).collect();
     (status, headers, output[end + 4..].to_vec())
+}
+
+/// A proxy on loopback that opens tunnels (CONNECT) to whoever shows `Proxy-Authorization`; and the heads it was sent.
+pub(crate) fn tunnel_proxy(authorization: &'static str) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let heads = Arc::<Mutex<Vec<String>>>::default();
+    let seen = heads.clone();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let (socket, seen) = (socket.unwrap(), seen.clone());
+            std::thread::spawn(move || tunnel(&socket, authorization, &seen));
+        }
+    });
+    (address, heads)
+}
+
+fn tunnel(mut client: &TcpStream, authorization: &str, heads: &Mutex<Vec<String>>) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        client.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let to = head.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()).unwrap_or_default().to_owned();
+    let known = head
+        .lines()
+        .any(|line| line.to_ascii_lowercase().starts_with("proxy-authorization:") && line.ends_with(authorization));
+    heads.lock().unwrap().push(head);
+    if !known {
+        return client.write_all(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n");
+    }
+    let server = TcpStream::connect(to)?;
+    client.write_all(b"HTTP/1.1 200 Go on\r\n\r\n")?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = std::io::copy(&mut &*client, &mut &server);
+            server.shutdown(std::net::Shutdown::Write)
+        });
+        let _ = std::io::copy(&mut &server, &mut &*client);
+        client.shutdown(std::net::Shutdown::Both)
+    })
 }
 
 /// A Git daemon on loopback, one process for each connection.

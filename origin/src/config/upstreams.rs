@@ -1,0 +1,131 @@
+//! `[upstreams]`: where upstreams may be, how much is taken from one, and what holds for those that are named at run time.
+
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+use gix::url::Scheme;
+use serde::{Deserialize, Serialize};
+use weir_shared::process::config::ConfigError;
+
+use super::RepositoryConfig;
+use crate::mirror::{DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, NotAllowed, Reach, Upstream};
+
+/// `[upstreams]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamsConfig {
+    /// The hosts that may be asked, by name or as `*.example.org`. Empty: any.
+    pub hosts: Hosts,
+    /// Whether repositories that are created at run time may lead to addresses that are not public.
+    pub private_addresses: bool,
+    /// The most refs that one upstream may name.
+    pub max_refs: usize,
+    /// The most bytes that one fetch may take.
+    pub max_pack: ByteSize,
+    /// The largest object that one fetch may bring.
+    pub max_object: ByteSize,
+}
+
+impl Default for UpstreamsConfig {
+    fn default() -> Self {
+        Self {
+            hosts: Hosts::default(),
+            private_addresses: false,
+            max_refs: DEFAULT_MAX_REFS,
+            max_pack: ByteSize(DEFAULT_MAX_PACK),
+            max_object: ByteSize(DEFAULT_MAX_OBJECT),
+        }
+    }
+}
+
+/// Who named a repository.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The configuration file, whose author may do anything.
+    #[default]
+    File,
+    /// Somebody who may create repositories while the origin runs.
+    Operator,
+}
+
+impl UpstreamsConfig {
+    /// A repository's upstream, within these bounds.
+    pub fn upstream(&self, repository: &RepositoryConfig) -> Upstream {
+        Upstream {
+            reach: Arc::new(self.reach(repository.named_by)),
+            max_refs: self.max_refs,
+            max_pack: self.max_pack.as_u64(),
+            max_object: self.max_object.as_u64(),
+            ..repository.upstream()
+        }
+    }
+
+    /// Whether the host of a repository may be asked, as far as its name says. Its addresses are judged at each poll, when
+    /// the name is looked up.
+    ///
+    /// # Errors
+    /// It may not; the message names the key of `[upstreams]` that says so.
+    pub fn may_mirror(&self, repository: &RepositoryConfig) -> Result<(), NotAllowed> {
+        // What is no address is told by `validate`.
+        let Ok(url) = gix::url::parse(repository.url.as_str()) else { return Ok(()) };
+        match url.host() {
+            Some(host) if url.scheme != Scheme::File => self.reach(repository.named_by).check_host(host),
+            _ => Ok(()),
+        }
+    }
+
+    fn reach(&self, named_by: NamedBy) -> Reach {
+        let public_only = named_by == NamedBy::Operator && !self.private_addresses;
+        Reach { hosts: self.hosts.clone(), public_only }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |what: &str| Err(ConfigError::invalid(format!("[upstreams] {what}")));
+        if !(1..=10_000_000).contains(&self.max_refs) {
+            return wrong("max_refs must be between 1 and 10000000");
+        }
+        if self.max_pack < ByteSize::mib(1) || self.max_object < ByteSize::mib(1) {
+            return wrong("max_pack and max_object must be at least \"1MiB\"");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository(url: &str) -> RepositoryConfig {
+        RepositoryConfig::new("shop".parse().unwrap(), url)
+    }
+
+    #[test]
+    fn who_writes_the_file_may_go_anywhere_that_is_listed() {
+        let mut upstreams = UpstreamsConfig::default();
+        for url in ["https://git.example/x", "/srv/git/x", "file:///srv/x", "http://127.0.0.1/x", "git@10.0.0.1:x"] {
+            upstreams.may_mirror(&repository(url)).unwrap();
+        }
+        upstreams.hosts = Hosts::new(["*.example".to_owned()]).unwrap();
+        for url in ["https://git.example/x", "ssh://git@git.example/x", "/srv/git/x"] {
+            upstreams.may_mirror(&repository(url)).unwrap();
+        }
+        for url in ["https://evil.org/x", "git@evil.org:x", "git://evil.org/x"] {
+            assert_eq!(upstreams.may_mirror(&repository(url)), Err(NotAllowed::Host("evil.org".to_owned())));
+        }
+    }
+
+    #[test]
+    fn who_creates_at_run_time_does_not_reach_the_neighbours() {
+        let mut upstreams = UpstreamsConfig::default();
+        let by_operator = |url: &str| RepositoryConfig { named_by: NamedBy::Operator, ..repository(url) };
+        upstreams.may_mirror(&by_operator("https://github.com/a/b")).unwrap();
+        for url in ["http://169.254.169.254/latest", "https://[::1]/x", "git@10.0.0.1:x", "git://127.0.0.1/x"] {
+            let refused = upstreams.may_mirror(&by_operator(url));
+            assert!(matches!(refused, Err(NotAllowed::Address(_))), "{url}");
+        }
+        assert!(upstreams.upstream(&by_operator("https://h/x")).reach.public_only);
+        assert!(!upstreams.upstream(&repository("https://h/x")).reach.public_only);
+        upstreams.private_addresses = true;
+        upstreams.may_mirror(&by_operator("https://10.0.0.1/x")).unwrap();
+    }
+}

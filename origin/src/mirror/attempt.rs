@@ -1,0 +1,206 @@
+//! One attempt at an upstream: how long it is waited for, how much is taken from it, and what went wrong first.
+//!
+//! All that waits for the network waits here. Every wait ends: with what was waited for, when nothing came for the stall
+//! timeout, or soon after somebody asked to stop. What a transport finds wrong is kept here, because on its way through
+//! gix an error loses what it was.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, EnterGuard, Runtime};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{MirrorError, Upstream};
+
+/// How soon a request to stop is seen while nothing comes.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// A connection takes at most this long to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What a ref may take of a listing, on average.
+const BYTES_PER_REF: u64 = 256;
+
+/// What a listing may take besides its refs.
+const BYTES_BESIDE_REFS: u64 = 64 << 10;
+
+/// One attempt at an upstream.
+pub(super) struct Attempt<'a> {
+    /// Of the calling thread alone. Nothing outlives the attempt but a look-up of a name, which the system ends.
+    runtime: Option<Runtime>,
+    pub(super) upstream: &'a Upstream,
+    interrupt: &'a AtomicBool,
+    step: Cell<Step>,
+    /// Bytes received in this step.
+    received: Cell<u64>,
+    failure: RefCell<Option<MirrorError>>,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    List,
+    Fetch,
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(upstream: &'a Upstream, interrupt: &'a AtomicBool) -> Result<Self, MirrorError> {
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let runtime = runtime.map_err(MirrorError::local("start to talk to the upstream"))?;
+        Ok(Self {
+            runtime: Some(runtime),
+            upstream,
+            interrupt,
+            step: Cell::new(Step::List),
+            received: Cell::new(0),
+            failure: RefCell::new(None),
+        })
+    }
+
+    /// The refs are listed; what comes from now on is a pack.
+    pub(super) fn fetch_begins(&self) {
+        self.step.set(Step::Fetch);
+        self.received.set(0);
+    }
+
+    /// `list refs` or `fetch`.
+    pub(super) fn step(&self) -> &'static str {
+        match self.step.get() {
+            Step::List => "list refs",
+            Step::Fetch => "fetch",
+        }
+    }
+
+    /// How long a connection may take to come about: less than any silence, so that it is told which of them it was.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        CONNECT_TIMEOUT.min(self.upstream.stall_timeout * 3 / 4)
+    }
+
+    /// Waits for something that the network is to bring.
+    pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
+        let Some(runtime) = &self.runtime else { return Err(MirrorError::Interrupted) };
+        runtime.block_on(async {
+            let give_up = Instant::now() + self.upstream.stall_timeout;
+            tokio::pin!(work);
+            loop {
+                if self.interrupt.load(Ordering::Relaxed) {
+                    return Err(MirrorError::Interrupted);
+                }
+                let look = give_up.min(Instant::now() + GLANCE);
+                tokio::select! {
+                    biased;
+                    done = &mut work => return Ok(done),
+                    () = tokio::time::sleep_until(look) => {
+                        if look >= give_up {
+                            return Err(MirrorError::Stalled { step: self.step(), after: self.upstream.stall_timeout });
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    /// Has something done while others wait, such as reading what a program complains about.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<JoinHandle<T>> {
+        self.runtime.as_ref().map(|runtime| runtime.spawn(work))
+    }
+
+    /// Where sockets belong that are waited for here.
+    pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.runtime.as_ref().map(Runtime::enter)
+    }
+
+    /// Bytes came. No upstream fills the memory with refs, or the disk with a pack.
+    pub(super) fn received(&self, bytes: usize) -> Result<(), MirrorError> {
+        let received = self.received.get() + bytes as u64;
+        self.received.set(received);
+        let Upstream { max_refs, max_pack, .. } = *self.upstream;
+        match self.step.get() {
+            Step::List if received > BYTES_BESIDE_REFS + max_refs as u64 * BYTES_PER_REF => {
+                Err(MirrorError::TooManyRefs { limit: max_refs })
+            }
+            Step::Fetch if received > max_pack => Err(MirrorError::PackTooLarge { limit: max_pack }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps what went wrong, and makes an error of it that passes through gix.
+    pub(super) fn fail(&self, error: MirrorError) -> io::Error {
+        let passes = io::Error::other(error.to_string());
+        self.failure.borrow_mut().get_or_insert(error);
+        passes
+    }
+
+    /// What went wrong first, if a transport knows it.
+    pub(super) fn failure(&self) -> Option<MirrorError> {
+        self.failure.borrow_mut().take()
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // A look-up of a name that hangs is not waited for.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt<T>(upstream: &Upstream, work: impl FnOnce(&Attempt, &AtomicBool) -> T) -> T {
+        let interrupt = AtomicBool::new(false);
+        work(&Attempt::new(upstream, &interrupt).unwrap(), &interrupt)
+    }
+
+    #[test]
+    fn silence_ends_a_wait_and_so_does_a_request_to_stop() {
+        let mut upstream = Upstream::new("git://host/x");
+        upstream.stall_timeout = Duration::from_millis(1);
+        attempt(&upstream, |attempt, _| {
+            let error = attempt.wait(std::future::pending::<()>()).unwrap_err();
+            assert!(error.is_timeout() && error.step() == "list refs", "{error}");
+            assert_eq!(attempt.wait(std::future::ready(7)).unwrap(), 7);
+        });
+        upstream.stall_timeout = Duration::from_secs(3600);
+        attempt(&upstream, |attempt, interrupt| {
+            let stop = async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                interrupt.store(true, Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            };
+            assert!(matches!(attempt.wait(stop), Err(MirrorError::Interrupted)));
+        });
+    }
+
+    #[test]
+    fn a_listing_and_a_pack_have_each_their_bound() {
+        let mut upstream = Upstream::new("git://host/x");
+        (upstream.max_refs, upstream.max_pack) = (10, 1000);
+        attempt(&upstream, |attempt, _| {
+            let listing = usize::try_from(BYTES_BESIDE_REFS + 10 * BYTES_PER_REF).unwrap();
+            attempt.received(listing).unwrap();
+            assert!(matches!(attempt.received(1), Err(MirrorError::TooManyRefs { limit: 10 })));
+            attempt.fetch_begins();
+            attempt.received(1000).unwrap();
+            assert!(matches!(attempt.received(1), Err(MirrorError::PackTooLarge { limit: 1000 })));
+        });
+    }
+
+    #[test]
+    fn the_first_failure_is_the_one_that_counts() {
+        attempt(&Upstream::new("git://host/x"), |attempt, _| {
+            let _ = attempt.fail(MirrorError::TooManyRefs { limit: 1 });
+            let _ = attempt.fail(MirrorError::Interrupted);
+            assert!(matches!(attempt.failure(), Some(MirrorError::TooManyRefs { .. })));
+            assert!(attempt.failure().is_none());
+        });
+    }
+}

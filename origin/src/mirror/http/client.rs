@@ -1,0 +1,253 @@
+//! An HTTP client of one upstream: its authorities, its certificate, its proxy, its credentials. Nothing comes from the
+//! environment of the process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
+use reqwest::{Certificate, Identity, Method, Proxy, Response, StatusCode, Url};
+
+use super::super::attempt::Attempt;
+use super::super::reach::Reach;
+use super::super::{MirrorError, Upstream, retry_after, secret};
+use super::redirects::{self, LONGEST_CHAIN};
+use super::trouble;
+
+/// Git servers tell Git clients from browsers by the first four letters.
+const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
+
+/// A client for one attempt at an upstream.
+pub(super) struct Client<'a> {
+    attempt: &'a Attempt<'a>,
+    http: reqwest::Client,
+    /// The upstream's own address: credentials are for it alone.
+    home: Url,
+    authorization: Option<HeaderValue>,
+}
+
+impl<'a> Client<'a> {
+    /// Reads the files that the upstream's configuration names.
+    pub(super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
+        let upstream = attempt.upstream;
+        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
+        let home = Url::parse(&upstream.url).map_err(|_| unsupported("it is no address"))?;
+        if !home.username().is_empty() || home.password().is_some() {
+            return Err(unsupported("it holds a user name or a password, which belong into files of their own"));
+        }
+        upstream.reach.check_host(home.host_str().unwrap_or_default())?;
+        let authorization = authorization(upstream)?;
+        if authorization.is_some() && home.scheme() != "https" {
+            let reason = "a password or token is not sent over http://, where others can read it: use https://";
+            return Err(MirrorError::Authenticate(reason.to_owned()));
+        }
+        // Two providers would be compiled in only by mistake, and whoever installs this one first is welcome.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder()
+            .no_proxy()
+            .http1_only()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(attempt.connect_timeout())
+            .dns_resolver(Resolver(upstream.reach.clone()));
+        if let Some(file) = &upstream.ca {
+            // Only these: a private upstream should not be impersonated by whoever any public authority trusts.
+            builder = builder.tls_certs_only(authorities(file)?);
+        }
+        if let Some((certificate, key)) = upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
+            builder = builder.identity(identity(certificate, key)?);
+        }
+        if let Some(url) = &upstream.proxy {
+            builder = builder.proxy(proxy(upstream, url)?);
+        }
+        let http = builder.build().map_err(|error| trouble::of(attempt, &error))?;
+        Ok(Self { attempt, http, home, authorization })
+    }
+
+    /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
+    pub(super) fn get(&self, url: &str, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
+        let mut url = self.parse(url)?;
+        for _ in 0..=LONGEST_CHAIN {
+            let answer = self.send(Method::GET, &url, headers, None)?;
+            if !answer.status().is_redirection() {
+                return Ok((url, self.expect(answer, kind)?));
+            }
+            url = self.redirected(&url, &answer)?;
+        }
+        let to = redirects::place(&url);
+        Err(MirrorError::Redirected { to, reason: "these are too many redirects in a row" })
+    }
+
+    /// Tells, and takes the answer from nowhere else.
+    pub(super) fn post(
+        &self,
+        url: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+        kind: &str,
+    ) -> Result<Response, MirrorError> {
+        let url = self.parse(url)?;
+        let answer = self.send(Method::POST, &url, headers, Some(body))?;
+        if answer.status().is_redirection() {
+            let to = redirects::place(&self.redirected(&url, &answer)?);
+            return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
+        }
+        self.expect(answer, kind)
+    }
+
+    /// The next bytes of an answer; nothing at its end.
+    pub(super) fn more(&self, answer: &mut Response) -> Result<Bytes, MirrorError> {
+        let chunk = self.attempt.wait(answer.chunk())?;
+        let chunk = chunk.map_err(|error| trouble::of(self.attempt, &error))?.unwrap_or_default();
+        self.attempt.received(chunk.len())?;
+        Ok(chunk)
+    }
+
+    pub(super) fn attempt(&self) -> &'a Attempt<'a> {
+        self.attempt
+    }
+
+    fn parse(&self, url: &str) -> Result<Url, MirrorError> {
+        let reason = "it is no address";
+        Url::parse(url).map_err(|_| MirrorError::UnsupportedUrl { url: self.attempt.upstream.redacted_url(), reason })
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        url: &Url,
+        headers: &HeaderMap,
+        body: Option<Bytes>,
+    ) -> Result<Response, MirrorError> {
+        let mut headers = headers.clone();
+        headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
+        headers.remove(AUTHORIZATION);
+        if let Some(authorization) = &self.authorization
+            && redirects::same_origin(url, &self.home)
+        {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        let mut request = self.http.request(method, url.clone()).headers(headers);
+        if let Some(body) = body {
+            request = request.body(body);
+        }
+        self.attempt.wait(request.send())?.map_err(|error| trouble::of(self.attempt, &error))
+    }
+
+    fn redirected(&self, from: &Url, answer: &Response) -> Result<Url, MirrorError> {
+        let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let Some(location) = location else { return Err(self.says_no(answer)) };
+        let Upstream { redirects, reach, .. } = self.attempt.upstream;
+        redirects::follow(redirects, reach, from, location)
+    }
+
+    /// Takes an answer that says yes, in the words of Git's protocol.
+    fn expect(&self, answer: Response, kind: &str) -> Result<Response, MirrorError> {
+        let status = answer.status();
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(MirrorError::Authenticate(self.unauthorized(answer.url()).to_owned()));
+        }
+        if status != StatusCode::OK {
+            return Err(self.says_no(&answer));
+        }
+        let found = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if found == kind {
+            return Ok(answer);
+        }
+        let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();
+        let cause = format!(
+            "it answered with `{found}`, which is not Git's protocol: the URL may be that of a web page, or a proxy or \
+             a log-in page answers in its place"
+        );
+        Err(MirrorError::Upstream { step: self.attempt.step(), cause })
+    }
+
+    fn says_no(&self, answer: &Response) -> MirrorError {
+        let status = answer.status().as_u16();
+        let pause = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = pause.and_then(|pause| retry_after::parse(pause, SystemTime::now()));
+        match status {
+            403 if retry_after.is_none() => {
+                MirrorError::Authenticate("it answered 403: what it was shown does not open this repository".to_owned())
+            }
+            404 | 410 => MirrorError::NotFound(format!("it answered {status}")),
+            _ => MirrorError::Answered { step: self.attempt.step(), status, retry_after },
+        }
+    }
+
+    fn unauthorized(&self, asked: &Url) -> &'static str {
+        let Upstream { username, token_file, .. } = self.attempt.upstream;
+        if self.authorization.is_some() && !redirects::same_origin(asked, &self.home) {
+            "it was redirected to another host, which is not given the credentials"
+        } else if token_file.is_some() {
+            "it does not accept the token in `token_file`: it may have ended, or not open this repository"
+        } else if username.is_some() {
+            "it does not accept the configured user name and password (`username`, `password_file`)"
+        } else {
+            "it asks for credentials, and none are configured (`username` with `password_file`, or `token_file`)"
+        }
+    }
+}
+
+/// What an upstream is shown to let us in.
+fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError> {
+    let value = if let Some(file) = &upstream.token_file {
+        format!("Bearer {}", secret::read(file, "token_file")?)
+    } else if let Some((username, file)) = upstream.username.as_ref().zip(upstream.password_file.as_ref()) {
+        let password = secret::read(file, "password_file")?;
+        format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
+    } else {
+        return Ok(None);
+    };
+    let wrong = || MirrorError::Authenticate("the token or password holds what no header may".to_owned());
+    let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+fn authorities(file: &Path) -> Result<Vec<Certificate>, MirrorError> {
+    let pem = std::fs::read(file);
+    let pem = pem.map_err(MirrorError::local("read the certificate authorities of the upstream (`ca`)"))?;
+    match Certificate::from_pem_bundle(&pem) {
+        Ok(authorities) if !authorities.is_empty() => Ok(authorities),
+        _ => Err(MirrorError::Trust("`ca` holds no certificate".to_owned())),
+    }
+}
+
+fn identity(certificate: &Path, key: &Path) -> Result<Identity, MirrorError> {
+    let mut pem = std::fs::read(certificate).map_err(MirrorError::local("read `client_certificate`"))?;
+    pem.push(b'\n');
+    pem.extend(std::fs::read(key).map_err(MirrorError::local("read `client_key`"))?);
+    let wrong = "`client_certificate` and `client_key` are not a certificate and its key, both PEM";
+    Identity::from_pem(&pem).map_err(|_| MirrorError::Trust(wrong.to_owned()))
+}
+
+fn proxy(upstream: &Upstream, url: &str) -> Result<Proxy, MirrorError> {
+    let wrong = |_| MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
+    if upstream.reach.public_only {
+        let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
+        upstream.reach.check_host(&host)?;
+    }
+    let proxy = Proxy::all(url).map_err(wrong)?;
+    let account = upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref());
+    Ok(match account {
+        Some((username, file)) => proxy.basic_auth(username, &secret::read(file, "proxy_password_file")?),
+        None => proxy,
+    })
+}
+
+/// Looks names up, and keeps to where the upstream may lead.
+struct Resolver(Arc<Reach>);
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let reach = self.0.clone();
+        Box::pin(async move {
+            let addresses = reach.resolve(name.as_str(), 0).await?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! A program that is talked to over a socket: `git upload-pack` for a repository on this machine, `ssh` for one behind it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::task::JoinHandle;
+
+use super::attempt::Attempt;
+
+/// How much of what a program complains about is kept.
+const COMPLAINT_BYTES: usize = 4096;
+
+/// How long a program that gave up may take to say why.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A program that runs; killed when dropped.
+pub(super) struct Program {
+    child: Child,
+    said: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Program {
+    /// Starts it with this environment, and nothing of this process's but the search path, and returns the socket to talk
+    /// to it.
+    pub(super) fn start(
+        attempt: &Attempt,
+        mut command: Command,
+        environment: &[(&str, &str)],
+    ) -> io::Result<(Self, UnixStream)> {
+        let (ours, theirs) = StdStream::pair()?;
+        let theirs = OwnedFd::from(theirs);
+        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command.env("LC_ALL", "C").envs(environment.iter().copied());
+        // No signal that is meant for the origin reaches it, and no terminal.
+        command.process_group(0);
+        command.stdin(Stdio::from(theirs.try_clone()?)).stdout(Stdio::from(theirs)).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        // It holds the other end of the socket too, and the end of the program must be seen.
+        drop(command);
+        let stderr = child.stderr.take();
+        let mut program = Self { child, said: None };
+        let _entered = attempt.enter();
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
+        if let Some(stderr) = stderr {
+            program.said = attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?));
+        }
+        Ok((program, socket))
+    }
+
+    /// What it complained about, if it did.
+    pub(super) fn complaint(mut self, attempt: &Attempt) -> String {
+        let Some(said) = self.said.take() else { return String::new() };
+        let said = attempt.wait(async { tokio::time::timeout(LAST_WORDS, said).await });
+        let said = said.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads all that is said, so that nobody waits to say it, and keeps the end.
+async fn listen(mut stderr: pipe::Receiver) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let mut buffer = [0; COMPLAINT_BYTES];
+    while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..read]);
+        let surplus = kept.len().saturating_sub(COMPLAINT_BYTES);
+        kept.drain(..surplus);
+    }
+    kept
+}

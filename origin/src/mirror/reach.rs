@@ -1,0 +1,255 @@
+//! Where the origin may go: which hosts, and which addresses.
+//!
+//! Whoever writes the configuration file may name any upstream. Whoever creates repositories while the origin runs is
+//! trusted with less: without a check they could have it ask the metadata service of a cloud, a neighbour behind the
+//! firewall, or its own disk.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::MirrorError;
+
+/// Where an upstream may be. By default anywhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Which hosts may be asked, whether a URL or a redirect names them.
+    pub hosts: Hosts,
+    /// Whether only addresses of the public internet may be asked: none of this machine, of a private network, or of a
+    /// link. A host that stands in `hosts` by its own name (without `*`) is excepted.
+    pub public_only: bool,
+}
+
+impl Reach {
+    /// Whether a host may be asked, as far as its name says. Its addresses are judged when they are looked up.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check_host(&self, host: &str) -> Result<(), NotAllowed> {
+        self.hosts.check(host)?;
+        match plain(host).parse() {
+            Ok(address) if !self.allows(host, address) => Err(NotAllowed::Address(plain(host))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The addresses of a host that may be asked; the host itself was checked before.
+    pub(super) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+        let name = host.trim_matches(['[', ']']);
+        let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
+        let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
+        if all.is_empty() {
+            return Err(failed("there is none".to_owned()));
+        }
+        let allowed: Vec<_> = all.into_iter().filter(|address| self.allows(host, address.ip())).collect();
+        if allowed.is_empty() { Err(NotAllowed::Address(name.to_owned()).into()) } else { Ok(allowed) }
+    }
+
+    fn allows(&self, host: &str, address: IpAddr) -> bool {
+        !self.public_only || self.hosts.names(host) || is_public(address)
+    }
+}
+
+/// Which hosts may be asked; an empty list is any host.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Hosts(Vec<String>);
+
+/// Why an upstream may not be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAllowed {
+    /// Its host is not listed.
+    #[error("the host `{0}` may not be asked: it is not among `[upstreams] hosts`")]
+    Host(String),
+    /// Its address is not public.
+    #[error(
+        "the host `{0}` has no public address, and this repository may lead to public ones only: name the host in \
+         `[upstreams] hosts`, or set `[upstreams] private_addresses`"
+    )]
+    Address(String),
+}
+
+impl Hosts {
+    /// Host names, each exact or beginning with `*.` for all below a domain.
+    ///
+    /// # Errors
+    /// The first that is neither.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Result<Self, String> {
+        let mut hosts = Vec::new();
+        for name in names {
+            let plain = name.strip_prefix("*.").unwrap_or(&name);
+            let fits = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+            if plain.is_empty() || plain.starts_with(['.', '-']) || !plain.chars().all(fits) {
+                return Err(name);
+            }
+            hosts.push(name.to_ascii_lowercase());
+        }
+        Ok(Self(hosts))
+    }
+
+    /// Whether a host may be asked.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check(&self, host: &str) -> Result<(), NotAllowed> {
+        let host = plain(host);
+        let fits = |known: &String| match known.strip_prefix('*') {
+            Some(ending) => host.len() > ending.len() && host.ends_with(ending),
+            None => *known == host,
+        };
+        if self.0.is_empty() || self.0.iter().any(fits) { Ok(()) } else { Err(NotAllowed::Host(host)) }
+    }
+
+    /// Whether none is listed, which is any host.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a host stands in the list by its own name.
+    fn names(&self, host: &str) -> bool {
+        self.0.contains(&plain(host))
+    }
+}
+
+impl TryFrom<Vec<String>> for Hosts {
+    type Error = String;
+
+    fn try_from(names: Vec<String>) -> Result<Self, String> {
+        Self::new(names).map_err(|wrong| format!("`{wrong}` is neither a host nor `*.` and a domain"))
+    }
+}
+
+impl From<Hosts> for Vec<String> {
+    fn from(hosts: Hosts) -> Self {
+        hosts.0
+    }
+}
+
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A host as it is compared: without brackets, final dot and capitals.
+fn plain(host: &str) -> String {
+    host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Whether an address belongs to the public internet.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_public_v4(v4),
+        IpAddr::V6(v6) => is_public_v6(v6),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let shared = a == 100 && (64..128).contains(&b);
+    let benchmarks = a == 198 && (18..20).contains(&b);
+    let assignments = [a, b, c] == [192, 0, 0];
+    !(a == 0
+        || a >= 224
+        || shared
+        || benchmarks
+        || assignments
+        || address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_documentation())
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let segments = address.segments();
+    let v4_in = |high: u16, low: u16| {
+        let [[a, b], [c, d]] = [high.to_be_bytes(), low.to_be_bytes()];
+        Ipv4Addr::new(a, b, c, d)
+    };
+    match segments {
+        // An IPv4 address in disguise: mapped, compatible, translated (NAT64) or tunnelled (6to4).
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            is_public_v4(v4_in(high, low))
+        }
+        [0x2002, high, low, ..] => is_public_v4(v4_in(high, low)),
+        // Teredo, documentation.
+        [0x2001, 0 | 0xdb8, ..] => false,
+        // Global unicast is 2000::/3; all else is local, multicast or unassigned.
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_known_in_every_disguise() {
+        for address in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "192.0.0.8",
+            "192.0.2.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:7f00:1::",
+            "2001::1",
+            "2001:db8::1",
+        ] {
+            assert!(!is_public(address.parse().unwrap()), "{address}");
+        }
+        for address in ["140.82.121.4", "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::8c52:7904"]
+        {
+            assert!(is_public(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_listed_by_name_or_by_domain() {
+        let hosts = Hosts::new(["github.com".to_owned(), "*.Example.org".to_owned(), "10.0.0.7".to_owned()]).unwrap();
+        for host in ["github.com", "GitHub.com.", "git.example.org", "a.b.example.org", "10.0.0.7"] {
+            hosts.check(host).unwrap();
+        }
+        for host in ["evilgithub.com", "github.com.evil.org", "example.org", ".example.org", "10.0.0.8", ""] {
+            assert_eq!(hosts.check(host), Err(NotAllowed::Host(host.trim_end_matches('.').to_owned())));
+        }
+        Hosts::default().check("any.host").unwrap();
+        for wrong in ["", "*", "*.", "a b", "https://github.com", "*.*.org", "-x"] {
+            assert_eq!(Hosts::new([wrong.to_owned()]), Err(wrong.to_owned()));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_is_judged_when_the_name_is_looked_up() {
+        Reach::default().resolve("127.0.0.1", 1).await.unwrap();
+        let public = Reach { hosts: Hosts::default(), public_only: true };
+        public.check_host("localhost").unwrap();
+        for host in ["127.0.0.1", "localhost", "[::1]", "169.254.169.254"] {
+            let error = public.resolve(host, 80).await.unwrap_err();
+            assert!(matches!(error, MirrorError::NotAllowed(NotAllowed::Address(_))), "{host}: {error}");
+        }
+        for host in ["127.0.0.1", "[::1]", "169.254.169.254."] {
+            assert!(matches!(public.check_host(host), Err(NotAllowed::Address(_))), "{host}");
+        }
+        let named = Reach { hosts: Hosts::new(["127.0.0.1".to_owned()]).unwrap(), public_only: true };
+        named.check_host("127.0.0.1").unwrap();
+        named.resolve("127.0.0.1", 1).await.unwrap();
+        assert!(named.check_host("127.0.0.2").is_err());
+    }
+}

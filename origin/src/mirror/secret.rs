@@ -1,0 +1,51 @@
+//! Secrets that are kept in files. They are read for each poll, and shown nowhere.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::MirrorError;
+
+/// No password or token is longer.
+const LONGEST: u64 = 64 << 10;
+
+/// The secret in a file, without the white space at its end. `what` names the file's key for people.
+///
+/// # Errors
+/// The file cannot be read, is empty, or holds what no header may.
+pub(super) fn read(file: &Path, what: &'static str) -> Result<String, MirrorError> {
+    let wrong = |why: &str| MirrorError::Authenticate(format!("the file that `{what}` names {why}"));
+    let mut secret = String::new();
+    let read = File::open(file).and_then(|file| file.take(LONGEST).read_to_string(&mut secret));
+    read.map_err(|error| wrong(&format!("cannot be read: {}", error.kind())))?;
+    let secret = secret.trim_end();
+    if secret.is_empty() {
+        return Err(wrong("is empty"));
+    }
+    if secret.chars().any(char::is_control) {
+        return Err(wrong("holds more than one line"));
+    }
+    Ok(secret.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_one_line_and_an_error_tells_neither_it_nor_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("password");
+        let put = |contents: &str| {
+            std::fs::write(&file, contents).unwrap();
+            read(&file, "password_file").map_err(|error| error.to_string())
+        };
+        assert_eq!(put("s3cret \r\n\n").unwrap(), "s3cret");
+        assert!(put(" \n").unwrap_err().contains("`password_file` names is empty"));
+        let error = put("s3cret\nmore").unwrap_err();
+        assert!(error.contains("more than one line") && !error.contains("s3cret"), "{error}");
+        std::fs::remove_file(&file).unwrap();
+        let error = read(&file, "token_file").unwrap_err().to_string();
+        assert!(error.contains("cannot be read") && !error.contains('/'), "{error}");
+    }
+}

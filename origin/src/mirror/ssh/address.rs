@@ -1,0 +1,168 @@
+//! The two ways to write where an SSH upstream is: `ssh://user@host:port/path` and `user@host:path`.
+
+/// The user name when none is given. That of the process would depend on the host that the origin runs on.
+const DEFAULT_USER: &str = "git";
+
+/// Where an SSH upstream is. No part can be taken for an option of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SshAddress {
+    /// Letters, digits and `._+-`, and no `-` at the beginning.
+    pub(crate) user: String,
+    /// A name or an address, without brackets.
+    pub(crate) host: String,
+    /// Absent: that of SSH.
+    pub(crate) port: Option<u16>,
+    /// As the server is told: absolute, or below the user's home.
+    pub(crate) path: String,
+}
+
+/// Reads either form.
+///
+/// # Errors
+/// What is wrong with it; never any part of it.
+pub(crate) fn parse(url: &str) -> Result<SshAddress, &'static str> {
+    let decoded = url.strip_prefix("ssh://").map(decode).transpose()?;
+    let (authority, path) = match &decoded {
+        Some(rest) => {
+            let slash = rest.find('/').ok_or("it names no path")?;
+            let (authority, path) = rest.split_at(slash);
+            // `ssh://host/~user/x` is below a user's home.
+            (authority, if path.starts_with("/~") { &path[1..] } else { path })
+        }
+        None if url.contains("://") => return Err("it is no address of SSH"),
+        None => {
+            let colon = end_of_host(url).ok_or("it names no path")?;
+            (&url[..colon], &url[colon + 1..])
+        }
+    };
+    let (user, host) = authority.rsplit_once('@').unwrap_or((DEFAULT_USER, authority));
+    let (host, port) = if decoded.is_some() { split_port(host)? } else { (host, None) };
+    let host = match host.strip_prefix('[') {
+        Some(inner) => inner.strip_suffix(']').ok_or("its host has no closing bracket")?,
+        None => host,
+    };
+    if user.is_empty()
+        || user.starts_with('-')
+        || !user.chars().all(|c| c.is_ascii_alphanumeric() || "._+-".contains(c))
+    {
+        return Err("its user name has other characters than letters, digits and `._+-`, or begins with `-`");
+    }
+    if host.is_empty()
+        || host.starts_with('-')
+        || !host.chars().all(|c| c.is_ascii_alphanumeric() || "._:-".contains(c))
+    {
+        return Err("its host is no name or address");
+    }
+    if path.is_empty() || path.starts_with('-') || path.chars().any(char::is_control) {
+        return Err("its path is empty, begins with `-`, or holds control characters");
+    }
+    Ok(SshAddress { user: user.to_owned(), host: host.to_owned(), port, path: path.to_owned() })
+}
+
+/// Takes the percent signs out of a URL, as Git does.
+fn decode(url: &str) -> Result<String, &'static str> {
+    let mut bytes = Vec::with_capacity(url.len());
+    let mut rest = url.as_bytes();
+    while let [first, after @ ..] = rest {
+        let hex = (*first == b'%').then(|| after.get(..2)).flatten();
+        let hex = hex.filter(|hex| hex.iter().all(u8::is_ascii_hexdigit)).and_then(|hex| str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => (bytes.push(byte), rest = &after[2..]),
+            None => (bytes.push(*first), rest = after),
+        };
+    }
+    String::from_utf8(bytes).map_err(|_| "it is no UTF-8")
+}
+
+/// Where the host of `user@host:path` ends: at the first colon outside of brackets.
+fn end_of_host(url: &str) -> Option<usize> {
+    let bracket = url.find('[').filter(|at| !url[..*at].contains(':'));
+    let from = bracket.map_or(Some(0), |at| url[at..].find(']').map(|end| at + end))?;
+    url[from..].find(':').map(|at| from + at)
+}
+
+fn split_port(host: &str) -> Result<(&str, Option<u16>), &'static str> {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => {
+            let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or("its port is no number")?;
+            Ok((name, Some(port)))
+        }
+        _ => Ok((host, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_forms_are_read() {
+        for (url, user, host, port, path) in [
+            ("ssh://me@git.example:2222/a/b.git", "me", "git.example", Some(2222), "/a/b.git"),
+            ("ssh://git.example/a%20b%2", "git", "git.example", None, "/a b%2"),
+            ("ssh://git.example/~me/a", "git", "git.example", None, "~me/a"),
+            ("ssh://git@[::1]:22/a", "git", "::1", Some(22), "/a"),
+            ("ssh://[fe80::1]/a", "git", "fe80::1", None, "/a"),
+            ("git@git.example:acme/shop.git", "git", "git.example", None, "acme/shop.git"),
+            ("git.example:/abs", "git", "git.example", None, "/abs"),
+            ("me@[::1]:a:b", "me", "::1", None, "a:b"),
+        ] {
+            let expected = SshAddress { user: user.into(), host: host.into(), port, path: path.into() };
+            assert_eq!(parse(url), Ok(expected), "{url}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_it_can_be_an_option() {
+        for url in [
+            "ssh://-oProxyCommand=x/a",
+            "ssh://%2doProxyCommand=x/a",
+            "ssh://host/a%0ab",
+            "ssh://host/a%ff",
+            "ssh://me@-oProxyCommand=x/a",
+            "ssh://-l@host/a",
+            "-oProxyCommand=x:a",
+            "git@-x:a",
+            "host:-upload",
+            "ssh://host",
+            "ssh://host:x/a",
+            "ssh://host:0/a",
+            "ssh://host:+1/a",
+            "ssh://me:pw@host/a",
+            "ssh://ho st/a",
+            "ssh://[::1/a",
+            "git@host:",
+            "host:a\nb",
+            "https://host/a",
+            "host",
+            "",
+        ] {
+            assert!(parse(url).is_err(), "{url}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_within_its_bounds(url in "(ssh://)?[-a-z@:\\[\\]/~%$ ]{0,20}") {
+            check(&url);
+        }
+    }
+
+    fn check(url: &str) {
+        if let Ok(address) = parse(url) {
+            assert!(!address.host.starts_with('-') && !address.user.starts_with('-') && !address.path.starts_with('-'));
+            let host = if address.host.contains(':') { format!("[{}]", address.host) } else { address.host.clone() };
+            // `host:/~x` has no other way to be written.
+            let absolute = address.path.starts_with('/') && !address.path.starts_with("/~");
+            if absolute || address.path.starts_with('~') {
+                let port = address.port.map(|port| format!(":{port}")).unwrap_or_default();
+                let slash = if address.path.starts_with('/') { "" } else { "/" };
+                let path = address.path.replace('%', "%25");
+                let again = format!("ssh://{}@{host}{port}{slash}{path}", address.user);
+                assert_eq!(parse(&again), Ok(address), "{again}");
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Fetching over SSH: the `ssh` program, with a key and the hosts' keys that the configuration names, and nothing else.
+//!
+//! No configuration of the machine or of a user is read, no agent is asked, nothing is forwarded, no host is trusted
+//! that is not known, and nobody is ever asked anything.
+
+mod address;
+mod complaint;
+
+use std::path::Path;
+use std::process::Command;
+
+pub(super) use self::address::{SshAddress, parse};
+pub(super) use self::complaint::complaint;
+use super::attempt::Attempt;
+use super::{MirrorError, Upstream};
+
+/// The port of SSH.
+const PORT: u16 = 22;
+
+/// What is the same for all upstreams.
+const OPTIONS: [&str; 22] = [
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "GlobalKnownHostsFile=/dev/null",
+    "UpdateHostKeys=no",
+    "VerifyHostKeyDNS=no",
+    "CanonicalizeHostname=no",
+    "IdentitiesOnly=yes",
+    "IdentityAgent=none",
+    "PreferredAuthentications=publickey",
+    "PasswordAuthentication=no",
+    "KbdInteractiveAuthentication=no",
+    "NumberOfPasswordPrompts=0",
+    "ClearAllForwardings=yes",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "PermitLocalCommand=no",
+    "ProxyCommand=none",
+    "ControlMaster=no",
+    "ControlPath=none",
+    "RequestTTY=no",
+    "EscapeChar=none",
+    "LogLevel=ERROR",
+];
+
+/// The program that talks to the upstream's host.
+pub(super) fn upload_pack(attempt: &Attempt, address: &SshAddress) -> Result<Command, MirrorError> {
+    let Upstream { ssh_key, ssh_known_hosts, reach, .. } = attempt.upstream;
+    let missing = |what| MirrorError::Authenticate(format!("SSH needs {what}"));
+    let key = ssh_key.as_deref().ok_or_else(|| missing("the file of a private key (`ssh_key`)"))?;
+    let known = ssh_known_hosts.as_deref();
+    let known = known.ok_or_else(|| missing("a file with the keys of its host (`ssh_known_hosts`)"))?;
+    reach.check_host(&address.host)?;
+    let mut command = Command::new("ssh");
+    command.args(["-F", "none", "-T", "-a", "-x"]);
+    for option in OPTIONS {
+        command.args(["-o", option]);
+    }
+    command.arg("-o").arg(format!("ConnectTimeout={}", attempt.connect_timeout().as_secs().max(1)));
+    command.arg("-o").arg(format!("UserKnownHostsFile={}", quoted(known, "ssh_known_hosts")?));
+    command.arg("-o").arg(format!("IdentityFile={}", quoted(key, "ssh_key")?));
+    command.args(["-o", "SetEnv=GIT_PROTOCOL=version=2"]);
+    if reach.public_only {
+        // The address that was judged is the one that is asked; the keys are still those of the name.
+        let port = address.port.unwrap_or(PORT);
+        let resolved = attempt.wait(reach.resolve(&address.host, port))??;
+        if let Some(judged) = resolved.first() {
+            let alias = if port == PORT { address.host.clone() } else { format!("[{}]:{port}", address.host) };
+            command.arg("-o").arg(format!("HostName={}", judged.ip()));
+            command.arg("-o").arg(format!("HostKeyAlias={alias}"));
+        }
+    }
+    if let Some(port) = address.port {
+        command.arg("-p").arg(port.to_string());
+    }
+    command.arg("-l").arg(&address.user).arg("--").arg(&address.host);
+    command.arg(format!("git-upload-pack {}", for_shell(&address.path)));
+    Ok(command)
+}
+
+/// A file's name as it stands in an option of `ssh`, which would expand some characters.
+fn quoted(file: &Path, what: &'static str) -> Result<String, MirrorError> {
+    let wrong = |why| MirrorError::UnsupportedUrl { url: format!("the file of `{what}`"), reason: why };
+    let text = file.to_str().ok_or_else(|| wrong("its name is no UTF-8"))?;
+    if text.chars().any(|c| c.is_control() || "\"\\$%~".contains(c)) {
+        return Err(wrong("its name holds one of `\" \\ $ % ~`, which `ssh` would not take literally"));
+    }
+    // It would be looked for below the working directory, or be quietly taken for none.
+    std::fs::metadata(file)
+        .map_err(MirrorError::local("read a file that is named for SSH (`ssh_key`, `ssh_known_hosts`)"))?;
+    Ok(format!("\"{text}\""))
+}
+
+/// A word as the shell of the server reads it.
+fn for_shell(word: &str) -> String {
+    let mut quoted = String::from("'");
+    for c in word.chars() {
+        match c {
+            // `!` means something to some shells even in quotes.
+            '\'' | '!' => quoted.extend(["'\\", &c.to_string(), "'"]),
+            other => quoted.push(other),
+        }
+    }
+    quoted + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_for_the_shell() {
+        for (path, expected) in [("/a b", "'/a b'"), ("a'b!c", "'a'\\''b'\\!'c'"), ("$(x)`y`", "'$(x)`y`'")] {
+            assert_eq!(for_shell(path), expected);
+        }
+    }
+
+    #[test]
+    fn options_end_before_what_the_configuration_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            std::fs::write(dir.path().join(name), "").unwrap();
+            Some(dir.path().join(name))
+        };
+        let mut upstream = Upstream::new("ssh://me@git.example:2222/x");
+        let interrupt = AtomicBool::new(false);
+        let build = |upstream: &Upstream| {
+            let address = parse(&upstream.url).unwrap();
+            upload_pack(&Attempt::new(upstream, &interrupt).unwrap(), &address)
+        };
+        assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_key`"));
+        upstream.ssh_key = file("key of mine");
+        assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_known_hosts`"));
+        upstream.ssh_known_hosts = file("known");
+        let command = build(&upstream).unwrap();
+        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        assert!(words.ends_with(&["-p", "2222", "-l", "me", "--", "git.example", "git-upload-pack '/x'"]), "{words:?}");
+        assert!(words.iter().any(|word| word.starts_with("IdentityFile=\"") && word.ends_with("key of mine\"")));
+        upstream.ssh_key = file("100%");
+        assert!(build(&upstream).unwrap_err().to_string().contains("literally"));
+        upstream.ssh_key = Some(dir.path().join("none"));
+        assert!(matches!(build(&upstream).unwrap_err(), MirrorError::Local { .. }));
+    }
+}
