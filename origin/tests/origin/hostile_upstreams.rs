@@ -1,0 +1,349 @@
+//! Upstreams that stall, break off, lie and flood: each ends with a clear error, and the mirror stays as it was.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_shared::process::certificates;
+
+use crate::mirror_polls::Pair;
+use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, packfile, pour, say};
+use crate::smart_http::tls_config;
+
+const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
+const RESULT: &str = "application/x-git-upload-pack-result";
+const ID: &str = "1234567890123456789012345678901234567890";
+
+/// A mirror of one commit, and what it then has.
+fn mirrored() -> (Pair, String) {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first");
+    pair.follow();
+    (pair, first.to_string())
+}
+
+/// What is mirrored, and a branch that has to be fetched.
+fn listing_with_a_new_one(first: &str) -> Vec<u8> {
+    listing([(first, "HEAD"), (first, "refs/heads/main"), (ID, "refs/heads/new")])
+}
+
+/// What a poll of another upstream fails with; what was mirrored is still there, and can still be followed.
+#[track_caller]
+fn refused(pair: &mut Pair, first: &str, url: String) -> MirrorError {
+    let own = std::mem::replace(&mut pair.upstream.url, url);
+    let error = pair.try_poll().unwrap_err();
+    pair.upstream.url = own;
+    assert_eq!(pair.resolve("main").unwrap().to_string(), first, "after {error}");
+    assert!(matches!(pair.poll(), Poll::Unchanged { .. }), "after {error}");
+    assert!(error.to_string().len() < 600, "{error}");
+    error
+}
+
+#[test]
+fn nothing_is_deleted_when_no_refs_are_named() {
+    let (mut pair, first) = mirrored();
+    let nobody = ScriptedServer::of(listing([]), Vec::new());
+    let error = refused(&mut pair, &first, nobody.url());
+    assert!(matches!(error, MirrorError::NothingAdvertised { mirrored: 2 }), "{error}");
+    // Others than were asked for count as none.
+    let others = ScriptedServer::of(listing([(ID, "refs/notes/x")]), Vec::new());
+    let error = refused(&mut pair, &first, others.url());
+    assert_eq!(error.kind(), "no_refs", "{error}");
+}
+
+#[test]
+fn a_million_refs_are_too_many_long_before_they_are_read() {
+    let (mut pair, first) = mirrored();
+    let sent = Arc::new(AtomicU64::new(0));
+    let flood = {
+        let sent = sent.clone();
+        ScriptedServer::start(move |request, _, socket| {
+            if request.starts_with("GET") {
+                return say(socket, ADVERTISEMENT, &advertisement());
+            }
+            begin(socket, RESULT, 1 << 40)?;
+            let refs: Vec<u8> = (0..1000).flat_map(|n| line(format!("{ID} refs/heads/branch-{n:09}\n"))).collect();
+            pour(&sent, socket, &refs, 1000)
+        })
+    };
+    pair.upstream.max_refs = 10_000;
+    let error = refused(&mut pair, &first, flood.url());
+    assert!(matches!(error, MirrorError::TooManyRefs { limit: 10_000 }), "{error}");
+    assert_eq!(error.kind(), "limit");
+    // 256 bytes for each of the 10,000, and what the two sockets hold.
+    assert!(sent.load(Ordering::Relaxed) < 20_000_000, "{sent:?}");
+
+    pair.upstream.max_refs = 3;
+    let names = ["refs/heads/a", "refs/heads/b", "refs/heads/c", "refs/heads/d"];
+    let few = ScriptedServer::of(listing(names.map(|name| (ID, name))), Vec::new());
+    assert!(matches!(refused(&mut pair, &first, few.url()), MirrorError::TooManyRefs { limit: 3 }));
+}
+
+#[test]
+fn names_that_no_ref_may_have_and_names_that_come_twice_change_nothing() {
+    let (mut pair, first) = mirrored();
+    let own = pair.upstream.url.clone();
+    let (before, long) = (std::fs::read_dir(pair.mirror_dir()).unwrap().count(), "x/".repeat(3000));
+    for name in ["../../../x", "a\u{1b}[31m", "x.lock", "a..b", "/x", "a b", "@{", &long] {
+        let name = format!("refs/heads/{name}");
+        let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main"), (&first, &name)]);
+        pair.upstream.url = ScriptedServer::of(refs, Vec::new()).url();
+        match pair.try_poll() {
+            // Some are not even taken for the name of a branch.
+            Ok(poll) => assert_eq!(poll, Poll::Unchanged { refs: 2 }, "{name}"),
+            Err(error) => {
+                assert_eq!((error.step(), error.kind()), ("list refs", "protocol"), "{name}: {error}");
+                assert!(!error.to_string().chars().any(char::is_control), "{error:?}");
+            }
+        }
+    }
+    pair.upstream.url = own;
+    assert_eq!(std::fs::read_dir(pair.mirror_dir()).unwrap().count(), before);
+    let twice = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main"), (ID, "refs/heads/main")]);
+    let error = refused(&mut pair, &first, ScriptedServer::of(twice, Vec::new()).url());
+    assert!(error.to_string().contains("twice: `refs/heads/main`"), "{error}");
+}
+
+#[test]
+fn answers_that_are_not_git_s_protocol_are_told_apart() {
+    let (mut pair, first) = mirrored();
+    let page = ScriptedServer::start(|_, _, socket| say(socket, "text/html; charset=utf-8", b"<h1>Log in</h1>"));
+    let error = refused(&mut pair, &first, page.url());
+    assert_eq!(error.kind(), "protocol");
+    assert!(error.to_string().contains("`text/html; charset=utf-8`"), "{error}");
+    for nonsense in
+        [&b""[..], b"0000", b"zzzz", b"0003", b"0005", b"ffff", b"001e# service=git-upload-pack\n", b"\0\xff\x7f"]
+    {
+        let server = ScriptedServer::start(move |_, _, socket| say(socket, ADVERTISEMENT, nonsense));
+        let error = refused(&mut pair, &first, server.url());
+        assert!(["protocol", "no_refs"].contains(&error.kind()), "{nonsense:?}: {error}");
+        let server = ScriptedServer::of(nonsense.to_vec(), Vec::new());
+        let error = refused(&mut pair, &first, server.url());
+        assert!(["protocol", "no_refs"].contains(&error.kind()), "{nonsense:?}: {error}");
+    }
+    let plain = ScriptedServer::start(|_, _, socket| socket.write_all(b"SSH-2.0-OpenSSH\r\n"));
+    assert_eq!(refused(&mut pair, &first, plain.url()).kind(), "protocol");
+    let error = refused(&mut pair, &first, plain.url().replace("http", "https"));
+    assert!(["trust", "connect"].contains(&error.kind()), "{error}");
+}
+
+#[test]
+fn lengths_that_lie_are_found_out() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    // More is promised than comes, and less.
+    for (difference, kind) in [(1000, "protocol"), (-20, "protocol")] {
+        let refs = refs.clone();
+        let server = ScriptedServer::start(move |request, _, socket| {
+            if request.starts_with("GET") {
+                return say(socket, ADVERTISEMENT, &advertisement());
+            }
+            begin(socket, RESULT, (refs.len() as u64).checked_add_signed(difference).unwrap())?;
+            socket.write_all(
+                &refs[..refs.len().checked_add_signed(difference.min(0) as isize).unwrap().min(refs.len() - 4)],
+            )
+        });
+        let error = refused(&mut pair, &first, server.url());
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    for (what, pack) in hostile_packs() {
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
+        assert_eq!(error.step(), "fetch", "{what}: {error}");
+    }
+    // A pack that is whole, but not what was asked for.
+    let empty = with_checksum(b"PACK\0\0\0\x02\0\0\0\0".to_vec());
+    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&empty)).url());
+    assert!(["fetch", "write"].contains(&error.step()), "{error}");
+    let left = std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count();
+    assert!(left <= 3, "only the first pack with its files: {left}");
+}
+
+/// Packs that claim what is not so.
+fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
+    let header = |objects: u32| [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat();
+    let blob = |declared: u64, contents: &[u8]| {
+        let mut entry = Vec::new();
+        let (mut rest, mut byte) = (declared >> 4, 0x30 | (declared & 15) as u8);
+        while rest > 0 {
+            entry.push(byte | 0x80);
+            (byte, rest) = ((rest & 127) as u8, rest >> 7);
+        }
+        entry.push(byte);
+        let mut zlib = ZlibEncoder::new(entry, Compression::best());
+        zlib.write_all(contents).unwrap();
+        zlib.finish().unwrap()
+    };
+    let bomb = blob(3, &vec![0; 200 << 20]);
+    vec![
+        ("four thousand million objects", with_checksum([header(u32::MAX), blob(3, b"abc")].concat())),
+        ("one object too few", with_checksum([header(2), blob(3, b"abc")].concat())),
+        ("a size of an exbibyte", with_checksum([header(1), blob(1 << 60, b"abc")].concat())),
+        ("3 bytes that are 200 MiB", with_checksum([header(1), bomb].concat())),
+        ("another checksum", [header(1), blob(3, b"abc"), vec![7; 20]].concat()),
+        ("another version", with_checksum(b"PACK\0\0\0\x09\0\0\0\0".to_vec())),
+        ("no pack", b"nothing of the kind".to_vec()),
+        ("no bytes", Vec::new()),
+    ]
+}
+
+fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
+    pack.extend(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &pack).as_ref());
+    pack
+}
+
+#[test]
+fn a_pack_without_an_end_does_not_fill_the_disk() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    let sent = Arc::new(AtomicU64::new(0));
+    let endless = {
+        let sent = sent.clone();
+        ScriptedServer::start(move |request, body, socket| {
+            if request.starts_with("GET") {
+                return say(socket, ADVERTISEMENT, &advertisement());
+            }
+            if body.windows(7).any(|word| word == b"ls-refs") {
+                return say(socket, RESULT, &refs);
+            }
+            begin(socket, RESULT, 1 << 40)?;
+            socket.write_all(&line("packfile\n"))?;
+            // A blob that goes on and on, in stored blocks.
+            let start = [&b"PACK\0\0\0\x02\0\0\0\x01"[..], &[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01]].concat();
+            socket.write_all(&line([&[1], &start[..]].concat()))?;
+            let block = [&[0, 0xff, 0x7f, 0, 0x80][..], &[7; 0x7fff]].concat();
+            pour(&sent, socket, &line([&[1], &block[..]].concat()), 100_000)
+        })
+    };
+    pair.upstream.max_pack = 4 << 20;
+    let error = refused(&mut pair, &first, endless.url());
+    assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
+    assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
+}
+
+/// Where a server falls silent.
+#[derive(Debug, Clone, Copy)]
+enum Silence {
+    AfterAccept,
+    InTheHead,
+    InTheListing,
+    InThePack,
+}
+
+fn silent_server(silence: Silence, first: &str) -> ScriptedServer {
+    let refs = listing_with_a_new_one(first);
+    ScriptedServer::start(move |request, body, socket| {
+        // Until the client has had enough.
+        let wait = |socket: &mut TcpStream| socket.read(&mut [0]).map(|_| ());
+        match silence {
+            Silence::AfterAccept => return wait(socket),
+            Silence::InTheHead => {
+                socket.write_all(b"HTTP/1.1 200 O")?;
+                return wait(socket);
+            }
+            _ if request.starts_with("GET") => return say(socket, ADVERTISEMENT, &advertisement()),
+            Silence::InThePack if body.windows(7).any(|word| word == b"ls-refs") => return say(socket, RESULT, &refs),
+            Silence::InTheListing => {
+                begin(socket, RESULT, refs.len() as u64)?;
+                socket.write_all(&refs[..20])?;
+            }
+            Silence::InThePack => {
+                begin(socket, RESULT, 100_000)?;
+                socket.write_all(&line("packfile\n"))?;
+                socket.write_all(&line(b"\x01PACK\0\0\0\x02\0\0\0\x01"))?;
+            }
+        }
+        wait(socket)
+    })
+}
+
+#[test]
+fn silence_ends_at_each_step_and_so_does_a_request_to_stop() {
+    let (mut pair, first) = mirrored();
+    for silence in [Silence::AfterAccept, Silence::InTheHead, Silence::InTheListing, Silence::InThePack] {
+        let server = silent_server(silence, &first);
+        let patient = std::mem::replace(&mut pair.upstream.stall_timeout, Duration::from_millis(300));
+        let error = refused(&mut pair, &first, server.url());
+        let step = if matches!(silence, Silence::InThePack) { "fetch" } else { "list refs" };
+        assert!(error.is_timeout() && error.step() == step, "{silence:?}: {error}");
+        pair.upstream.stall_timeout = patient;
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    pair.upstream.stall_timeout = Duration::from_secs(3600);
+    for scheme in ["http", "https", "git", "ssh"] {
+        let url = format!("{scheme}://{}/x", silent.local_addr().unwrap());
+        let mut upstream = pair.upstream.clone();
+        upstream.url = url;
+        let empty = pair.git.dir.join("empty");
+        std::fs::write(&empty, "").unwrap();
+        (upstream.ssh_key, upstream.ssh_known_hosts) = (Some(empty.clone()), Some(empty));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (pair, upstream, stop) = (&pair, &upstream, &stop);
+            let poll = scope.spawn(move || pair.mirror.poll(upstream, &FetchProgress::default(), stop).unwrap_err());
+            let connection = silent.accept().unwrap();
+            stop.store(true, Ordering::Relaxed);
+            let error = poll.join().unwrap();
+            assert!(matches!(error, MirrorError::Interrupted), "{scheme}: {error}");
+            drop(connection);
+        });
+    }
+}
+
+#[test]
+fn silence_within_and_after_the_tls_handshake_ends() {
+    let (mut pair, first) = mirrored();
+    let certificates = pair.git.dir.parent().unwrap().join("certificates");
+    certificates::write(&certificates, &[]).unwrap();
+    pair.upstream.ca = Some(certificates.join("ca.pem"));
+    pair.upstream.stall_timeout = Duration::from_millis(500);
+    let config = tls_config(&certificates, None);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/x", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for (at, socket) in listener.incoming().enumerate() {
+            let mut socket = socket.unwrap();
+            if at > 0 {
+                let mut tls = rustls::ServerConnection::new(config.clone()).unwrap();
+                while tls.is_handshaking() && tls.complete_io(&mut socket).is_ok() {}
+            }
+            held.push(socket);
+        }
+    });
+    let error = refused(&mut pair, &first, url.clone());
+    assert!(error.is_timeout() && error.step() == "connect", "within: {error:?}");
+    let error = refused(&mut pair, &first, url);
+    assert!(error.is_timeout() && error.step() == "list refs", "after: {error:?}");
+}
+
+#[test]
+fn an_answer_that_trickles_is_ended_by_who_watches() {
+    let (pair, _) = mirrored();
+    let (told, trickles) = mpsc::channel();
+    let server = ScriptedServer::start(move |_, _, socket| {
+        begin(socket, ADVERTISEMENT, 1 << 30)?;
+        let advertisement = advertisement();
+        for byte in advertisement.iter().chain(std::iter::repeat(&b'0')) {
+            socket.write_all(&[*byte])?;
+            let _ = told.send(());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    });
+    let mut upstream = pair.upstream.clone();
+    upstream.url = server.url();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (pair, upstream, stop) = (&pair, &upstream, &stop);
+        let poll = scope.spawn(move || pair.mirror.poll(upstream, &FetchProgress::default(), stop).unwrap_err());
+        trickles.iter().take(20).for_each(drop);
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
+    });
+}

@@ -1,0 +1,112 @@
+//! A Git server over HTTP that answers what a test writes: lengths that lie, answers without an end, and worse.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Answers one request, given its first line and its body, on the connection. The connection is closed after it.
+type Script = dyn Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync;
+
+/// A running server; it ends with the process.
+pub(crate) struct ScriptedServer {
+    address: SocketAddr,
+}
+
+impl ScriptedServer {
+    pub(crate) fn start(
+        script: impl Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Self { address: listener.local_addr().unwrap() };
+        let script: Arc<Script> = Arc::new(script);
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let (mut socket, script) = (socket.unwrap(), script.clone());
+                // A client that goes away is what these tests are about.
+                std::thread::spawn(move || answer(&mut socket, &*script));
+            }
+        });
+        server
+    }
+
+    /// A server of refs: each poll is told these, whatever it asks, and then `pack` of what it wants.
+    pub(crate) fn of(refs: Vec<u8>, pack: Vec<u8>) -> Self {
+        Self::start(move |line, body, socket| {
+            let result = "application/x-git-upload-pack-result";
+            if line.starts_with("GET") {
+                return say(socket, "application/x-git-upload-pack-advertisement", &advertisement());
+            }
+            let lists = body.windows(7).any(|word| word == b"ls-refs");
+            say(socket, result, if lists { &refs } else { &pack })
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/x", self.address)
+    }
+}
+
+/// Writes as long as the client takes it, and counts.
+pub(crate) fn pour(sent: &AtomicU64, socket: &mut TcpStream, piece: &[u8], times: usize) -> std::io::Result<()> {
+    for _ in 0..times {
+        socket.write_all(piece)?;
+        sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn answer(socket: &mut TcpStream, script: &Script) -> std::io::Result<()> {
+    let mut reader = BufReader::new(socket.try_clone()?);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head)? == 0 {
+            return Ok(());
+        }
+    }
+    let length = head.to_ascii_lowercase();
+    let length = length.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    reader.read_exact(&mut body)?;
+    script(head.lines().next().unwrap_or_default(), &body, socket)
+}
+
+/// A whole answer.
+pub(crate) fn say(socket: &mut TcpStream, kind: &str, body: &[u8]) -> std::io::Result<()> {
+    begin(socket, kind, body.len() as u64)?;
+    socket.write_all(body)
+}
+
+/// The head of an answer that says it has so many bytes.
+pub(crate) fn begin(socket: &mut TcpStream, kind: &str, length: u64) -> std::io::Result<()> {
+    write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
+}
+
+/// A line of Git's protocol.
+pub(crate) fn line(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let text = text.as_ref();
+    [format!("{:04x}", text.len() + 4).as_bytes(), text].concat()
+}
+
+/// What a server of version 2 says first.
+pub(crate) fn advertisement() -> Vec<u8> {
+    let lines = ["version 2\n", "agent=git/test\n", "ls-refs=unborn\n", "fetch=shallow\n", "object-format=sha1\n"];
+    [line("# service=git-upload-pack\n"), b"0000".to_vec(), lines.map(line).concat(), b"0000".to_vec()].concat()
+}
+
+/// A listing of refs.
+pub(crate) fn listing<'a>(refs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+    let mut lines: Vec<u8> = refs.into_iter().flat_map(|(id, name)| line(format!("{id} {name}\n"))).collect();
+    lines.extend(b"0000");
+    lines
+}
+
+/// A pack, as a fetch brings it.
+pub(crate) fn packfile(pack: &[u8]) -> Vec<u8> {
+    let mut answer = line("packfile\n");
+    for piece in pack.chunks(60_000) {
+        answer.extend(line([&[1], piece].concat()));
+    }
+    answer.extend(b"0000");
+    answer
+}
