@@ -40,6 +40,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("revision", origin::revision),
     ("webhook", weir_origin::webhook::fuzzing::delivery),
     ("signed_object", weir_origin::fuzz_signed_object),
+    ("upstream_words", weir_origin::mirror::fuzz_upstream_words),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();
