@@ -24,6 +24,10 @@ pub(crate) fn permitted(
     config.named_by = NamedBy::Operator;
     let host = remote_host(&config.url).map_err(|error| ("url", error))?;
     for (field, file) in config.files_mut() {
+        if field == "proxy_password_file" {
+            let reason = "operators can name no password of a proxy: it would go to whatever proxy the document names";
+            return Err((field, reason.to_owned()));
+        }
         let Some(secrets_dir) = secrets_dir else {
             return Err((field, "operators can name no file here: `[operator] secrets_dir` is not set".to_owned()));
         };
@@ -79,6 +83,11 @@ mod tests {
             let (field, _) = password_file(url, file, SECRETS).unwrap_err();
             assert_eq!(field, "password_file", "{file}");
         }
+        let mut defined = of_operators(url, None);
+        let mut document = RepositoryConfig::clone(&defined.document);
+        document.proxy_password_file = Some("token".into());
+        defined.document = document.into();
+        assert_eq!(permitted(&defined, SECRETS.map(Path::new)).unwrap_err().0, "proxy_password_file");
         let (field, error) = password_file(url, "token", None).unwrap_err();
         assert!(field == "password_file" && error.contains("secrets_dir"), "{error}");
     }
