@@ -9,8 +9,8 @@ use weir_shared::process::key_pair;
 
 /// Prints the public keys that publications are signed with, or makes a new key.
 ///
-/// A line is `<key id> <public key>`: what files of keys hold at edges and agents. Bring it to readers by another way than
-/// through an edge.
+/// A line is `<key id> <public key>`, the form of all files of keys. Keep it apart from the keys of tokens, and bring it to
+/// readers by another way than through an edge.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct KeysArguments {
