@@ -21,7 +21,7 @@ use crate::service::Service;
 
 pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
-pub(crate) use owner::{Earlier, EditError, Editor, Estate, begin};
+pub(crate) use owner::{Earlier, EditError, Editor, Estate, Made, begin};
 pub(crate) use permitted::permitted;
 pub(crate) use store::Store;
 

@@ -41,15 +41,22 @@ pub(crate) enum EditError {
     Failed,
 }
 
+/// An edit that was made.
+pub(crate) struct Made {
+    pub(crate) outcome: Outcome,
+    /// The catalogue as the edit left it: others may have changed it since.
+    pub(crate) left: Arc<Snapshot>,
+}
+
 enum Order {
-    Edit(Edit, Precondition, oneshot::Sender<Result<Outcome, EditError>>),
+    Edit(Edit, Precondition, oneshot::Sender<Result<Made, EditError>>),
     /// What the configuration file says now.
     Reload(Documents, oneshot::Sender<()>),
 }
 
 impl Editor {
     /// Makes a change. It is made whole, or not at all, also when nobody waits for it any more.
-    pub(crate) async fn edit(&self, edit: Edit, precondition: Precondition) -> Result<Outcome, EditError> {
+    pub(crate) async fn edit(&self, edit: Edit, precondition: Precondition) -> Result<Made, EditError> {
         let (done, outcome) = oneshot::channel();
         self.orders.try_send(Order::Edit(edit, precondition, done)).map_err(|_| EditError::Busy)?;
         outcome.await.unwrap_or(Err(EditError::Busy))
@@ -158,7 +165,8 @@ impl Owner {
                 self.crew.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
                 tracing::info!(edit = edit.as_str(), name = edit.name(), result = word, "an operator's edit");
                 // Whoever asked may have gone.
-                let _ = done.send(result);
+                let left = self.catalog.snapshot();
+                let _ = done.send(result.map(|outcome| Made { outcome, left }));
             }
             Order::Reload(file, done) => {
                 self.file = file;

@@ -43,7 +43,7 @@ use self::page::Page;
 use self::route::Route;
 use self::versions::Order;
 use self::webhook::Webhooks;
-use crate::catalog::{Catalog, Edit, Editor, Outcome};
+use crate::catalog::{Catalog, Edit, Editor, Made, Outcome, Snapshot};
 use crate::config::{Config, RepositoryConfig, ServiceConfig};
 use crate::versions::Versions;
 
@@ -122,7 +122,7 @@ impl OperatorApi {
         let posts = head.method == Method::POST;
         match route {
             Route::Repositories if reads => self.repositories(&head),
-            Route::Repository(name) if reads => self.repository(name, StatusCode::OK, &head),
+            Route::Repository(name) if reads => repository(&self.catalog.snapshot(), name, StatusCode::OK, &head),
             Route::Repository(name) if head.method == Method::PUT => self.put_repository(name, &head, body).await,
             Route::Repository(name) if head.method == Method::DELETE => {
                 let edit = Edit::DeleteRepository { name: name.clone(), cascade: cascade(&head)? };
@@ -130,7 +130,7 @@ impl OperatorApi {
             }
             Route::Refresh(name) if posts => self.refresh(name),
             Route::Services if reads => self.services(&head),
-            Route::Service(name) if reads => self.service(name, StatusCode::OK, &head),
+            Route::Service(name) if reads => service(&self.catalog.snapshot(), name, StatusCode::OK, &head),
             Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body).await,
             Route::Service(name) if head.method == Method::DELETE => {
                 self.delete(Edit::DeleteService(name.clone()), &head).await
@@ -140,38 +140,21 @@ impl OperatorApi {
             Route::Rollback(name) if posts => {
                 let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
                 order.roll_back(&self.versions, name, by).await?;
-                self.service(name, StatusCode::OK, &head)
+                service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::PUT => {
                 let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
                 order.pin(&self.versions, name, by).await?;
-                self.service(name, StatusCode::OK, &head)
+                service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::DELETE => {
                 let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
                 order.unpin(&self.versions, name, by).await?;
-                self.service(name, StatusCode::OK, &head)
+                service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::DryRun(name) if posts => self.dry_run(name, &head, body).await,
             _ => Err(OperatorError::MethodNotAllowed(route.methods())),
         }
-    }
-
-    fn repository(
-        &self,
-        name: &RepositoryName,
-        status: StatusCode,
-        head: &Parts,
-    ) -> Result<Response<Body>, OperatorError> {
-        let document = Document::repository(&self.catalog.snapshot(), name);
-        let document = document.ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
-        Ok(document.answer(status, &head.headers))
-    }
-
-    fn service(&self, name: &ServiceName, status: StatusCode, head: &Parts) -> Result<Response<Body>, OperatorError> {
-        let document = Document::service(&self.catalog.snapshot(), name);
-        let document = document.ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
-        Ok(document.answer(status, &head.headers))
     }
 
     async fn put_repository(
@@ -187,8 +170,8 @@ impl OperatorApi {
             return Err(wrong(vec![fault]));
         }
         precondition.based_on = based_on;
-        let outcome = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
-        self.repository(name, status_of(outcome), head)
+        let Made { outcome, left } = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
+        repository(&left, name, status_of(outcome), head)
     }
 
     async fn put_service(
@@ -201,8 +184,8 @@ impl OperatorApi {
         let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
         let Sent { document, based_on } = faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?;
         precondition.based_on = based_on;
-        let outcome = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
-        self.service(name, status_of(outcome), head)
+        let Made { outcome, left } = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
+        service(&left, name, status_of(outcome), head)
     }
 
     async fn dry_run(
@@ -270,6 +253,26 @@ impl Handler for OperatorApi {
         self.metrics.answered(route.as_ref().ok(), response.status());
         response
     }
+}
+
+fn repository(
+    at: &Snapshot,
+    name: &RepositoryName,
+    status: StatusCode,
+    head: &Parts,
+) -> Result<Response<Body>, OperatorError> {
+    let document = Document::repository(at, name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+    Ok(document.answer(status, &head.headers))
+}
+
+fn service(
+    at: &Snapshot,
+    name: &ServiceName,
+    status: StatusCode,
+    head: &Parts,
+) -> Result<Response<Body>, OperatorError> {
+    let document = Document::service(at, name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+    Ok(document.answer(status, &head.headers))
 }
 
 fn status_of(outcome: Outcome) -> StatusCode {
