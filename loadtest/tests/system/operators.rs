@@ -79,7 +79,8 @@ async fn site() -> anyhow::Result<(Site, Operator)> {
     let (before, rest) = configuration.split_once("[[repository]]").context("there is a repository")?;
     let (_, after) = rest.split_once("[access]").context("there is an [access]")?;
     let with_operators = before.replacen("data_dir", &format!("operator_listen = \"{operators}\"\ndata_dir"), 1);
-    let section = "[operator]\noperator_token_file = \"operator-token\"\nsecrets_dir = \"secrets\"\n";
+    // The upstream of a test is on this machine.
+    let section = "[operator]\noperator_token_file = \"operator-token\"\nsecrets_dir = \"secrets\"\n\n[upstreams]\nprivate_addresses = true\n";
     fs::write(site.path("origin.toml"), format!("{with_operators}{section}[access]{after}"))?;
     fs::write(site.path("operator-token"), TOKEN)?;
     fs::create_dir_all(site.path("secrets/localhost"))?;

@@ -351,7 +351,7 @@ mod tests {
             ("HEAD", &["refs/heads/main", "refs/heads/x"][..], &["refs/tags/v1", "refs/pull/7/head"][..]),
             ("main", &["refs/heads/main", "refs/tags/main"], &["refs/heads/main2", "refs/pull/main"]),
             ("refs/tags/v1", &["refs/tags/v1"], &["refs/heads/v1", "refs/tags/v11"]),
-            ("refs/pull/7/head", &["refs/pull/7/head"], &["refs/pull/8/head", "refs/heads/main"]),
+            ("refs/pull/7/merge", &["refs/pull/7/merge", "refs/pull/7/head", "refs/heads/main"], &[]),
             ("semver:api/^1", &["refs/tags/api/v1.2.0"], &["refs/tags/v1.2.0", "refs/tags/api/v2.0.0", "refs/heads/x"]),
             (&commit, &["refs/heads/any", "refs/tags/any"], &["refs/pull/7/head"]),
         ] {
