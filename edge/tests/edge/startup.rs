@@ -8,7 +8,7 @@ async fn a_directory_is_one_edge_s_alone() {
     let site = Site::start().await;
     let error = weir_edge::start(site.config.clone()).await.map(|_| ()).unwrap_err();
     let message = format!("{error:#}");
-    assert!(message.contains("in use by another edge") && message.contains("edge-cache"), "{message}");
+    assert!(message.contains("in use by another process") && message.contains("edge-cache"), "{message}");
 }
 
 #[tokio::test]
