@@ -151,6 +151,7 @@ async fn a_leader_that_stalls_is_resumed_from_where_its_bytes_end() {
     let half = tarball.zstd.len() / 2;
     assert_eq!(asked(&site), [(None, false), (Some(format!("bytes={half}-")), false)]);
     assert_eq!(site.metric("weir_edge_fill_resumes_total", &[("reason", "stalled")]), 1.0);
+    site.settled().await;
     assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 1.0);
 }
 
