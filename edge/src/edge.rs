@@ -9,6 +9,7 @@ use anyhow::Context;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_shared::process::admin::Admin;
+use weir_shared::process::directory_lock::{DirectoryLock, Released};
 use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
 
@@ -25,7 +26,6 @@ use crate::origin_follower::{self, Following};
 use crate::reload::{Handshakes, Reloading};
 use crate::service_table::{Gzips, Lookup, Rules, Store, Table};
 use crate::status::Status;
-use weir_shared::process::directory_lock::{DirectoryLock, Released};
 
 /// How often last words are written to disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);

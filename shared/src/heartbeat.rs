@@ -34,7 +34,8 @@ const MAX_PATH: usize = 64;
 pub struct Heartbeat {
     /// The origin.
     pub origin: NodeName,
-    /// When: each service was at its generation then, or later already. Whole seconds, UTC.
+    /// When: nothing newer than its generation was published of any service then, give or take the second. Whole seconds,
+    /// UTC.
     #[serde(with = "rfc3339")]
     pub time: SystemTime,
     /// How many services there are in the tree: all that were published then.

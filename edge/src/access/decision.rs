@@ -125,7 +125,8 @@ impl Refusal {
     }
 }
 
-/// Decides about a reader that has to prove itself. A token that is shown decides alone: a bad one is told, and not made up for by a certificate.
+/// Decides about a reader that has to prove itself. A token that is shown decides alone: a bad one is told, and not made up
+/// for by a certificate.
 pub(super) fn decide(
     rules: &Rules,
     standing: &Standing,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use weir_shared::descriptor::Generation;
 use weir_shared::name::ServiceName;
+use weir_shared::process::directory_lock::DirectoryLock;
 
 use super::table_file::TableFile;
-use weir_shared::process::directory_lock::DirectoryLock;
 
 /// Service → highest generation and revision seen, `host:port` of its origin, the origin's descriptor bytes. No bytes: a
 /// tombstone.

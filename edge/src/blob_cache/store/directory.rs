@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 use weir_shared::digest::BlobDigest;
+use weir_shared::process::directory_lock::DirectoryLock;
 
 use super::Blob;
-use weir_shared::process::directory_lock::DirectoryLock;
 
 const SMALL: &str = "small";
 const BLOBS: &str = "blobs";

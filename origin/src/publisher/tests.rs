@@ -1,0 +1,393 @@
+use super::*;
+use crate::config::ServiceConfig;
+use crate::publication::history::Why;
+use crate::publication::tests::content;
+use prometheus::Registry;
+use std::io::Write;
+use std::path::Path;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn at(minute: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_795_000_000 + 60 * minute)
+}
+
+/// With the defaults, but that a blob goes with its last name.
+fn open(dir: &Path) -> Publisher {
+    open_with(dir, RetentionConfig { linger: Duration::ZERO, ..RetentionConfig::default() })
+}
+
+fn open_with(dir: &Path, retention: RetentionConfig) -> Publisher {
+    let metrics = Metrics::register(&Registry::new()).unwrap();
+    let events = Arc::new(crate::event_log::tests::log(100, 1 << 20));
+    Publisher::open(DataDir::open(dir).unwrap().0, 0, retention, events, metrics).unwrap()
+}
+
+fn service(name: &str) -> Arc<Service> {
+    let config = ServiceConfig::new(name.parse().unwrap(), "shop".parse().unwrap());
+    Arc::new(Service::new(&config, None).unwrap())
+}
+
+fn commit(number: u64) -> CommitId {
+    format!("{number:040x}").parse().unwrap()
+}
+
+fn key(number: u64) -> ContentKey {
+    ContentKey::from_bytes(*blake3::hash(&number.to_be_bytes()).as_bytes())
+}
+
+/// Publishes the content of that number, a minute per number.
+fn publish(publisher: &Publisher, service: &Service, number: u64) -> BlobDigest {
+    let bytes = format!("blob {number}");
+    let mut blob = publisher.temporary().unwrap();
+    blob.write_all(bytes.as_bytes()).unwrap();
+    let content = content(&format!("tar {number}"), &bytes);
+    let digest = content.blob;
+    publisher.settle_built(service, &commit(number), &key(number), content, blob, at(number)).unwrap();
+    digest
+}
+
+fn stored(publisher: &Publisher, blobs: &[BlobDigest]) -> Vec<usize> {
+    (0..blobs.len()).filter(|i| publisher.blobs().size(&blobs[*i]).is_ok()).collect()
+}
+
+#[test]
+fn the_current_and_the_last_ten_of_two_days_stay_on_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    let blobs: Vec<_> = (0..13).map(|number| publish(&publisher, &service, number)).collect();
+    publisher.sweep(at(13)).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], "the current one and ten");
+    let gone = content("tar 1", "").digest;
+    assert!(publisher.version(&service.name, &gone).unwrap().is_none());
+
+    // Number 9 was superseded in minute 10.
+    publisher.sweep(at(10) + 48 * HOUR).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [10, 11, 12]);
+    publisher.sweep(at(10) + 480 * HOUR).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [12], "the current one for good");
+    let kept = content("tar 12", "").digest;
+    assert!(publisher.version(&service.name, &kept).unwrap().is_some());
+}
+
+#[test]
+fn a_content_that_is_known_is_published_without_a_build_as_long_as_its_blob_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (one, other) = (service("one"), service("other"));
+    let blob = publish(&publisher, &one, 1);
+    let sighting =
+        |service: &Arc<Service>, number| Sighting { service: service.clone(), commit: commit(number), key: key(1) };
+    let looked = [sighting(&one, 1), sighting(&one, 2), sighting(&other, 2)];
+    assert_eq!(publisher.settle_known(&looked[..1], at(2)).unwrap(), [true]);
+    assert_eq!(publisher.metrics.publications.get(), 1, "nothing new");
+    assert_eq!(publisher.settle_known(&looked[1..], at(2)).unwrap(), [true, true]);
+    assert_eq!(publisher.metrics.publications.get(), 3);
+    assert_eq!(one.current().unwrap().publication().commit, commit(2));
+    assert_eq!(one.current().unwrap().representations(), other.current().unwrap().representations());
+
+    let unknown = Sighting { key: key(7), ..sighting(&one, 3) };
+    assert_eq!(publisher.settle_known(&[unknown, sighting(&one, 3)], at(3)).unwrap(), [false, true]);
+    let hex = blob.hex();
+    std::fs::remove_file(dir.path().join("blobs").join(&hex[..2]).join(&hex)).unwrap();
+    assert_eq!(publisher.settle_known(&[sighting(&one, 4)], at(4)).unwrap(), [false]);
+}
+
+#[test]
+fn what_is_published_is_there_after_a_restart_and_a_retired_service_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (kept, dropped) = (service("kept"), service("dropped"));
+    publish(&publisher, &kept, 1);
+    let orphan = publish(&publisher, &dropped, 2);
+    let generation = dropped.current().unwrap().publication().generation;
+    drop(publisher);
+
+    let publisher = open(dir.path());
+    let loaded = publisher.load(&["kept"].into(), at(3)).unwrap();
+    assert_eq!(loaded.current.len(), 1);
+    assert_eq!(loaded.current[0].1.bytes(), kept.current().unwrap().bytes());
+    assert_eq!(loaded.retired, [(dropped.name.clone(), generation)]);
+    assert!(publisher.load(&["kept"].into(), at(3)).unwrap().retired.is_empty(), "it is told once");
+    publisher.sweep(at(4)).unwrap();
+    assert!(publisher.blobs().size(&orphan).is_ok(), "kept as any superseded version is");
+    publisher.sweep(at(3) + 48 * HOUR).unwrap();
+    assert!(publisher.blobs().size(&orphan).is_err());
+
+    // It comes back, by a clock that stands still: its generation grows all the same.
+    let again = service("dropped");
+    publish(&publisher, &again, 2);
+    assert_eq!(again.current().unwrap().publication().generation, generation + 1);
+}
+
+#[test]
+fn a_deleted_service_is_not_published_by_a_build_that_ends_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (gone, never) = (service("gone"), service("never"));
+    publish(&publisher, &gone, 1);
+    let generation = gone.current().unwrap().publication().generation;
+    assert_eq!(publisher.retire(&gone, at(2)).unwrap(), Some(generation));
+    assert_eq!(publisher.retire(&never, at(2)).unwrap(), None, "nothing was published of it");
+    publish(&publisher, &gone, 3);
+    let sighting = Sighting { service: gone.clone(), commit: commit(4), key: key(1) };
+    assert_eq!(publisher.settle_known(&[sighting], at(4)).unwrap(), [true], "nothing is to be done");
+    assert_eq!(gone.current().unwrap().publication().generation, generation);
+    assert!(publisher.load(&HashSet::new(), at(5)).unwrap().current.is_empty());
+    // By the same name it is newer.
+    let again = service("gone");
+    publish(&publisher, &again, 1);
+    assert!(again.current().unwrap().publication().generation > generation);
+}
+
+#[test]
+fn other_bytes_of_the_same_content_are_a_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    publish(&publisher, &service, 1);
+    let before = service.current().unwrap();
+    let mut blob = publisher.temporary().unwrap();
+    blob.write_all(b"of a newer codec").unwrap();
+    let rebuilt = content("tar 1", "of a newer codec");
+    publisher.settle_built(&service, &commit(1), &key(1), rebuilt, blob, at(5)).unwrap();
+    let after = service.current().unwrap();
+    assert_eq!(after.publication(), before.publication());
+    assert_eq!(after.revision(), before.revision() + 1);
+}
+
+fn order<'a>(service: &'a Service, minute: u64) -> Order<'a> {
+    Order { service: &service.name, expected: None, by: Some("ann"), now: at(minute) }
+}
+
+#[test]
+fn a_rollback_is_a_new_generation_that_stays_until_it_is_unpinned() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    publish(&publisher, &service, 1);
+    let first = service.current().unwrap();
+    publish(&publisher, &service, 2);
+    let second = service.current().unwrap();
+    let digest = first.publication().digest;
+
+    let overtaken = Order { expected: Some(first.publication().generation), ..order(&service, 3) };
+    let refused = publisher.pin(&service, &overtaken, Some(&digest));
+    assert!(matches!(refused, Err(OrderError::Overtaken { current, .. }) if current == Some(second.version().0)));
+    let unknown = TarballDigest::of(b"never seen");
+    let refused = publisher.pin(&service, &order(&service, 3), Some(&unknown));
+    assert!(matches!(refused, Err(OrderError::NotRetained(..))));
+    assert!(!service.is_pinned());
+
+    let expected = Order { expected: Some(second.publication().generation), ..order(&service, 3) };
+    publisher.pin(&service, &expected, Some(&digest)).unwrap();
+    let back = service.current().unwrap();
+    assert!(back.publication().generation > second.publication().generation);
+    assert_eq!((back.publication().digest, &back.publication().commit), (digest, &commit(1)));
+    assert_eq!(back.representations(), first.representations());
+    assert!(service.is_pinned());
+
+    // Whatever is found or was being built meanwhile changes nothing, and what is served can be healed.
+    publish(&publisher, &service, 4);
+    let seen = Sighting { service: service.clone(), commit: commit(2), key: key(2) };
+    assert_eq!(publisher.settle_known(&[seen], at(4)).unwrap(), [true]);
+    assert_eq!(service.current().unwrap().bytes(), back.bytes());
+    publish(&publisher, &service, 1);
+    assert_eq!(service.current().unwrap().bytes(), back.bytes());
+
+    let swept = at(3) + 480 * HOUR;
+    publisher.sweep(swept).unwrap();
+    assert!(publisher.blobs().size(&back.representations()[0].digest).is_ok(), "a pin outlives every age");
+    drop(publisher);
+
+    let publisher = open(dir.path());
+    let published = publisher.load(&["shop-prod"].into(), at(5)).unwrap();
+    assert_eq!(published.pins, [(service.name.clone(), at(3))]);
+    assert_eq!(published.current[0].1.bytes(), back.bytes());
+    assert!(publisher.unpin(&service, &order(&service, 6)).unwrap());
+    assert!(!publisher.unpin(&service, &order(&service, 6)).unwrap(), "it was not pinned any more");
+    publish(&publisher, &service, 7);
+    assert_eq!(service.current().unwrap().publication().commit, commit(7));
+    assert!(publisher.load(&["shop-prod"].into(), at(8)).unwrap().pins.is_empty());
+}
+
+#[test]
+fn the_current_version_is_pinned_without_a_new_generation_and_a_pin_goes_with_its_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    let nothing = publisher.pin(&service, &order(&service, 0), None);
+    assert!(matches!(nothing, Err(OrderError::NothingPublished(_))));
+    publish(&publisher, &service, 1);
+    let before = service.current().unwrap();
+    publisher.pin(&service, &order(&service, 2), None).unwrap();
+    publisher.pin(&service, &order(&service, 3), Some(&before.publication().digest)).unwrap();
+    assert_eq!(service.current().unwrap().bytes(), before.bytes());
+    assert_eq!(publisher.load(&["shop-prod"].into(), at(4)).unwrap().pins, [(service.name.clone(), at(2))]);
+    assert!(publisher.load(&HashSet::new(), at(4)).unwrap().pins.is_empty());
+    assert!(publisher.load(&["shop-prod"].into(), at(4)).unwrap().pins.is_empty());
+}
+
+#[test]
+fn the_history_tells_what_was_published_when_and_why_page_by_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (service, other) = (service("shop-prod"), service("shop-prod2"));
+    for number in 0..14 {
+        publish(&publisher, &service, number);
+    }
+    publish(&publisher, &other, 20);
+    publisher.sweep(at(14)).unwrap();
+    let back = content("tar 5", "").digest;
+    publisher.pin(&service, &order(&service, 15), Some(&back)).unwrap();
+    publisher.unpin(&service, &order(&service, 16)).unwrap();
+
+    let first = publisher.history(&service.name, None, 4).unwrap();
+    let newest = &first.publications[0];
+    assert_eq!((newest.entry.why, newest.entry.by.as_deref()), (Why::RolledBack, Some("ann")));
+    assert!(newest.current && newest.retained && newest.entry.pinned_at < newest.entry.unpinned_at);
+    let mut seen = first.publications.clone();
+    let mut next = first.next_before;
+    while let Some(before) = next {
+        let page = publisher.history(&service.name, Some(before), 4).unwrap();
+        seen.extend(page.publications);
+        next = page.next_before;
+    }
+    assert_eq!(seen.len(), 15);
+    assert!(seen.is_sorted_by(|one, next| one.entry.generation > next.entry.generation));
+    let retained: Vec<_> = seen.iter().map(|listed| listed.retained).collect();
+    let expected = [true].into_iter().chain((0..14).rev().map(|number| number >= 3)).collect::<Vec<_>>();
+    assert_eq!(retained, expected);
+    assert_eq!(seen[14].entry.commit, commit(0));
+    assert_eq!(seen.iter().filter(|listed| listed.current).count(), 1);
+    drop(publisher);
+    let publisher = open(dir.path());
+    assert_eq!(publisher.history(&service.name, None, 200).unwrap().publications, seen);
+}
+
+#[test]
+fn a_history_is_bounded_by_number_and_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open_with(dir.path(), RetentionConfig { history: 5, ..RetentionConfig::default() });
+    let service = service("shop-prod");
+    let entries = |before| publisher.history(&service.name, before, 200).unwrap();
+    publish(&publisher, &service, 1);
+    publish(&publisher, &service, 2);
+    let days = 90 * 24 * 60;
+    publish(&publisher, &service, 1 + days);
+    assert_eq!(entries(None).publications.len(), 2, "the first is ninety days old");
+    for number in 0..7 {
+        publish(&publisher, &service, 10 + days + number);
+    }
+    let page = entries(None);
+    assert_eq!((page.publications.len(), page.next_before), (5, None));
+}
+
+#[test]
+fn of_too_many_bytes_the_oldest_versions_go_and_shared_blobs_count_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let retention = RetentionConfig { linger: Duration::ZERO, ..RetentionConfig::default() };
+    let publisher = open_with(dir.path(), RetentionConfig { bytes: Some(ByteSize(6 * 6)), ..retention });
+    let (one, other) = (service("one"), service("other"));
+    // Six bytes each, and each is published by both services.
+    let blobs: Vec<_> = (0..8)
+        .map(|number| {
+            publish(&publisher, &other, number);
+            publish(&publisher, &one, number)
+        })
+        .collect();
+    assert_eq!(publisher.state.kept().unwrap().bytes, 8 * 6);
+    publisher.pin(&one, &order(&one, 9), Some(&content("tar 0", "").digest)).unwrap();
+    publisher.sweep(at(10)).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [0, 3, 4, 5, 6, 7], "what is pinned stays, the oldest of the others go");
+    assert_eq!(publisher.metrics.expired_versions.with_label_values(&["bytes"]).get(), 5);
+    let kept = publisher.state.kept().unwrap();
+    assert_eq!((kept.bytes, kept.blobs, kept.unnamed), (36, 6, 0));
+
+    // What is current stays even when it alone is too much.
+    drop(publisher);
+    let retention = RetentionConfig { linger: Duration::ZERO, ..RetentionConfig::default() };
+    let publisher = open_with(dir.path(), RetentionConfig { bytes: Some(ByteSize(1)), ..retention });
+    publisher.sweep(at(11)).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [0, 7]);
+    assert_eq!(publisher.state.kept().unwrap().superseded, 0);
+}
+
+#[test]
+fn a_blob_lingers_for_downloads_that_come_back_and_stays_when_it_is_named_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open_with(dir.path(), RetentionConfig { versions: 0, ..RetentionConfig::default() });
+    let service = service("shop-prod");
+    let blobs = [1, 2].map(|number| publish(&publisher, &service, number));
+    publisher.sweep(at(11)).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [0, 1], "nine minutes are not ten");
+    let back = Sighting { commit: commit(3), key: key(1), service };
+    assert_eq!(publisher.settle_known(&[back], at(11)).unwrap(), [true], "it needs no build while it lingers");
+    publisher.sweep(at(20)).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [0, 1]);
+    publisher.sweep(at(21)).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [0]);
+    assert!(publisher.state.content(&key(2)).unwrap().is_none(), "what was built into it is forgotten with it");
+    assert!(publisher.state.content(&key(1)).unwrap().is_some());
+}
+
+#[test]
+fn a_sweep_looks_at_one_folder_of_all_and_every_folder_has_its_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let named = publish(&publisher, &service("shop-prod"), 1);
+    let unknown: Vec<_> = (0..200)
+        .map(|number: u32| {
+            let digest = BlobDigest::of(&number.to_be_bytes());
+            let path = dir.path().join("blobs").join(&digest.hex()[..2]);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join(digest.hex()), number.to_be_bytes()).unwrap();
+            digest
+        })
+        .collect();
+    drop(publisher);
+    let publisher = open(dir.path());
+    let mut swept = Swept::default();
+    for _ in 0..256 {
+        let once = publisher.sweep(at(2)).unwrap();
+        assert!(once.looked_at < 10, "far from all: {once:?}");
+        swept.looked_at += once.looked_at;
+        swept.removed += once.removed;
+    }
+    assert_eq!(swept, Swept { removed: 200, looked_at: 201 });
+    assert_eq!(stored(&publisher, &unknown), [] as [usize; 0]);
+    assert_eq!(stored(&publisher, &[named]), [0]);
+}
+
+#[test]
+fn versions_of_a_clock_that_was_far_ahead_do_not_push_out_those_that_came_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open_with(dir.path(), RetentionConfig { versions: 2, ..RetentionConfig::default() });
+    let service = service("shop-prod");
+    for number in [1_000_000, 1_000_001, 1, 2, 3] {
+        publish(&publisher, &service, number);
+    }
+    let retained = |number: u64| {
+        publisher.version(&service.name, &content(&format!("tar {number}"), "").digest).unwrap().is_some()
+    };
+    assert_eq!([1_000_000, 1_000_001, 1, 2, 3].map(retained), [false, false, true, true, true]);
+}
+
+#[test]
+fn the_index_of_a_directory_that_has_none_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    let blobs = [1, 2, 3].map(|number| publish(&publisher, &service, number));
+    let kept = publisher.state.kept().unwrap();
+    publisher.state.forget_index();
+    assert!(publisher.state.reference(&blobs[0]).is_err());
+    drop(publisher);
+    let publisher = open(dir.path());
+    assert_eq!(publisher.state.kept().unwrap(), kept);
+    assert!(!publisher.reference(&blobs[0]).unwrap().unwrap().current);
+    assert!(publisher.reference(&blobs[2]).unwrap().unwrap().current);
+    publisher.sweep(at(4) + 480 * HOUR).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [2]);
+}
