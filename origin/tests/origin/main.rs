@@ -20,6 +20,8 @@ mod maintenance;
 mod mirror_polls;
 mod mirror_ssh;
 mod mirror_transports;
+/// The edge has the same need; neither crate can be asked for the other's tests.
+#[path = "../../../edge/tests/edge/mount.rs"]
 mod mount;
 mod node;
 mod object_formats;
