@@ -44,6 +44,7 @@ fn main() -> anyhow::Result<()> {
             limits: &limits,
             threads: arguments.threads,
             earlier: earlier.as_ref(),
+            lfs: None,
             interrupt: &AtomicBool::new(false),
         };
         let (built, cost) = measured(|| build(&repo, &commit, &selection, &means, &mut out))?;

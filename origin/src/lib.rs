@@ -18,6 +18,7 @@ mod failpoint;
 pub mod folder_path;
 mod gzip;
 mod housekeeping;
+pub mod lfs;
 mod metrics;
 pub mod mirror;
 mod operator_api;

@@ -30,6 +30,9 @@ pub(crate) struct Metrics {
     pub(crate) build_duration: Histogram,
     /// By result: `reused`, `made`.
     pub(crate) fragments: IntCounterVec,
+    pub(crate) lfs_objects: IntCounter,
+    pub(crate) lfs_bytes: IntCounter,
+    pub(crate) lfs_failures: IntCounter,
     pub(crate) publications: IntCounter,
     pub(crate) revisions: IntCounter,
     pub(crate) services: IntGauge,
@@ -171,6 +174,11 @@ impl Metrics {
                 "Fragments of tarballs that were built: reused (copied from an earlier blob), made.",
                 &["result"],
             )?,
+            lfs_objects: families
+                .counter("weir_origin_lfs_objects_fetched_total", "LFS objects that were fetched and verified.")?,
+            lfs_bytes: families.counter("weir_origin_lfs_bytes_fetched_total", "Their bytes.")?,
+            lfs_failures: families
+                .counter("weir_origin_lfs_failures_total", "Fetches of LFS objects that did not bring all of them.")?,
             publications: families.counter("weir_origin_publications_total", "New generations.")?,
             revisions: families.counter(
                 "weir_origin_revisions_total",

@@ -38,7 +38,7 @@ pub enum Condition {
     Unhealthy {
         /// Since when without a success.
         since: SystemTime,
-        /// Where: `resolve`, `verify`, `select`, `build` or `store`.
+        /// Where: `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
         step: &'static str,
         /// In plain words.
         reason: String,
@@ -61,7 +61,7 @@ pub enum Otherwise {
     At(CommitId),
     /// It could not follow its ref.
     Unhealthy {
-        /// Where: `resolve`, `select`, `build` or `store`.
+        /// Where: `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
         step: &'static str,
         /// In plain words.
         reason: String,

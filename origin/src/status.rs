@@ -77,7 +77,7 @@ pub(crate) fn repository(agent: &Handle) -> Value {
         "phase": phase.as_str(),
         "progress": match &phase {
             Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
-            Phase::Building { service } => json!({ "service": service }),
+            Phase::FetchingLfs { service } | Phase::Building { service } => json!({ "service": service }),
             Phase::Idle | Phase::Overdue => Value::Null,
         },
         "health": health,

@@ -7,6 +7,7 @@
 
 mod access;
 mod http;
+mod lfs;
 mod origin;
 mod wire;
 
@@ -41,6 +42,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("webhook", weir_origin::webhook::fuzzing::delivery),
     ("signed_object", weir_origin::fuzz_signed_object),
     ("upstream_words", weir_origin::mirror::fuzz_upstream_words),
+    ("lfs_pointer", lfs::pointer),
+    ("lfs_answer", lfs::answer),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

@@ -28,6 +28,15 @@ pub struct ServiceConfig {
     /// Likewise; a file is out when one matches, whatever `include` says.
     #[serde(default)]
     pub exclude: Vec<String>,
+    /// Whether files of Git LFS are fetched and published. Otherwise they are left out, and listed as such.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub lfs: bool,
+}
+
+/// A key that an earlier version does not know is written only where it says something.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl ServiceConfig {
@@ -40,6 +49,7 @@ impl ServiceConfig {
             folder: FolderPath::default(),
             include: Vec::new(),
             exclude: Vec::new(),
+            lfs: false,
         }
     }
 
@@ -50,6 +60,6 @@ impl ServiceConfig {
     pub fn selection(&self) -> Result<Selection, ConfigError> {
         let filters = Filters::new(&self.include, &self.exclude)
             .map_err(|error| ConfigError::invalid(format!("service `{}`: {error}", self.name)))?;
-        Ok(Selection { folder: self.folder.clone(), filters })
+        Ok(Selection { folder: self.folder.clone(), filters, lfs: self.lfs })
     }
 }

@@ -76,7 +76,7 @@ impl UpstreamsConfig {
 
     fn reach(&self, named_by: NamedBy) -> Reach {
         let public_only = named_by == NamedBy::Operator && !self.private_addresses;
-        Reach { hosts: self.hosts.clone(), public_only }
+        Reach { hosts: self.hosts.clone(), public_only, ..Reach::default() }
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {

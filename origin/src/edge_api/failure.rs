@@ -86,6 +86,7 @@ impl Unpublished {
                     progress.phase, progress.done, progress.bytes
                 )
             }
+            Phase::FetchingLfs { service } => format!("the LFS objects of `{service}` are being fetched"),
             Phase::Building { service } => format!("the tarball of `{service}` is being built"),
             Phase::Polling { .. } | Phase::Overdue => "the repository is being polled".to_owned(),
             Phase::Idle => "the repository is about to be polled".to_owned(),

@@ -43,6 +43,7 @@ pub(super) struct Attempt<'a> {
 enum Step {
     List,
     Fetch,
+    Lfs,
 }
 
 impl<'a> Attempt<'a> {
@@ -65,11 +66,17 @@ impl<'a> Attempt<'a> {
         self.received.set(0);
     }
 
-    /// `list refs` or `fetch`.
+    /// What comes are LFS objects, each of which has its own length to keep to.
+    pub(super) fn lfs_begins(&self) {
+        self.step.set(Step::Lfs);
+    }
+
+    /// `list refs`, `fetch` or `lfs`.
     pub(super) fn step(&self) -> &'static str {
         match self.step.get() {
             Step::List => "list refs",
             Step::Fetch => "fetch",
+            Step::Lfs => "lfs",
         }
     }
 

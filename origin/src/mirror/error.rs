@@ -95,9 +95,9 @@ pub enum MirrorError {
         limit: u64,
     },
     /// The upstream answered something else than expected, or broke off.
-    #[error("{} failed: {cause}", if *step == "fetch" { "fetching from the upstream" } else { "listing the upstream's refs" })]
+    #[error("{} failed: {cause}", doing(step))]
     Upstream {
-        /// `list refs` or `fetch`.
+        /// `list refs`, `fetch` or `lfs`.
         step: &'static str,
         /// What went wrong.
         cause: String,
@@ -105,7 +105,7 @@ pub enum MirrorError {
     /// The upstream answered with an HTTP status that says no.
     #[error("the upstream answered {status}: {}", meaning(*status))]
     Answered {
-        /// `list refs` or `fetch`.
+        /// `list refs`, `fetch` or `lfs`.
         step: &'static str,
         /// The status.
         status: u16,
@@ -212,6 +212,15 @@ impl MirrorError {
             return Self::Local { what: "be written", cause: describe(error) };
         }
         Self::Upstream { step, cause: describe(error) }
+    }
+}
+
+/// A step in more words.
+fn doing(step: &str) -> &'static str {
+    match step {
+        "fetch" => "fetching from the upstream",
+        "lfs" => "asking the upstream for LFS objects",
+        _ => "listing the upstream's refs",
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::MirrorError;
+use super::{MirrorError, Redirects};
 
 /// Where an upstream may be. By default anywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,9 +19,26 @@ pub struct Reach {
     /// Whether only addresses of the public internet may be asked: none of this machine, of a private network, or of a
     /// link. A host that stands in `hosts` by its own name (without `*`) is excepted.
     pub public_only: bool,
+    /// Hosts that are excepted likewise.
+    pub excepted: Hosts,
 }
 
 impl Reach {
+    /// Where an upstream that is within reach may lead by its own word, as an LFS server does to a storage: to public
+    /// addresses, and to what the configuration lists.
+    pub(super) fn beyond(&self, redirects: &Redirects, proxy: Option<&str>) -> Self {
+        let mut excepted = Vec::new();
+        // What is listed in a document of somebody who may not reach the neighbours does not count.
+        if !self.public_only {
+            if let Redirects::To(hosts) = redirects {
+                excepted.clone_from(&hosts.0);
+            }
+            let proxy = proxy.and_then(|proxy| gix::url::parse(proxy).ok());
+            excepted.extend(proxy.and_then(|proxy| proxy.host().map(plain)));
+        }
+        Self { hosts: self.hosts.clone(), public_only: true, excepted: Hosts(excepted) }
+    }
+
     /// Whether a host may be asked, as far as its name says. Its addresses are judged when they are looked up.
     ///
     /// # Errors
@@ -47,7 +64,7 @@ impl Reach {
     }
 
     fn allows(&self, host: &str, address: IpAddr) -> bool {
-        !self.public_only || self.hosts.names(host) || is_public(address)
+        !self.public_only || self.hosts.names(host) || self.excepted.lists(host) || is_public(address)
     }
 }
 
@@ -93,17 +110,16 @@ impl Hosts {
     /// # Errors
     /// It may not.
     pub fn check(&self, host: &str) -> Result<(), NotAllowed> {
-        let host = plain(host);
-        let fits = |known: &String| match known.strip_prefix('*') {
-            Some(ending) => host.len() > ending.len() && host.ends_with(ending),
-            None => *known == host,
-        };
-        if self.0.is_empty() || self.0.iter().any(fits) { Ok(()) } else { Err(NotAllowed::Host(host)) }
+        if self.0.is_empty() || self.lists(host) { Ok(()) } else { Err(NotAllowed::Host(plain(host))) }
     }
 
-    /// Whether none is listed, which is any host.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether a host is listed, by its name or with its domain.
+    pub(super) fn lists(&self, host: &str) -> bool {
+        let host = plain(host);
+        self.0.iter().any(|known| match known.strip_prefix('*') {
+            Some(ending) => host.len() > ending.len() && host.ends_with(ending),
+            None => *known == host,
+        })
     }
 
     /// Whether a host stands in the list by its own name.
@@ -238,7 +254,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_is_judged_when_the_name_is_looked_up() {
         Reach::default().resolve("127.0.0.1", 1).await.unwrap();
-        let public = Reach { hosts: Hosts::default(), public_only: true };
+        let public = Reach { public_only: true, ..Reach::default() };
         public.check_host("localhost").unwrap();
         for host in ["127.0.0.1", "localhost", "[::1]", "169.254.169.254"] {
             let error = public.resolve(host, 80).await.unwrap_err();
@@ -247,7 +263,8 @@ mod tests {
         for host in ["127.0.0.1", "[::1]", "169.254.169.254."] {
             assert!(matches!(public.check_host(host), Err(NotAllowed::Address(_))), "{host}");
         }
-        let named = Reach { hosts: Hosts::new(["127.0.0.1".to_owned()]).unwrap(), public_only: true };
+        let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
+        let named = Reach { hosts, public_only: true, ..Reach::default() };
         named.check_host("127.0.0.1").unwrap();
         named.resolve("127.0.0.1", 1).await.unwrap();
         assert!(named.check_host("127.0.0.2").is_err());

@@ -31,7 +31,7 @@ pub(crate) struct BuildOptions {
 /// Why a service is not at what its ref says.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceFailure {
-    /// `resolve`, `verify`, `select`, `build` or `store`.
+    /// `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
     pub(super) step: &'static str,
     /// In plain words.
     pub(super) reason: String,
@@ -75,7 +75,7 @@ pub(super) fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &T
             true
         }
         TarballError::Malformed { id, .. } => mirror.lacks(id),
-        TarballError::Write(_) | TarballError::Interrupted => true,
+        TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
         _ => false,
     };
     ServiceFailure { step, reason: error.to_string(), lasting: !passing }
@@ -205,7 +205,8 @@ impl Workshop {
         let mut blob =
             self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
         let earlier = self.earlier(service);
-        let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), interrupt };
+        let lfs = service.selection.lfs.then(|| self.mirror.lfs_objects());
+        let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), lfs: lfs.as_ref(), interrupt };
         let built = tarball::build(repository, commit, &service.selection, &means, &mut blob)
             .map_err(|error| tarball_failure(&self.mirror, "build", &error))?;
         self.remember_fragments(&built);

@@ -11,7 +11,7 @@ impl Task {
     /// Tries to have a blob again: from the commit of the descriptor that names it; and when that gives another content
     /// or nothing, by bringing the service to where its ref is.
     pub(super) async fn heal(&mut self, blob: &BlobDigest) {
-        let Some(reference) = self.reference(*blob).await else { return };
+        let Some(reference) = self.reference(*blob).await.map(Arc::new) else { return };
         let descriptor = &reference.descriptor;
         let publication = descriptor.publication();
         let stored = descriptor.representations().iter().find(|representation| representation.digest == *blob);
@@ -21,10 +21,11 @@ impl Task {
         let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
             return;
         };
-        let reference = Arc::new(reference);
         let (rebuilt, stated) = (service.clone(), reference.clone());
-        let result =
-            self.at_the_workshop(&service, move |workshop, stop| workshop.rebuild(&rebuilt, &stated, stop)).await;
+        let result = match self.fetch_lfs(&service, &publication.commit).await {
+            Ok(()) => self.at_the_workshop(&service, move |at, stop| at.rebuild(&rebuilt, &stated, stop)).await,
+            Err(failure) => Err(failure),
+        };
         let healed = match result {
             Ok(true) => true,
             Ok(false) if reference.current => self.brought_up(&service).await,

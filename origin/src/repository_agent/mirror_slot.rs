@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::data_dir::DataDir;
+use crate::lfs::LfsObjects;
 use crate::mirror::{Mirror, MirrorError};
 
 /// A mirror that was set aside is not set aside again within this time: when the trouble comes back with the clone it
@@ -60,6 +61,11 @@ impl MirrorSlot {
         self.path.is_dir()
     }
 
+    /// The LFS objects beside the mirror.
+    pub(super) fn lfs_objects(&self) -> LfsObjects {
+        LfsObjects::of_mirror(&self.path)
+    }
+
     /// The mirror, to be read. A disk that was full or read-only is tried again; a damaged mirror is left to the next
     /// poll, which alone writes.
     pub(super) fn get(&self) -> Result<Arc<Mirror>, MirrorError> {
@@ -91,6 +97,8 @@ impl MirrorSlot {
             .map_err(|error| MirrorError::Local { what: "be set aside", cause: error.to_string() })?;
         slot.set_aside = Some(now);
         let mirror = slot.opened.insert(Arc::new(Mirror::open(&self.path)?)).clone();
+        // Each is compared with its name when it is read, so they need not be fetched again.
+        LfsObjects::of_mirror(&aside).give_to(&LfsObjects::of_mirror(&self.path));
         Ok(ForPoll { mirror, set_aside: Some(damage) })
     }
 

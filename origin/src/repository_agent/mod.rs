@@ -9,6 +9,7 @@ mod build;
 mod handle;
 mod heal;
 mod job;
+mod lfs;
 mod mirror_slot;
 mod pass;
 mod places;

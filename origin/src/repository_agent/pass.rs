@@ -3,9 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Instant, SystemTime};
-
-use tokio::sync::OwnedSemaphorePermit;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::build::{Found, ServiceFailure, Survey, Workshop, survey};
 use super::job::{Job, JobFault};
@@ -68,13 +66,16 @@ impl Task {
         let job = Job::begin("survey", &self.crew.threads, move |stop| {
             survey(&mirror, &publisher, &reach, &services, policy.as_deref(), stop)
         });
-        self.awaited("resolve", job, None).await
+        self.awaited("resolve", job, (), self.config.build_timeout).await
     }
 
     async fn build(&mut self, seen: Sighting) -> Result<(), ServiceFailure> {
         let begun = Instant::now();
         let (service, key) = (seen.service.clone(), seen.key);
-        let result = self.at_the_workshop(&service, move |workshop, stop| workshop.build(&seen, stop)).await;
+        let result = match self.fetch_lfs(&service, &seen.commit).await {
+            Ok(()) => self.at_the_workshop(&service, move |workshop, stop| workshop.build(&seen, stop)).await,
+            Err(failure) => Err(failure),
+        };
         self.crew.metrics.build_duration.observe(begun.elapsed().as_secs_f64());
         let label = if result.is_ok() { "built" } else { "failed" };
         self.crew.metrics.builds.with_label_values(&[label]).inc();
@@ -95,27 +96,30 @@ impl Task {
         let permit = self.crew.builds.clone().acquire_owned().await.ok();
         let before = self.state.borrow().phase.clone();
         self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
-        let (mirror, publisher, options) = (self.mirror.clone(), self.crew.publisher.clone(), self.crew.build);
-        let metrics = self.crew.metrics.clone();
-        let job = Job::begin(&format!("build {}", service.name), &self.crew.threads, move |stop| {
-            work(&Workshop { mirror, publisher, options, metrics }, stop)
-        });
-        let result = self.awaited("build", job, permit).await;
+        let workshop = self.workshop();
+        let job = Job::begin(&format!("build {}", service.name), &self.crew.threads, move |stop| work(&workshop, stop));
+        let result = self.awaited("build", job, permit, self.config.build_timeout).await;
         self.state.send_modify(|state| state.phase = before);
         result
     }
 
-    /// Awaits a job. At the deadline for builds it is told to stop, and its permit is given to others; it is awaited
-    /// still, because there are never two builds of one repository.
-    async fn awaited<T: Send + 'static>(
+    /// What a job works with.
+    pub(super) fn workshop(&self) -> Workshop {
+        let (mirror, publisher) = (self.mirror.clone(), self.crew.publisher.clone());
+        Workshop { mirror, publisher, options: self.crew.build, metrics: self.crew.metrics.clone() }
+    }
+
+    /// Awaits a job. At the deadline it is told to stop, and its permit is given to others; it is awaited still, because
+    /// there are never two builds of one repository.
+    pub(super) async fn awaited<T: Send + 'static, P>(
         &self,
         step: &'static str,
         job: io::Result<Job<Result<T, ServiceFailure>>>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: P,
+        deadline: Duration,
     ) -> Result<T, ServiceFailure> {
         let mut job =
             job.map_err(|error| ServiceFailure::passing(step, format!("no thread can be started: {error}")))?;
-        let deadline = self.config.build_timeout;
         let fault = |fault: JobFault| {
             // What panics may have come upon a pack that is cut short.
             self.mirror.trouble(Instant::now());

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gix::url::Scheme;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -120,6 +120,11 @@ impl AtHost {
             let Err(wait) = taken else { return };
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Takes a request besides those of a poll. How long it has to wait, if it has to.
+    pub(super) fn request(&self) -> Option<Duration> {
+        self.host.budget().take(1, Instant::now()).err()
     }
 
     /// A poll fetched something: a request more than the listing.

@@ -68,6 +68,11 @@ pub enum Phase {
     },
     /// A poll's deadline has passed; it was told to stop and has not come back.
     Overdue,
+    /// It fetches LFS objects for a tarball.
+    FetchingLfs {
+        /// Of this service.
+        service: ServiceName,
+    },
     /// It builds a tarball.
     Building {
         /// Of this service.
@@ -83,6 +88,7 @@ impl Phase {
             Phase::Cloning { .. } => "cloning",
             Phase::Polling { .. } => "polling",
             Phase::Overdue => "overdue",
+            Phase::FetchingLfs { .. } => "fetching_lfs",
             Phase::Building { .. } => "building",
         }
     }

@@ -13,6 +13,7 @@ use weir_shared::process::shutdown::Drain;
 
 use super::build::{BuildOptions, ServiceFailure};
 use super::handle::{Gone, HEAL_QUEUE, Handle, Heal};
+use super::lfs::Held;
 use super::mirror_slot::MirrorSlot;
 use super::places::Places;
 use super::poll::{PollEnd, Poller};
@@ -152,6 +153,7 @@ pub(crate) fn start(
         hopeless: HashMap::new(),
         tidied: false,
         reach: Arc::default(),
+        lfs_held: None,
         upkeep_due: true,
         crew,
     };
@@ -196,7 +198,7 @@ pub(super) struct Task {
     pub(super) mirror: Arc<MirrorSlot>,
     /// Which commits may be published; none: all.
     pub(super) policy: Option<Arc<Policy>>,
-    poller: Arc<Poller>,
+    pub(super) poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) schedule: Schedule,
     /// The services must be looked at even if nothing moved.
@@ -207,6 +209,8 @@ pub(super) struct Task {
     tidied: bool,
     /// Which commits that services name were found on a branch or a tag.
     pub(super) reach: Arc<Mutex<Reach>>,
+    /// Until when, and why, no LFS object is asked for.
+    pub(super) lfs_held: Option<Held>,
     /// Something was fetched since the mirror was last looked after.
     pub(super) upkeep_due: bool,
     pub(super) crew: Crew,

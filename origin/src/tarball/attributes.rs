@@ -164,17 +164,6 @@ fn without_long_lines(contents: &[u8]) -> std::borrow::Cow<'_, [u8]> {
     }
 }
 
-/// Whether contents are a Git LFS pointer and not the file itself.
-pub(super) fn is_lfs_pointer(contents: &[u8]) -> bool {
-    let known = [&b"version https://git-lfs.github.com/spec/v1\n"[..], b"version https://hawser.github.com/spec/v1\n"];
-    contents.len() as u64 <= MAX_LFS_POINTER_BYTES
-        && known.iter().any(|version| contents.starts_with(version))
-        && contents.lines().any(|line| line.starts_with(b"oid sha256:"))
-}
-
-/// A Git LFS pointer is shorter than this.
-pub(super) const MAX_LFS_POINTER_BYTES: u64 = 1023;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,12 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn lfs_pointers_are_told_by_their_contents() {
-        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
-        assert!(is_lfs_pointer(pointer));
-        assert!(!is_lfs_pointer(b""));
-        assert!(!is_lfs_pointer(b"version https://git-lfs.github.com/spec/v1\n"));
-        assert!(!is_lfs_pointer(&[&pointer[..], &[b'x'; 1000]].concat()));
+    fn a_file_is_one_of_lfs_by_its_filter() {
         assert!(at("*.bin filter=lfs diff=lfs merge=lfs -text", None, "dir/a.bin").lfs);
         assert!(!at("*.bin filter=other", None, "dir/a.bin").lfs);
     }

@@ -18,6 +18,7 @@ use super::folder;
 use super::fragment::{Fragment, Plan, tar_bytes};
 use super::walk::{Entry, Walked, walk};
 use super::{Limits, Selection, TarballError};
+use crate::lfs::LfsObjects;
 
 /// A tarball that was made and written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Means<'a> {
     pub threads: usize,
     /// A blob to take fragments from. The result does not depend on it, the time does.
     pub earlier: Option<&'a Earlier>,
+    /// Where the LFS objects are that a selection asks for.
+    pub lfs: Option<&'a LfsObjects>,
     /// Set it to stop the build.
     pub interrupt: &'a AtomicBool,
 }
@@ -149,8 +152,7 @@ fn walk_and_plan(
     let repo = repo.to_thread_local();
     let folder = folder::find(&repo, commit, &selection.folder).map_err(Stop::Failed)?;
     let mut unwanted = false;
-    let bounds = (&selection.filters, means.limits, means.interrupt);
-    let walked = walk(&repo, folder, selection.folder.as_str(), bounds, &mut |entry| {
+    let walked = walk(&repo, folder, selection, (means.limits, means.interrupt), &mut |entry| {
         unwanted = !planner.add(entry)?;
         if unwanted { Err(TarballError::Interrupted) } else { Ok(()) }
     });
@@ -212,7 +214,7 @@ fn work(repo: &ThreadSafeRepository, jobs: &Mutex<Receiver<Job>>, done: &Sender<
         let Ok(Job { place, plan }) = job else { return };
         let (bytes, key) = (plan.bytes(), plan.key());
         let reused = means.earlier.and_then(|earlier| earlier.take(&key));
-        let result = reused.map_or_else(|| plan.build(&repo, means.interrupt), Ok);
+        let result = reused.map_or_else(|| plan.build(&repo, means), Ok);
         if done.send(Done { place, bytes, key, result }).is_err() {
             return;
         }

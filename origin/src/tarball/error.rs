@@ -57,6 +57,14 @@ pub enum TarballError {
         /// What is wrong.
         cause: String,
     },
+    /// An LFS object is not here, or not what it should be.
+    #[error("the LFS object of `{path}` cannot be read: {cause}")]
+    Lfs {
+        /// Path below the folder.
+        path: String,
+        /// What is wrong.
+        cause: String,
+    },
     /// The bytes could not be written where they should go.
     #[error("the tarball cannot be written: {0}")]
     Write(#[source] std::io::Error),

@@ -5,18 +5,21 @@
 //! number of threads and whatever was built before.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use gix::Repository;
 use weir_shared::descriptor::FORMAT;
+use weir_shared::entry_path;
 
 use super::TarballError;
 use super::attributes::LineEnds;
+use super::build::Means;
 use super::cut::MAX_BYTES;
 use super::earlier::FragmentKey;
 use super::folder::read_blob;
 use super::header::{self, BLOCK, HeaderKind};
 use super::walk::{Entry, EntryContent};
+use crate::lfs::Pointer;
 
 /// A level-3 frame has a window of at most 2 MiB, below the 8 MiB that readers must take.
 const ZSTD_LEVEL: i32 = 3;
@@ -84,6 +87,10 @@ impl Plan {
                     field(b"symlink");
                     field(target);
                 }
+                EntryContent::Lfs { pointer, executable } => {
+                    field(if *executable { b"LFS executable" } else { b"LFS file" });
+                    field(pointer.oid.as_bytes());
+                }
                 EntryContent::File { id, size: _, executable, line_ends } => {
                     field(if *executable { b"executable" } else { b"file" });
                     field(id.as_slice());
@@ -95,11 +102,11 @@ impl Plan {
     }
 
     /// Decodes the contents, writes the tar and compresses it.
-    pub(super) fn build(self, repo: &Repository, interrupt: &AtomicBool) -> Result<Fragment, TarballError> {
+    pub(super) fn build(self, repo: &Repository, means: &Means<'_>) -> Result<Fragment, TarballError> {
         let mut tar = vec![Vec::with_capacity(self.bytes.min(MAX_BYTES) as usize + header::END.len())];
         let mut contents = Vec::new();
         for entry in self.entries {
-            if interrupt.load(Ordering::Relaxed) {
+            if means.interrupt.load(Ordering::Relaxed) {
                 return Err(TarballError::Interrupted);
             }
             let last = tar.last_mut().expect("there is always a part");
@@ -115,15 +122,15 @@ impl Plan {
                     {
                         contents = converted;
                     }
-                    let size = contents.len() as u64;
-                    header::write_header(last, &entry.path, HeaderKind::File { executable, size });
-                    if contents.len() < OWN_PART_BYTES {
-                        last.extend_from_slice(&contents);
-                        header::pad(last, size);
-                    } else {
-                        tar.push(std::mem::take(&mut contents));
-                        tar.push(vec![0; header::padding(size)]);
-                    }
+                    write_file(&mut tar, &entry.path, executable, &mut contents);
+                }
+                EntryContent::Lfs { pointer, executable } => {
+                    let read = means.lfs.ok_or(std::io::ErrorKind::NotFound.into());
+                    read.and_then(|objects| objects.read(&pointer, &mut contents)).map_err(|error| {
+                        let path = entry_path::percent_encode(&entry.path);
+                        TarballError::Lfs { path, cause: error.to_string() }
+                    })?;
+                    write_file(&mut tar, &entry.path, executable, &mut contents);
                 }
             }
         }
@@ -136,14 +143,30 @@ impl Plan {
     }
 }
 
+/// Appends a file. Large contents are moved out of the buffer and not copied.
+fn write_file(tar: &mut Vec<Vec<u8>>, path: &[u8], executable: bool, contents: &mut Vec<u8>) {
+    let last = tar.last_mut().expect("there is always a part");
+    let size = contents.len() as u64;
+    header::write_header(last, path, HeaderKind::File { executable, size });
+    if contents.len() < OWN_PART_BYTES {
+        last.extend_from_slice(contents);
+        header::pad(last, size);
+    } else {
+        tar.push(std::mem::take(contents));
+        tar.push(vec![0; header::padding(size)]);
+    }
+}
+
 /// About how many bytes of tar an entry makes: exact but for long names and changed line ends.
 pub(super) fn tar_bytes(entry: &Entry) -> u64 {
     let contents = match &entry.kind {
-        EntryContent::File { size, .. } => size + header::padding(*size) as u64,
+        EntryContent::File { size, .. } | EntryContent::Lfs { pointer: Pointer { size, .. }, .. } => {
+            size.saturating_add(header::padding(*size) as u64)
+        }
         EntryContent::Symlink { target } => target.len() as u64,
         EntryContent::Directory => 0,
     };
-    BLOCK as u64 + entry.path.len() as u64 + contents
+    contents.saturating_add(BLOCK as u64 + entry.path.len() as u64)
 }
 
 fn compress(parts: &[Vec<u8>]) -> std::io::Result<Vec<u8>> {

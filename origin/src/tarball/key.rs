@@ -46,6 +46,10 @@ pub fn content_key(
     key.list(exclude.iter().map(|pattern| pattern.as_bytes()));
     key.field(&FORMAT.to_le_bytes());
     key.field(fragment::CODEC.as_bytes());
+    // Nothing is written without it, so that what was built before there was LFS keeps its keys.
+    if selection.lfs {
+        key.field(b"lfs");
+    }
     Ok(ContentKey(*key.0.finalize().as_bytes()))
 }
 

@@ -10,6 +10,7 @@ use weir_shared::entry_path;
 use super::folder;
 use super::walk::{EntryContent, walk};
 use super::{Limits, Selection, TarballError};
+use crate::lfs::Pointer;
 
 /// An entry that a tarball would hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct Listed {
 pub enum ListedKind {
     /// A file.
     File {
-        /// As it is in the repository: line ends may change it.
+        /// As it is in the repository: line ends may change it. Of a file of LFS what its pointer says.
         bytes: u64,
         /// Mode 0755, not 0644.
         executable: bool,
@@ -61,12 +62,12 @@ pub fn list(
 ) -> Result<Listing, TarballError> {
     let folder = folder::find(repo, commit, &selection.folder)?;
     let mut file_bytes = 0;
-    let means = (&selection.filters, limits, interrupt);
-    let walked = walk(repo, folder, selection.folder.as_str(), means, &mut |entry| {
+    let walked = walk(repo, folder, selection, (limits, interrupt), &mut |entry| {
         let kind = match entry.kind {
-            EntryContent::File { size, executable, .. } => {
-                file_bytes += size;
-                ListedKind::File { bytes: size, executable }
+            EntryContent::File { size: bytes, executable, .. }
+            | EntryContent::Lfs { pointer: Pointer { size: bytes, .. }, executable } => {
+                file_bytes += bytes;
+                ListedKind::File { bytes, executable }
             }
             EntryContent::Directory => ListedKind::Directory,
             EntryContent::Symlink { target } => ListedKind::Symlink(entry_path::percent_encode(&target)),

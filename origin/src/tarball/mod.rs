@@ -14,6 +14,7 @@ mod folder;
 mod fragment;
 mod header;
 mod key;
+mod lfs_files;
 mod listing;
 mod walk;
 
@@ -24,6 +25,7 @@ pub use earlier::{Earlier, FragmentIndex};
 pub use error::TarballError;
 pub use filters::{FilterError, Filters};
 pub use key::{ContentKey, content_key};
+pub use lfs_files::lfs_files;
 pub use listing::{Listed, ListedKind, Listing, list};
 
 /// What of a commit goes into a tarball.
@@ -33,6 +35,8 @@ pub struct Selection {
     pub folder: FolderPath,
     /// Which of its files.
     pub filters: Filters,
+    /// Whether the files of LFS stand in it, and not their pointers in the list of what is left out.
+    pub lfs: bool,
 }
 
 /// What a tarball may not exceed.

@@ -10,7 +10,8 @@ use weir_shared::entry_path;
 use super::attributes::{self, LineEnds, PathAttributes};
 use super::filters::Inclusion;
 use super::folder::{self, Folder, TreeEntry};
-use super::{Filters, Limits, TarballError};
+use super::{Limits, Selection, TarballError};
+use crate::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
 
 /// The longest list of omissions, in bytes of their JSON: well below what a descriptor may have.
 const MAX_OMISSION_BYTES: usize = 8 << 20;
@@ -32,6 +33,11 @@ pub(super) enum EntryContent {
         size: u64,
         executable: bool,
         line_ends: Option<LineEnds>,
+    },
+    /// Bytes that stand beside the mirror.
+    Lfs {
+        pointer: Pointer,
+        executable: bool,
     },
     Directory,
     Symlink {
@@ -58,7 +64,7 @@ struct Level {
 
 struct Walk<'a> {
     repo: &'a Repository,
-    filters: &'a Filters,
+    selection: &'a Selection,
     limits: &'a Limits,
     interrupt: &'a AtomicBool,
     attributes: attributes::Attributes,
@@ -76,20 +82,20 @@ struct Walk<'a> {
 pub(super) fn walk(
     repo: &Repository,
     folder: Folder,
-    folder_path: &str,
-    (filters, limits, interrupt): (&Filters, &Limits, &AtomicBool),
+    selection: &Selection,
+    (limits, interrupt): (&Limits, &AtomicBool),
     emit: &mut dyn FnMut(Entry) -> Result<(), TarballError>,
 ) -> Result<Walked, TarballError> {
     if folder.export_ignored {
         return Ok(Walked::default());
     }
-    let mut path = folder_path.as_bytes().to_vec();
+    let mut path = selection.folder.as_str().as_bytes().to_vec();
     if !path.is_empty() {
         path.push(b'/');
     }
     let mut walk = Walk {
         repo,
-        filters,
+        selection,
         limits,
         interrupt,
         attributes: folder.attributes,
@@ -101,7 +107,7 @@ pub(super) fn walk(
         walked: Walked::default(),
         emit,
     };
-    walk.enter(folder.tree, filters.root())?;
+    walk.enter(folder.tree, selection.filters.root())?;
     while let Some(level) = walk.levels.last_mut() {
         walk.path.truncate(walk.prefix_bytes + level.path_bytes);
         let inclusion = level.inclusion;
@@ -137,7 +143,7 @@ impl Walk<'_> {
         }
         self.path.extend_from_slice(&entry.name);
         let is_directory = matches!(entry.mode.kind(), EntryKind::Tree | EntryKind::Commit);
-        let inclusion = self.filters.descend(above, &self.path[self.prefix_bytes..], is_directory);
+        let inclusion = self.selection.filters.descend(above, &self.path[self.prefix_bytes..], is_directory);
         // An undecided directory may hold what an include pattern matches; an undecided file is not matched by any.
         let out = inclusion == Inclusion::Excluded || (inclusion == Inclusion::Undecided && !entry.mode.is_tree());
         if out {
@@ -164,18 +170,28 @@ impl Walk<'_> {
 
     fn file(&mut self, id: ObjectId, executable: bool, attributes: PathAttributes) -> Result<(), TarballError> {
         let size = folder::blob_size(self.repo, id)?;
-        if attributes.lfs && size <= attributes::MAX_LFS_POINTER_BYTES {
+        if attributes.lfs && size < MAX_POINTER_BYTES {
             let mut contents = Vec::new();
             folder::read_blob(self.repo, id, &mut contents)?;
-            if attributes::is_lfs_pointer(&contents) {
-                return self.omit(OmissionReason::LfsPointer);
+            if looks_like_pointer(&contents) {
+                let Some(pointer) = Pointer::parse(&contents).filter(|_| self.selection.lfs) else {
+                    return self.omit(OmissionReason::LfsPointer);
+                };
+                self.check_size(pointer.size)?;
+                return self.write(EntryContent::Lfs { pointer, executable });
             }
         }
-        if size > self.limits.max_file_bytes {
-            let path = entry_path::percent_encode(&self.path[self.prefix_bytes..]);
-            return Err(TarballError::FileTooLarge { path, size, limit: self.limits.max_file_bytes });
-        }
+        self.check_size(size)?;
         self.write(EntryContent::File { id, size, executable, line_ends: attributes.line_ends })
+    }
+
+    fn check_size(&self, size: u64) -> Result<(), TarballError> {
+        let limit = self.limits.max_file_bytes;
+        if size <= limit {
+            return Ok(());
+        }
+        let path = entry_path::percent_encode(&self.path[self.prefix_bytes..]);
+        Err(TarballError::FileTooLarge { path, size, limit })
     }
 
     fn symlink(&mut self, id: ObjectId) -> Result<(), TarballError> {

@@ -4,7 +4,7 @@
 //! takes it for a part of the first pattern.)
 
 use proptest::prelude::*;
-use weir_origin::tarball::{Filters, Selection};
+use weir_origin::tarball::Selection;
 use weir_shared::commit_id::CommitId;
 
 use crate::git_fixture::Git;
@@ -29,7 +29,7 @@ const FILES: [&str; 14] = [
 
 /// Our entries of a folder, and those of `git archive`.
 fn both(git: &Git, commit: &CommitId, folder: &str) -> (Vec<TarEntry>, Vec<TarEntry>) {
-    let selection = Selection { folder: folder.parse().unwrap(), filters: Filters::default() };
+    let selection = Selection { folder: folder.parse().unwrap(), ..Selection::default() };
     let ours = build_tar(&git.dir, commit, &selection, 1).map_or_else(|_| Vec::new(), |(_, tar)| read_tar(&tar));
     let mut theirs = git_archive(git, commit, folder);
     // We write a directory only when something below it is written.

@@ -5,7 +5,7 @@ use std::io::Write;
 use gix::objs::tree::{Entry, EntryKind};
 use gix::objs::{Tree, Write as _};
 use proptest::prelude::*;
-use weir_origin::tarball::{Filters, Limits, Selection, TarballError};
+use weir_origin::tarball::{Limits, Selection, TarballError};
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::OmissionReason;
 
@@ -13,7 +13,7 @@ use crate::git_fixture::Git;
 use crate::tar_reading::{build_limited, build_tar, git_archive, read_tar};
 
 fn everything() -> Selection {
-    Selection { folder: "".parse().unwrap(), filters: Filters::default() }
+    Selection::default()
 }
 
 #[test]

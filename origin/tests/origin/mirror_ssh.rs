@@ -38,10 +38,10 @@ fn a_repository_behind_a_pinned_host_is_followed() {
 
     // The address that was judged is the one that is asked, and the host's key is that of its name.
     pair.upstream.url = server.url(&pair.git.dir);
-    pair.upstream.reach = Arc::new(Reach { hosts: Hosts::default(), public_only: true });
+    pair.upstream.reach = Arc::new(Reach { public_only: true, ..Reach::default() });
     assert_eq!(pair.try_poll().unwrap_err().kind(), "not_allowed");
     let hosts = Hosts::new([server.address.ip().to_string()]).unwrap();
-    pair.upstream.reach = Arc::new(Reach { hosts, public_only: true });
+    pair.upstream.reach = Arc::new(Reach { hosts, public_only: true, ..Reach::default() });
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
 }
 

@@ -176,7 +176,7 @@ fn answer(
     }
 }
 
-fn http_backend(
+pub(crate) fn http_backend(
     root: &Path,
     (method, path, query): (&str, &str, &str),
     version: &str,

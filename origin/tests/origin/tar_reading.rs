@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use ring::digest::{SHA256, digest};
+use weir_origin::lfs::LfsObjects;
 use weir_origin::tarball::{Built, Earlier, Limits, Means, Selection, TarballError, build};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::{BlobDigest, TarballDigest};
@@ -126,7 +127,8 @@ pub(crate) fn build_after(
 ) -> Result<(Built, Vec<u8>, Vec<u8>), TarballError> {
     let repo = gix::open_opts(repository, gix::open::Options::isolated()).unwrap().into_sync();
     let mut blob = Vec::new();
-    let means = Means { limits, threads, earlier, interrupt: &AtomicBool::new(false) };
+    let lfs = LfsObjects::of_mirror(repository);
+    let means = Means { limits, threads, earlier, lfs: Some(&lfs), interrupt: &AtomicBool::new(false) };
     let built = build(&repo, commit, selection, &means, &mut blob)?;
     let tar = zstd::decode_all(&blob[..]).unwrap();
     assert_eq!(built.blob, BlobDigest::of(&blob));

@@ -49,7 +49,8 @@ fn golden_tarballs_are_reproduced() {
     let commit = one_of_everything(&git);
     let (_, tar) = build_tar(&git.dir, &commit, &Selection::default(), 2).unwrap();
     assert_golden("everything.tar", &tar);
-    let selection = Selection { folder: "bin".parse().unwrap(), filters: Filters::new(&["run".into()], &[]).unwrap() };
+    let filters = Filters::new(&["run".into()], &[]).unwrap();
+    let selection = Selection { folder: "bin".parse().unwrap(), filters, ..Selection::default() };
     let (_, tar) = build_tar(&git.dir, &commit, &selection, 1).unwrap();
     assert_golden("one-file.tar", &tar);
 }
@@ -128,7 +129,7 @@ fn a_writer_that_fails_and_a_request_to_stop_end_a_build() {
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap().into_sync();
     let run = |room: usize, stop: bool| {
         let stop = AtomicBool::new(stop);
-        let means = Means { limits: &Limits::default(), threads: 2, earlier: None, interrupt: &stop };
+        let means = Means { limits: &Limits::default(), threads: 2, earlier: None, lfs: None, interrupt: &stop };
         build(&repo, &commit, &Selection::default(), &means, &mut Full(room)).unwrap_err()
     };
     for room in [0, 5 << 20] {
@@ -149,7 +150,7 @@ fn the_content_key_holds_what_decides_the_bytes_and_nothing_else() {
         let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
         let owned = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let filters = Filters::new(&owned(include), &owned(exclude)).unwrap();
-        let selection = Selection { folder: folder.parse().unwrap(), filters };
+        let selection = Selection { folder: folder.parse().unwrap(), filters, ..Selection::default() };
         content_key(&repo, commit, &name.parse().unwrap(), &selection).unwrap()
     };
     let of = |commit: &CommitId| key(commit, "shop", "deploy/prod", &[], &[]);

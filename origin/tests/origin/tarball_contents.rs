@@ -9,7 +9,7 @@ use crate::git_fixture::Git;
 use crate::tar_reading::{TarEntry, build_limited, build_tar, git_archive, read_tar};
 
 fn folder(path: &str) -> Selection {
-    Selection { folder: path.parse().unwrap(), filters: Filters::default() }
+    Selection { folder: path.parse().unwrap(), ..Selection::default() }
 }
 
 /// The entries of our tarball, which must leave nothing out.
@@ -146,10 +146,8 @@ fn what_could_do_harm_is_left_out_and_listed() {
             ("up", OmissionReason::Symlink),
         ]
     );
-    let selection = Selection {
-        folder: Default::default(),
-        filters: Filters::new(&[], &["up".into(), "m*odule".into(), ".GIT/".into()]).unwrap(),
-    };
+    let filters = Filters::new(&[], &["up".into(), "m*odule".into(), ".GIT/".into()]).unwrap();
+    let selection = Selection { filters, ..Selection::default() };
     let (built, _) = build_tar(&git.dir, &commit, &selection, 2).unwrap();
     assert_eq!(built.omitted.len(), 4, "what is excluded is not missing");
 }
@@ -231,7 +229,7 @@ fn filters_choose_files_and_directories_appear_only_with_them() {
     let of = |folder: &str, include: &[&str], exclude: &[&str]| {
         let owned = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let filters = Filters::new(&owned(include), &owned(exclude)).unwrap();
-        let selection = Selection { folder: folder.parse().unwrap(), filters };
+        let selection = Selection { folder: folder.parse().unwrap(), filters, ..Selection::default() };
         build_tar(&git.dir, &commit, &selection, 2)
             .map(|(_, tar)| read_tar(&tar).into_iter().map(|e| e.path).collect::<Vec<_>>())
     };

@@ -203,6 +203,7 @@ impl Progress {
                 None if progress.bytes > 0 => format!("cloning: {} {} MB", progress.phase, progress.bytes / 1_000_000),
                 None => format!("cloning: {}", progress.phase),
             },
+            Phase::FetchingLfs { service } => format!("fetching LFS objects of {service}"),
             Phase::Building { service } => format!("building {service}"),
             Phase::Overdue => "the repository does not answer in time".to_owned(),
             Phase::Idle | Phase::Polling { .. } => return self.clear(),

@@ -1,6 +1,7 @@
 //! An HTTP client of one upstream: its authorities, its certificate, its proxy, its credentials. Nothing comes from the
 //! environment of the process.
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,17 +23,22 @@ use super::trouble;
 const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
 
 /// A client for one attempt at an upstream.
-pub(super) struct Client<'a> {
+pub(in super::super) struct Client<'a> {
     attempt: &'a Attempt<'a>,
+    /// For the upstream itself.
     http: reqwest::Client,
+    /// For wherever else it leads: without the client certificate, and to fewer places.
+    elsewhere: OnceCell<reqwest::Client>,
+    /// Where it may lead.
+    pub(super) beyond: Arc<Reach>,
     /// The upstream's own address: credentials are for it alone.
-    home: Url,
+    pub(super) home: Url,
     authorization: Option<HeaderValue>,
 }
 
 impl<'a> Client<'a> {
     /// Reads the files that the upstream's configuration names.
-    pub(super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
+    pub(in super::super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
         let upstream = attempt.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
         let home = Url::parse(&upstream.url).map_err(|_| unsupported("it is no address"))?;
@@ -47,24 +53,11 @@ impl<'a> Client<'a> {
         }
         // Two providers would be compiled in only by mistake, and whoever installs this one first is welcome.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder()
-            .no_proxy()
-            .http1_only()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(attempt.connect_timeout())
-            .dns_resolver(Resolver(upstream.reach.clone()));
-        if let Some(file) = &upstream.ca {
-            // Only these: a private upstream should not be impersonated by whoever any public authority trusts.
-            builder = builder.tls_certs_only(authorities(file)?);
-        }
-        if let Some((certificate, key)) = upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
-            builder = builder.identity(identity(certificate, key)?);
-        }
-        if let Some(url) = &upstream.proxy {
-            builder = builder.proxy(proxy(upstream, url)?);
-        }
-        let http = builder.build().map_err(|error| trouble::of(attempt, &error))?;
-        Ok(Self { attempt, http, home, authorization })
+        let account = upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref());
+        let identity = account.map(|(certificate, key)| identity(certificate, key)).transpose()?;
+        let http = http(attempt, upstream.reach.clone(), identity)?;
+        let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects, upstream.proxy.as_deref()));
+        Ok(Self { attempt, http, elsewhere: OnceCell::new(), beyond, home, authorization })
     }
 
     /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
@@ -99,18 +92,18 @@ impl<'a> Client<'a> {
     }
 
     /// The next bytes of an answer; nothing at its end.
-    pub(super) fn more(&self, answer: &mut Response) -> Result<Bytes, MirrorError> {
+    pub(in super::super) fn more(&self, answer: &mut Response) -> Result<Bytes, MirrorError> {
         let chunk = self.attempt.wait(answer.chunk())?;
         let chunk = chunk.map_err(|error| trouble::of(self.attempt, &error))?.unwrap_or_default();
         self.attempt.received(chunk.len())?;
         Ok(chunk)
     }
 
-    pub(super) fn attempt(&self) -> &'a Attempt<'a> {
+    pub(in super::super) fn attempt(&self) -> &'a Attempt<'a> {
         self.attempt
     }
 
-    fn parse(&self, url: &str) -> Result<Url, MirrorError> {
+    pub(super) fn parse(&self, url: &str) -> Result<Url, MirrorError> {
         let reason = "it is no address";
         Url::parse(url).map_err(|_| MirrorError::UnsupportedUrl { url: self.attempt.upstream.redacted_url(), reason })
     }
@@ -123,36 +116,56 @@ impl<'a> Client<'a> {
         body: Option<Bytes>,
     ) -> Result<Response, MirrorError> {
         let mut headers = headers.clone();
-        headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
         headers.remove(AUTHORIZATION);
+        self.send_with(method, url, headers, body)
+    }
+
+    /// The same with an `Authorization` of somebody else's, if there is one among the headers.
+    pub(super) fn send_with(
+        &self,
+        method: Method,
+        url: &Url,
+        mut headers: HeaderMap,
+        body: Option<Bytes>,
+    ) -> Result<Response, MirrorError> {
+        headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
         if let Some(authorization) = &self.authorization
             && redirects::same_origin(url, &self.home)
         {
-            headers.insert(AUTHORIZATION, authorization.clone());
+            headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
         }
-        let mut request = self.http.request(method, url.clone()).headers(headers);
+        let mut request = self.http_for(url)?.request(method, url.clone()).headers(headers);
         if let Some(body) = body {
             request = request.body(body);
         }
         self.attempt.wait(request.send())?.map_err(|error| trouble::of(self.attempt, &error))
     }
 
+    fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
+        if redirects::stays(&self.home, url) {
+            return Ok(&self.http);
+        }
+        if let Some(elsewhere) = self.elsewhere.get() {
+            return Ok(elsewhere);
+        }
+        let elsewhere = http(self.attempt, self.beyond.clone(), None)?;
+        Ok(self.elsewhere.get_or_init(|| elsewhere))
+    }
+
     fn redirected(&self, from: &Url, answer: &Response) -> Result<Url, MirrorError> {
-        let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-        let Some(location) = location else { return Err(self.says_no(answer)) };
         let Upstream { redirects, reach, .. } = self.attempt.upstream;
-        redirects::follow(redirects, reach, from, location)
+        redirects::follow(redirects, reach, from, self.location(answer)?)
+    }
+
+    /// Where an answer sends us.
+    pub(super) fn location<'r>(&self, answer: &'r Response) -> Result<&'r str, MirrorError> {
+        let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        location.ok_or_else(|| self.says_no(answer))
     }
 
     /// Takes an answer that says yes, in the words of Git's protocol.
     fn expect(&self, answer: Response, kind: &str) -> Result<Response, MirrorError> {
-        let status = answer.status();
-        if status == StatusCode::UNAUTHORIZED {
-            return Err(MirrorError::Authenticate(self.unauthorized(answer.url()).to_owned()));
-        }
-        if status != StatusCode::OK {
-            return Err(self.says_no(&answer));
-        }
+        let answer = self.expect_success(answer)?;
         let found = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if found == kind {
             return Ok(answer);
@@ -165,17 +178,33 @@ impl<'a> Client<'a> {
         Err(MirrorError::Upstream { step: self.attempt.step(), cause })
     }
 
+    /// Takes an answer that says yes.
+    pub(super) fn expect_success(&self, answer: Response) -> Result<Response, MirrorError> {
+        match answer.status() {
+            StatusCode::OK => Ok(answer),
+            StatusCode::UNAUTHORIZED => Err(MirrorError::Authenticate(self.unauthorized(answer.url()).to_owned())),
+            _ => Err(self.says_no(&answer)),
+        }
+    }
+
     fn says_no(&self, answer: &Response) -> MirrorError {
+        match self.answered(answer) {
+            MirrorError::Answered { status: 403, retry_after: None, .. } => {
+                MirrorError::Authenticate("it answered 403: what it was shown does not open this repository".to_owned())
+            }
+            MirrorError::Answered { status: status @ (404 | 410), .. } => {
+                MirrorError::NotFound(format!("it answered {status}"))
+            }
+            other => other,
+        }
+    }
+
+    /// An answer's status as an error, whatever it is.
+    pub(in super::super) fn answered(&self, answer: &Response) -> MirrorError {
         let status = answer.status().as_u16();
         let pause = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = pause.and_then(|pause| retry_after::parse(pause, SystemTime::now()));
-        match status {
-            403 if retry_after.is_none() => {
-                MirrorError::Authenticate("it answered 403: what it was shown does not open this repository".to_owned())
-            }
-            404 | 410 => MirrorError::NotFound(format!("it answered {status}")),
-            _ => MirrorError::Answered { step: self.attempt.step(), status, retry_after },
-        }
+        MirrorError::Answered { step: self.attempt.step(), status, retry_after }
     }
 
     fn unauthorized(&self, asked: &Url) -> &'static str {
@@ -190,6 +219,28 @@ impl<'a> Client<'a> {
             "it asks for credentials, and none are configured (`username` with `password_file`, or `token_file`)"
         }
     }
+}
+
+/// A client of the HTTP library for an upstream, which goes where it may and shows a certificate if it is given one.
+fn http(attempt: &Attempt, reach: Arc<Reach>, identity: Option<Identity>) -> Result<reqwest::Client, MirrorError> {
+    let upstream = attempt.upstream;
+    let mut builder = reqwest::Client::builder()
+        .no_proxy()
+        .http1_only()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(attempt.connect_timeout())
+        .dns_resolver(Resolver(reach));
+    if let Some(file) = &upstream.ca {
+        // Only these: a private upstream should not be impersonated by whoever any public authority trusts.
+        builder = builder.tls_certs_only(authorities(file)?);
+    }
+    if let Some(identity) = identity {
+        builder = builder.identity(identity);
+    }
+    if let Some(url) = &upstream.proxy {
+        builder = builder.proxy(proxy(upstream, url)?);
+    }
+    builder.build().map_err(|error| trouble::of(attempt, &error))
 }
 
 /// What an upstream is shown to let us in.

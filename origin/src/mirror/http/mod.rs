@@ -4,6 +4,7 @@
 //! redirects by rules of its own, and reads proxies from the environment. The trait that it fulfils is small.
 
 mod client;
+mod downloads;
 mod redirects;
 mod trouble;
 
@@ -22,7 +23,7 @@ use gix::protocol::transport::client::blocking_io::http::{
 use reqwest::Response;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use self::client::Client;
+pub(super) use self::client::Client;
 pub use self::redirects::Redirects;
 #[cfg(fuzzing)]
 pub(crate) use self::redirects::fuzz_redirect;

@@ -55,7 +55,32 @@ impl From<Redirects> for Written {
 
 /// Where a redirect leads, if it is to be followed. `location` is relative to `from`, as RFC 9110 has it.
 pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
-    let refused = |to: &Url, reason| Err(MirrorError::Redirected { to: place(to), reason });
+    let to = target(from, location)?;
+    let host = to.host_str().unwrap_or_default();
+    let allowed = match rules {
+        Redirects::None => return refused(&to, "`redirects` is `none`: change `url` to where it leads"),
+        Redirects::SameHost => stays(from, &to),
+        Redirects::To(hosts) => stays(from, &to) || hosts.lists(host),
+    };
+    if !allowed {
+        return refused(&to, "it is another host: change `url`, or name the host in `redirects`");
+    }
+    reach.check_host(host)?;
+    Ok(to)
+}
+
+/// Where an LFS server, or a storage that it names, says that an object is, if that may be asked: at the upstream, or
+/// where it may lead.
+pub(super) fn storage(home: &Url, beyond: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
+    let to = target(from, location)?;
+    if !stays(home, &to) {
+        beyond.check_host(to.host_str().unwrap_or_default())?;
+    }
+    Ok(to)
+}
+
+/// What `location` names, if that may be asked at all: over HTTP, not from https to http, and with no credential in it.
+pub(super) fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
     let Ok(to) = from.join(location) else {
         let to = "what is no address".to_owned();
         return Err(MirrorError::Redirected { to, reason: "its `Location` makes no sense" });
@@ -71,21 +96,18 @@ pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &st
     if !to.username().is_empty() || to.password().is_some() {
         return refused(&to, "its address holds a user name or a password");
     }
-    let Some(host) = to.host_str() else { return refused(&to, "it names no host") };
-    let allowed = match rules {
-        Redirects::None => return refused(&to, "`redirects` is `none`: change `url` to where it leads"),
-        Redirects::SameHost => stays(from, &to),
-        Redirects::To(hosts) => stays(from, &to) || (!hosts.is_empty() && hosts.check(host).is_ok()),
-    };
-    if !allowed {
-        return refused(&to, "it is another host: change `url`, or name the host in `redirects`");
+    if to.host_str().is_none() {
+        return refused(&to, "it names no host");
     }
-    reach.check_host(host)?;
     Ok(to)
 }
 
+fn refused(to: &Url, reason: &'static str) -> Result<Url, MirrorError> {
+    Err(MirrorError::Redirected { to: place(to), reason })
+}
+
 /// Whether a redirect stays with its host. From http to https the port changes with the scheme.
-fn stays(from: &Url, to: &Url) -> bool {
+pub(super) fn stays(from: &Url, to: &Url) -> bool {
     let ports = (from.port_or_known_default(), to.port_or_known_default());
     let same_port = ports.0 == ports.1 || (from.scheme() != to.scheme() && ports == (Some(80), Some(443)));
     from.host_str() == to.host_str() && same_port
@@ -168,11 +190,39 @@ mod tests {
                 assert!(error.contains("not followed") && !error.contains("pw"), "{location}: {error}");
             }
         }
-        let reach = Reach { hosts: Hosts::default(), public_only: true };
+        let reach = Reach { public_only: true, ..Reach::default() };
         let rules = Redirects::To(Hosts::new(["169.254.169.254".to_owned()]).unwrap());
         let from = Url::parse("http://git.example/x").unwrap();
         let error = follow(&rules, &reach, &from, "http://169.254.169.254/x").unwrap_err();
         assert!(matches!(error, MirrorError::NotAllowed(_)), "{error}");
+    }
+
+    #[test]
+    fn a_storage_is_at_the_upstream_in_public_or_listed() {
+        let home = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
+        let to = |rules: &Redirects, reach: &Reach, href: &str| {
+            let beyond = reach.beyond(rules, None);
+            storage(&home, &beyond, &home, href).map(String::from).map_err(|error| error.to_string())
+        };
+        let anywhere = Reach::default();
+        for href in ["/x", "https://10.0.0.1/x", "https://storage.example/x", "https://1.1.1.1/x"] {
+            to(&Redirects::None, &anywhere, href).unwrap();
+        }
+        for href in ["https://10.0.0.1:444/x", "https://10.0.0.2/x", "https://169.254.169.254/x", "https://[::1]/x"] {
+            let error = to(&Redirects::SameHost, &anywhere, href).unwrap_err();
+            assert!(error.contains("no public address"), "{href}: {error}");
+        }
+        for href in ["http://storage.example/x", "file:///x", "https://u:p@storage.example/x", "https://["] {
+            assert!(to(&Redirects::None, &anywhere, href).unwrap_err().contains("not followed"), "{href}");
+        }
+        let listed = Redirects::To(Hosts::new(["10.0.0.2".to_owned()]).unwrap());
+        to(&listed, &anywhere, "https://10.0.0.2/x").unwrap();
+        to(&listed, &anywhere, "https://storage.example/x").unwrap();
+        // Who creates repositories at run time lists nobody's neighbours.
+        let public = Reach { public_only: true, ..Reach::default() };
+        assert!(to(&listed, &public, "https://10.0.0.2/x").is_err());
+        let few = Reach { hosts: Hosts::new(["10.0.0.1".to_owned()]).unwrap(), ..Reach::default() };
+        assert!(to(&listed, &few, "https://storage.example/x").unwrap_err().contains("`[upstreams] hosts`"));
     }
 
     proptest! {

@@ -1,0 +1,216 @@
+//! The LFS objects of a mirror, in the layout of Git LFS: `<mirror>/lfs/objects/ab/cd/<oid>`. They go with the mirror.
+//!
+//! An object takes its name only after its bytes were compared with its pointer and are on the disk. All of this blocks.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256, digest};
+use tempfile::NamedTempFile;
+
+use super::{LfsOid, Pointer};
+
+/// The objects beside a mirror.
+#[derive(Debug, Clone)]
+pub struct LfsObjects {
+    root: PathBuf,
+}
+
+impl LfsObjects {
+    /// Those of the mirror in a directory. Nothing is made before it is needed.
+    pub fn of_mirror(mirror: &Path) -> Self {
+        Self { root: mirror.join("lfs") }
+    }
+
+    fn path(&self, oid: &LfsOid) -> PathBuf {
+        let hex = oid.to_string();
+        self.root.join("objects").join(&hex[..2]).join(&hex[2..4]).join(&hex)
+    }
+
+    /// Whether an object of that name and length is here. Its bytes are compared when it is read.
+    pub fn holds(&self, pointer: &Pointer) -> bool {
+        fs::metadata(self.path(&pointer.oid)).is_ok_and(|found| found.is_file() && found.len() == pointer.size)
+    }
+
+    /// Reads an object into `buffer`, which holds it and nothing else afterwards. One whose bytes are not those of its
+    /// name is removed, so that it is fetched again.
+    ///
+    /// # Errors
+    /// It is not here, cannot be read, or was wrong (`InvalidData`).
+    pub fn read(&self, pointer: &Pointer, buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.clear();
+        let path = self.path(&pointer.oid);
+        File::open(&path)?.take(pointer.size + 1).read_to_end(buffer)?;
+        if buffer.len() as u64 == pointer.size && digest(&SHA256, buffer).as_ref() == pointer.oid.as_bytes() {
+            return Ok(());
+        }
+        fs::remove_file(&path)?;
+        Err(io::Error::new(io::ErrorKind::InvalidData, "its bytes on the disk are not those of its name"))
+    }
+
+    /// A place for an object that comes.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn receive(&self, pointer: &Pointer) -> io::Result<Receiving> {
+        let temporary = self.root.join("tmp");
+        fs::create_dir_all(&temporary)?;
+        let file = NamedTempFile::new_in(temporary).map_err(|error| without_path(&error))?;
+        let path = self.path(&pointer.oid);
+        let (file, hash) = (BufWriter::with_capacity(256 << 10, file), Context::new(&SHA256));
+        Ok(Receiving { pointer: *pointer, path, file, hash, received: 0 })
+    }
+
+    /// Gives the objects to a mirror that has none. What cannot be given is fetched again.
+    pub fn give_to(&self, other: &Self) {
+        match fs::rename(&self.root, &other.root) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, "the LFS objects of a mirror that was set aside cannot be kept");
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes what a killed process left half-received. To be called when nothing is received.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn remove_leftovers(&self) -> io::Result<()> {
+        match fs::remove_dir_all(self.root.join("tmp")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An object that comes. Dropped without [`Receiving::finish`], it leaves nothing.
+pub struct Receiving {
+    pointer: Pointer,
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+    hash: Context,
+    received: u64,
+}
+
+/// Why an object that came is not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// Too short or too long.
+    #[error("it has {received} bytes and not the {expected} of its pointer")]
+    Length {
+        /// What came; of an object that is too long, until it was clear.
+        received: u64,
+        /// What the pointer says.
+        expected: u64,
+    },
+    /// As long as it should be, but something else.
+    #[error("its bytes are not those of its pointer (SHA-256)")]
+    OtherBytes,
+    /// The disk refuses.
+    #[error("it cannot be stored: {0}")]
+    Store(#[from] io::Error),
+}
+
+impl Receiving {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// More came than the pointer says, or the disk refuses.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
+        self.received += bytes.len() as u64;
+        if self.received > self.pointer.size {
+            return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
+        }
+        self.hash.update(bytes);
+        Ok(self.file.write_all(bytes)?)
+    }
+
+    /// Keeps the object, if it is what the pointer says. When this returns it is on the disk.
+    ///
+    /// # Errors
+    /// It is not, or the disk refuses.
+    pub fn finish(self) -> Result<(), ReceiveError> {
+        if self.received != self.pointer.size {
+            return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
+        }
+        if self.hash.finish().as_ref() != self.pointer.oid.as_bytes() {
+            return Err(ReceiveError::OtherBytes);
+        }
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.as_file().sync_all()?;
+        let folder = self.path.parent().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        fs::create_dir_all(folder)?;
+        file.persist(&self.path).map_err(|error| without_path(&error.error))?;
+        File::open(folder)?.sync_all()?;
+        Ok(())
+    }
+}
+
+/// tempfile's errors name the path, and these end up where paths have no business.
+fn without_path(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pointer(contents: &[u8]) -> Pointer {
+        let hex: String = digest(&SHA256, contents).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Pointer { oid: LfsOid::from_hex(hex.as_bytes()).unwrap(), size: contents.len() as u64 }
+    }
+
+    fn receive(objects: &LfsObjects, pointer: &Pointer, parts: &[&[u8]]) -> Result<(), ReceiveError> {
+        let mut receiving = objects.receive(pointer)?;
+        parts.iter().try_for_each(|part| receiving.write(part))?;
+        receiving.finish()
+    }
+
+    #[test]
+    fn an_object_is_kept_only_when_it_is_what_its_pointer_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LfsObjects::of_mirror(dir.path());
+        let wanted = pointer(b"the file itself");
+        let length = |error| matches!(error, ReceiveError::Length { expected: 15, .. });
+        assert!(length(receive(&objects, &wanted, &[b"the file"]).unwrap_err()));
+        assert!(length(receive(&objects, &wanted, &[b"the file itself", b"!"]).unwrap_err()));
+        let other = receive(&objects, &wanted, &[b"the file itsElf"]).unwrap_err();
+        assert!(matches!(other, ReceiveError::OtherBytes));
+        assert!(!objects.holds(&wanted));
+        assert_eq!(fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
+
+        receive(&objects, &wanted, &[b"the file", b"", b" itself"]).unwrap();
+        assert!(objects.holds(&wanted) && !objects.holds(&Pointer { size: 14, ..wanted }));
+        let mut buffer = b"something".to_vec();
+        objects.read(&wanted, &mut buffer).unwrap();
+        assert_eq!(buffer, b"the file itself");
+        receive(&objects, &pointer(b""), &[]).unwrap();
+        objects.read(&pointer(b""), &mut buffer).unwrap();
+        assert_eq!(buffer, b"");
+    }
+
+    #[test]
+    fn an_object_that_rotted_is_removed_when_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LfsObjects::of_mirror(dir.path());
+        let wanted = pointer(b"the file itself");
+        for rotten in [&b"the file itsElf"[..], b"the file", b"the file itself and more"] {
+            receive(&objects, &wanted, &[b"the file itself"]).unwrap();
+            fs::write(objects.path(&wanted.oid), rotten).unwrap();
+            let error = objects.read(&wanted, &mut Vec::new()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert!(!objects.holds(&wanted));
+        }
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LfsObjects::of_mirror(dir.path());
+        objects.remove_leftovers().unwrap();
+        std::mem::forget(objects.receive(&pointer(b"x")).unwrap());
+        objects.remove_leftovers().unwrap();
+        assert!(!dir.path().join("lfs/tmp").exists());
+    }
+}

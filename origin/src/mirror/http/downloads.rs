@@ -1,0 +1,102 @@
+//! Requests of an LFS server and its storage: what is no part of Git's protocol.
+//!
+//! A storage may be any host with a public address: of large services it is another than their own, and changes without
+//! notice. It is given what the LFS server gives for it, and nothing that the upstream is shown.
+
+use std::collections::HashMap;
+
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Response};
+
+use super::super::{MirrorError, Redirects};
+use super::client::Client;
+use super::redirects::{self, LONGEST_CHAIN};
+
+/// Headers that are no business of a server which says what to send elsewhere: they frame a request, or are for proxies.
+const OWN_HEADERS: [&str; 9] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "proxy-authorization",
+];
+
+impl Client<'_> {
+    /// Asks the upstream something, and takes an answer of at most so many bytes.
+    pub(in super::super) fn ask(
+        &self,
+        url: &str,
+        kind: &'static str,
+        body: Vec<u8>,
+        max_bytes: usize,
+    ) -> Result<Vec<u8>, MirrorError> {
+        let url = self.parse(url)?;
+        let headers = [ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind)));
+        let answer = self.send_with(Method::POST, &url, HeaderMap::from_iter(headers), Some(body.into()))?;
+        if answer.status().is_redirection() {
+            let to = redirects::target(&url, self.location(&answer)?)?;
+            let reason = "its LFS API is asked where `url` says only: change `url`";
+            return Err(MirrorError::Redirected { to: redirects::place(&to), reason });
+        }
+        let mut answer = self.expect_success(answer)?;
+        let mut bytes = Vec::new();
+        loop {
+            let more = self.more(&mut answer)?;
+            if more.is_empty() {
+                return Ok(bytes);
+            }
+            bytes.extend_from_slice(&more);
+            if bytes.len() > max_bytes {
+                let cause = format!("it answers with more than {max_bytes} bytes");
+                return Err(MirrorError::Upstream { step: self.attempt().step(), cause });
+            }
+        }
+    }
+
+    /// Asks for what the answer from `from` points at, with the headers that go with it, which stay with the place that
+    /// they are for. Redirects are followed like what is pointed at, unless none are to be followed at all. The answer may
+    /// say no.
+    pub(in super::super) fn download(
+        &self,
+        from: &str,
+        href: &str,
+        headers: &HashMap<String, String>,
+    ) -> Result<Response, MirrorError> {
+        let (rules, reach) = (&self.attempt().upstream.redirects, &self.attempt().upstream.reach);
+        let first = redirects::storage(&self.home, &self.beyond, &self.parse(from)?, href)?;
+        let mut url = first.clone();
+        for _ in 0..=LONGEST_CHAIN {
+            let given = if redirects::same_origin(&url, &first) { given(headers)? } else { HeaderMap::new() };
+            let answer = self.send_with(Method::GET, &url, given, None)?;
+            if !answer.status().is_redirection() {
+                return Ok(answer);
+            }
+            let location = self.location(&answer)?;
+            url = match rules {
+                Redirects::None => redirects::follow(rules, reach, &url, location)?,
+                Redirects::SameHost | Redirects::To(_) => redirects::storage(&self.home, &self.beyond, &url, location)?,
+            };
+        }
+        let to = redirects::place(&url);
+        Err(MirrorError::Redirected { to, reason: "these are too many redirects in a row" })
+    }
+}
+
+/// What goes with a download, by the word of an LFS server. It may be secret.
+fn given(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
+    let mut given = HeaderMap::new();
+    for (name, value) in headers {
+        let wrong = || MirrorError::Upstream { step: "lfs", cause: "it asks for a header that none can be".to_owned() };
+        let name = HeaderName::try_from(name).map_err(|_| wrong())?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        if !OWN_HEADERS.contains(&name.as_str()) {
+            given.insert(name, value);
+        }
+    }
+    Ok(given)
+}

@@ -1,0 +1,110 @@
+//! Bringing the LFS objects of a service's content to the disk, before it is built.
+//!
+//! Not while it is built: a slow storage would hold one of the few places for builds. It is asked like any upstream: in one
+//! of the places for that, within the host's budget, and not before it wants to be asked again.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use weir_shared::commit_id::CommitId;
+
+use super::build::{ServiceFailure, Workshop, tarball_failure};
+use super::job::Job;
+use super::schedule::LONGEST_RETRY_AFTER;
+use super::state::Phase;
+use super::task::Task;
+use crate::lfs::{LfsFile, Pointer};
+use crate::mirror::{LfsError, LfsFetch, Upstream};
+use crate::service::Service;
+use crate::tarball;
+
+/// A server asked to be left alone.
+pub(super) struct Held {
+    until: Instant,
+    failure: ServiceFailure,
+}
+
+impl Task {
+    /// Brings the LFS objects of a service's content at a commit to the disk, if the service asks for them.
+    pub(super) async fn fetch_lfs(&mut self, service: &Arc<Service>, commit: &CommitId) -> Result<(), ServiceFailure> {
+        if !service.selection.lfs {
+            return Ok(());
+        }
+        let (workshop, of, at) = (self.workshop(), service.clone(), commit.clone());
+        let job = Job::begin("lfs", &self.crew.threads, move |stop| workshop.missing_lfs_files(&of, &at, stop));
+        let missing = self.awaited("lfs", job, (), self.config.build_timeout).await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if let Some(held) = self.lfs_held.as_ref().filter(|held| Instant::now() < held.until) {
+            return Err(held.failure.clone());
+        }
+        self.lfs_held = None;
+        let place = self.poller.places.enter(&self.poller.at_host, |what| {
+            self.state.send_modify(|state| state.waits_for = what);
+        });
+        let place = place.await;
+        let before = self.state.borrow().phase.clone();
+        self.state.send_modify(|state| state.phase = Phase::FetchingLfs { service: service.name.clone() });
+        let (workshop, poller) = (self.workshop(), self.poller.clone());
+        let job = Job::begin("lfs", &self.crew.threads, move |stop| {
+            let budget = || poller.at_host.request();
+            Ok(workshop.fetch_lfs_files(&poller.upstream, &missing, &budget, stop))
+        });
+        let result = self.awaited("lfs", job, place, self.config.poll_timeout).await;
+        self.state.send_modify(|state| state.phase = before);
+        result?.map_err(|(failure, pause)| {
+            if let Some(pause) = pause {
+                let until = Instant::now() + pause.min(LONGEST_RETRY_AFTER);
+                self.lfs_held = Some(Held { until, failure: failure.clone() });
+            }
+            failure
+        })
+    }
+}
+
+impl Workshop {
+    /// The objects that a build needs and that are not here.
+    fn missing_lfs_files(
+        &self,
+        service: &Service,
+        commit: &CommitId,
+        stop: &AtomicBool,
+    ) -> Result<Vec<LfsFile>, ServiceFailure> {
+        let repository = self.mirror.get()?.repository()?.to_thread_local();
+        let mut files = tarball::lfs_files(&repository, commit, &service.selection, &self.options.limits, stop)
+            .map_err(|error| tarball_failure(&self.mirror, "select", &error))?;
+        let objects = self.mirror.lfs_objects();
+        files.retain(|file| !objects.holds(&file.pointer));
+        Ok(files)
+    }
+
+    /// Fetches them. What went wrong, and how long a server asks to be left alone.
+    fn fetch_lfs_files(
+        &self,
+        upstream: &Upstream,
+        missing: &[LfsFile],
+        budget: &dyn Fn() -> Option<Duration>,
+        interrupt: &AtomicBool,
+    ) -> Result<(), (ServiceFailure, Option<Duration>)> {
+        let failed = |reason: String| ServiceFailure::passing("lfs", reason);
+        let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
+        let room = self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
+        room.map_err(|error| {
+            let (count, needed) = (missing.len(), ByteSize(needed));
+            (failed(format!("{count} LFS objects of {needed} are to be fetched, but {error}")), None)
+        })?;
+        let fetched = |pointer: &Pointer| {
+            self.metrics.lfs_objects.inc();
+            self.metrics.lfs_bytes.inc_by(pointer.size);
+        };
+        let objects = self.mirror.lfs_objects();
+        let fetch = LfsFetch { upstream, objects: &objects, budget, fetched: &fetched, interrupt };
+        fetch.run(missing).map_err(|error: LfsError| {
+            self.metrics.lfs_failures.inc();
+            (failed(error.to_string()), error.retry_after())
+        })
+    }
+}

@@ -1,0 +1,218 @@
+//! A Git server with LFS on loopback: the batch API as its specification has it, and a storage, with faults on demand.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ring::digest::{SHA256, digest};
+use rustls::{ServerConnection, StreamOwned};
+use serde_json::{Value, json};
+
+use crate::smart_http::{http_backend, tls_config};
+
+/// What the server does wrong, or differently.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Manner {
+    /// What `Authorization` has to say to the repository and to the API.
+    pub(crate) authorization: Option<String>,
+    /// Where objects are said to be: an address without a path. Its own, if there is none.
+    pub(crate) storage: Option<String>,
+    /// Where a download is redirected to, likewise.
+    pub(crate) redirect: Option<String>,
+    /// What the storage sends in place of an object.
+    pub(crate) instead: Option<Vec<u8>>,
+    /// The body of the answer to a batch request, in place of the right one.
+    pub(crate) answer: Option<String>,
+    /// After so many bytes of an object the server falls silent.
+    pub(crate) silent_after: Option<usize>,
+    /// What the API answers in place of anything else: a status, and a header with its line's end.
+    pub(crate) api_says: Option<(&'static str, &'static str)>,
+    /// What the storage answers, likewise.
+    pub(crate) storage_says: Option<(&'static str, &'static str)>,
+    /// After so many downloads the addresses hold no longer, until others are asked for.
+    pub(crate) addresses_hold: Option<usize>,
+    /// The seconds for which the API says that they hold.
+    pub(crate) expires_in: Option<u64>,
+}
+
+struct Inner {
+    root: std::path::PathBuf,
+    address: SocketAddr,
+    scheme: &'static str,
+    objects: Mutex<HashMap<String, Vec<u8>>>,
+    manner: Mutex<Manner>,
+    requests: Mutex<Vec<String>>,
+    /// Downloads since addresses were asked for.
+    downloads: AtomicUsize,
+}
+
+/// A running server; it ends with the process.
+#[derive(Clone)]
+pub(crate) struct LfsServer(Arc<Inner>);
+
+impl LfsServer {
+    /// Serves the repositories below a directory; with certificates (`origin.pem`, `origin.key`) over TLS.
+    pub(crate) fn start(root: &Path, certificates: Option<&Path>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tls = certificates.map(|dir| tls_config(dir, None));
+        let server = Self(Arc::new(Inner {
+            root: root.to_owned(),
+            address: listener.local_addr().unwrap(),
+            scheme: if tls.is_some() { "https" } else { "http" },
+            objects: Mutex::default(),
+            manner: Mutex::default(),
+            requests: Mutex::default(),
+            downloads: AtomicUsize::new(0),
+        }));
+        let serving = server.clone();
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let (serving, tls) = (serving.clone(), tls.clone());
+                std::thread::spawn(move || {
+                    let socket = socket.unwrap();
+                    // A client that goes away is what some tests are about.
+                    let _ = match tls {
+                        Some(config) => {
+                            serving.answer(StreamOwned::new(ServerConnection::new(config).unwrap(), socket))
+                        }
+                        None => serving.answer(socket),
+                    };
+                });
+            }
+        });
+        server
+    }
+
+    /// Its address without a path.
+    pub(crate) fn base(&self) -> String {
+        format!("{}://{}", self.0.scheme, self.0.address)
+    }
+
+    pub(crate) fn url(&self, repository: &str) -> String {
+        format!("{}/{repository}", self.base())
+    }
+
+    pub(crate) fn behave(&self, manner: Manner) {
+        *self.0.manner.lock().unwrap() = manner;
+    }
+
+    /// The heads of the requests since the last time.
+    pub(crate) fn take_requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.requests.lock().unwrap())
+    }
+
+    /// Takes an object in, and returns the pointer to it.
+    pub(crate) fn hold(&self, contents: &[u8]) -> String {
+        let oid: String = digest(&SHA256, contents).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        self.0.objects.lock().unwrap().insert(oid.clone(), contents.to_vec());
+        format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n", contents.len())
+    }
+
+    /// Answers one request and closes the connection.
+    fn answer(&self, stream: impl Read + Write) -> std::io::Result<()> {
+        let mut stream = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head)? == 0 {
+                return Ok(());
+            }
+        }
+        self.0.requests.lock().unwrap().push(head.clone());
+        let header = |name: &str| {
+            let lines = head.lines().filter_map(|line| line.split_once(": "));
+            lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).next()
+        };
+        let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
+        stream.read_exact(&mut body)?;
+        let stream = stream.get_mut();
+        let (method, target) = head.split_once(' ').unwrap();
+        let target = target.split(' ').next().unwrap();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let manner = self.0.manner.lock().unwrap().clone();
+        if let Some(oid) = path.strip_prefix("/storage/") {
+            return self.answer_storage(stream, oid, header("x-storage-key").as_deref(), &manner);
+        }
+        if manner.authorization.is_some() && header("authorization") != manner.authorization {
+            return respond(stream, "401 Unauthorized", "WWW-Authenticate: Basic realm=\"git\"\r\n", b"");
+        }
+        if path.ends_with(".git/info/lfs/objects/batch") {
+            if let Some((status, headers)) = manner.api_says {
+                return respond(stream, status, headers, b"");
+            }
+            self.0.downloads.store(0, Ordering::Relaxed);
+            let body = manner.answer.clone().unwrap_or_else(|| self.answer_batch(&body, &manner).to_string());
+            return respond(stream, "200 OK", "Content-Type: application/vnd.git-lfs+json\r\n", body.as_bytes());
+        }
+        let (version, kind) = (header("git-protocol").unwrap_or_default(), header("content-type").unwrap_or_default());
+        let (status, headers, body) = http_backend(&self.0.root, (method, path, query), &version, &kind, &body);
+        respond(stream, &status, &headers, &body)
+    }
+
+    fn answer_batch(&self, body: &[u8], manner: &Manner) -> Value {
+        let request: Value = serde_json::from_slice(body).unwrap();
+        assert_eq!(request["operation"], "download");
+        assert_eq!(request["transfers"], json!(["basic"]));
+        let base = manner.storage.clone().unwrap_or_else(|| self.base());
+        let objects = self.0.objects.lock().unwrap();
+        let objects = request["objects"].as_array().unwrap().iter().map(|object| {
+            let oid = object["oid"].as_str().unwrap();
+            match objects.get(oid) {
+                Some(contents) if contents.len() as u64 == object["size"].as_u64().unwrap() => {
+                    let header = json!({"X-Storage-Key": "a key for one object"});
+                    let download = json!({"href": format!("{base}/storage/{oid}"), "header": header, "expires_in": manner.expires_in});
+                    json!({"oid": oid, "size": object["size"], "authenticated": true, "actions": {"download": download}})
+                }
+                _ => json!({"oid": oid, "size": object["size"], "error": {"code": 404, "message": "Object does not exist"}}),
+            }
+        });
+        json!({"transfer": "basic", "objects": objects.collect::<Vec<_>>(), "hash_algo": "sha256"})
+    }
+
+    fn answer_storage(
+        &self,
+        stream: &mut impl ReadWrite,
+        oid: &str,
+        key: Option<&str>,
+        manner: &Manner,
+    ) -> std::io::Result<()> {
+        if let Some((status, headers)) = manner.storage_says {
+            return respond(stream, status, headers, b"");
+        }
+        let downloads = self.0.downloads.fetch_add(1, Ordering::Relaxed);
+        if manner.addresses_hold.is_some_and(|most| downloads >= most) {
+            return respond(stream, "403 Forbidden", "", b"");
+        }
+        if let Some(to) = &manner.redirect {
+            return respond(stream, "302 Found", &format!("Location: {to}/storage/{oid}\r\n"), b"");
+        }
+        let objects = self.0.objects.lock().unwrap();
+        let Some(object) = objects.get(oid).cloned() else { return respond(stream, "404 Not Found", "", b"") };
+        drop(objects);
+        if manner.storage.is_none() && key != Some("a key for one object") {
+            return respond(stream, "403 Forbidden", "", b"");
+        }
+        let object = manner.instead.clone().unwrap_or(object);
+        match manner.silent_after {
+            Some(bytes) => {
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
+                stream.write_all(&object[..bytes])?;
+                stream.flush()?;
+                // Until the client has had enough.
+                stream.read(&mut [0]).map(|_| ())
+            }
+            None => respond(stream, "200 OK", "Content-Type: application/octet-stream\r\n", &object),
+        }
+    }
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+fn respond(stream: &mut impl Write, status: &str, headers: &str, body: &[u8]) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
+    stream.write_all(body)?;
+    stream.flush()
+}

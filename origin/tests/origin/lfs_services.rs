@@ -1,0 +1,254 @@
+//! Services with the files of LFS in their tarballs.
+
+use std::sync::atomic::AtomicBool;
+
+use serde_json::Value;
+use weir_origin::config::Config;
+use weir_origin::lfs::LfsObjects;
+use weir_origin::mirror::Upstream;
+use weir_origin::tarball::{Earlier, FragmentIndex, Limits, Selection, TarballError, content_key, lfs_files};
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::OmissionReason;
+
+use crate::git_fixture::Git;
+use crate::lfs::{fetch_from, file};
+use crate::lfs_server::{LfsServer, Manner};
+use crate::node::{Home, Node, SERVICE, blob_of, flip_a_bit};
+use crate::tar_reading::{build_after, build_tar, read_tar};
+
+const ATTRIBUTES: &str = "*.bin filter=lfs diff=lfs merge=lfs -text\n";
+
+fn with_lfs() -> Selection {
+    Selection { lfs: true, ..Selection::default() }
+}
+
+fn files_of(git: &Git, commit: &CommitId, selection: &Selection) -> Result<Vec<String>, TarballError> {
+    let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
+    let files = lfs_files(&repo, commit, selection, &Limits::default(), &AtomicBool::new(false))?;
+    Ok(files.into_iter().map(|file| file.path).collect())
+}
+
+#[test]
+fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
+    git.write(".gitattributes", ATTRIBUTES);
+    git.write("a.bin", server.hold(b"x"));
+    git.write("again.bin", server.hold(b"x"));
+    git.write("extended.bin", server.hold(b"x").replace("oid ", "ext-0-foo sha256:00\noid "));
+    // These are the files themselves.
+    git.write("no-filter.txt", server.hold(b"x"));
+    git.write("no-pointer.bin", "version 1\n");
+    git.write("too-long.bin", server.hold(b"x") + &"z".repeat(1000));
+    let commit = git.commit("pointers");
+    assert!(files_of(&git, &commit, &Selection::default()).unwrap().is_empty());
+    let (built, _) = build_tar(&git.dir, &commit, &Selection::default(), 1).unwrap();
+    let omitted: Vec<_> = built.omitted.iter().map(|omission| (omission.path.as_str(), omission.reason)).collect();
+    assert_eq!(omitted, ["a.bin", "again.bin", "extended.bin"].map(|path| (path, OmissionReason::LfsPointer)));
+
+    assert_eq!(files_of(&git, &commit, &with_lfs()).unwrap(), ["a.bin"], "each object once");
+    let error = build_tar(&git.dir, &commit, &with_lfs(), 1).unwrap_err();
+    assert!(matches!(&error, TarballError::Lfs { path, .. } if path == "a.bin"), "{error}");
+    let wanted = [file("a.bin", &server.hold(b"x"))];
+    fetch_from(&Upstream::new(server.url("x")), &git.dir, &wanted).unwrap();
+    let (built, tar) = build_tar(&git.dir, &commit, &with_lfs(), 1).unwrap();
+    assert_eq!(built.omitted.len(), 1);
+    let contents = |path: &str| read_tar(&tar).into_iter().find(|entry| entry.path == path).unwrap().contents;
+    assert_eq!([contents("a.bin"), contents("again.bin")], [b"x", b"x"]);
+    assert!(contents("no-filter.txt").starts_with(b"version https://git-lfs"));
+    assert_eq!(contents("no-pointer.bin"), b"version 1\n");
+    assert!(contents("too-long.bin").len() > 1000);
+
+    // Too large: said before anything is fetched.
+    let huge = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5000000000\n", "a".repeat(64));
+    git.write("huge.bin", huge);
+    let error = files_of(&git, &git.commit("huge"), &with_lfs()).unwrap_err();
+    assert!(matches!(&error, TarballError::FileTooLarge { path, .. } if path == "huge.bin"), "{error}");
+}
+
+#[test]
+fn a_key_holds_the_option_and_without_it_is_what_it_always_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Git::init(dir.path());
+    git.write("a", "a");
+    let commit = git.commit("a");
+    let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
+    let key = |selection: &Selection| content_key(&repo, &commit, &"shop".parse().unwrap(), selection).unwrap();
+    let without = key(&Selection::default());
+    assert_ne!(key(&with_lfs()), without);
+    // Of the version before there was LFS: origins that are brought up to date build nothing again.
+    let hex: String = without.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "d702c1f95e5c1a55654f0275c4e8a0a376e978e5534025fae827be64cfa115b7");
+}
+
+#[test]
+fn after_a_commit_the_fragments_with_lfs_are_taken_over_and_the_bytes_are_those_of_a_build_from_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
+    git.write(".gitattributes", ATTRIBUTES);
+    let upstream = Upstream::new(server.url("x"));
+    let put = |number: u32, seed: u32| {
+        let contents: Vec<u8> = (0..1_500_000u32).map(|at| (at.wrapping_mul(seed + 77) >> 13) as u8).collect();
+        let pointer = server.hold(&contents);
+        git.write(format!("{number:02}.bin"), &pointer);
+        fetch_from(&upstream, &git.dir, &[file("x", &pointer)]).unwrap();
+    };
+    (0..20).for_each(|number| put(number, number));
+    git.write("small.txt", "small");
+    let build = |commit: &CommitId, earlier: Option<&Earlier>| {
+        let (built, _, blob) = build_after(&git.dir, commit, &with_lfs(), 2, &Limits::default(), earlier).unwrap();
+        (built, blob)
+    };
+    let first = git.commit("first");
+    let (built, blob) = build(&first, None);
+    let earlier = || {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &blob).unwrap();
+        Earlier::new(file, &FragmentIndex::parse(&built.blob, &built.fragments.to_bytes(&built.blob)).unwrap())
+    };
+    assert!(built.fragments.fragments() > 4);
+    for (number, change) in [(7, 100), (0, 200), (19, 300)] {
+        put(number, change);
+        let commit = git.commit("changed");
+        let (from_nothing, expected) = build(&commit, None);
+        let (reusing, found) = build(&commit, Some(&earlier()));
+        assert!(reusing.reused_fragments > 0, "{reusing:?}");
+        assert_eq!((reusing.digest, reusing.blob), (from_nothing.digest, from_nothing.blob));
+        assert!(found == expected);
+    }
+    // The same pointers without the option share nothing with it.
+    let (without, _, _) =
+        build_after(&git.dir, &first, &Selection::default(), 2, &Limits::default(), Some(&earlier())).unwrap();
+    assert_eq!(without.omitted.len(), 20);
+}
+
+struct Shop {
+    home: Home,
+    server: LfsServer,
+    git: Git,
+}
+
+impl Shop {
+    /// A repository with a model behind TLS with a private authority and a password.
+    fn new() -> Self {
+        let home = Home::new();
+        let root = home.file("git");
+        let server = LfsServer::start(&root, Some(&home.file("")));
+        let git = Git::init(&root.join("shop.git"));
+        git.write(".gitattributes", ATTRIBUTES);
+        git.write("deploy/app.yaml", "replicas: 1\n");
+        git.write("deploy/model.bin", server.hold(b"the model itself"));
+        git.commit("with a model");
+        std::fs::write(home.file("password"), "s3cret\n").unwrap();
+        let shop = Self { home, server, git };
+        shop.behave(Manner::default());
+        shop
+    }
+
+    fn behave(&self, manner: Manner) {
+        self.server.behave(Manner { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..manner });
+    }
+
+    fn config(&self) -> Config {
+        let mut config = self.home.config(&self.server.url("shop.git"));
+        config.repositories[0].ca = Some(self.home.file("ca.pem"));
+        config.repositories[0].username = Some("ci".to_owned());
+        config.repositories[0].password_file = Some(self.home.file("password"));
+        config.services[0].lfs = true;
+        config
+    }
+
+    /// The only object on the disk.
+    fn object(&self) -> std::path::PathBuf {
+        let mut found = self.home.data_dir().join("mirrors/shop");
+        let step = |from: &std::path::Path| std::fs::read_dir(from).unwrap().next().unwrap().unwrap().path();
+        found = step(&found).join("lfs/objects");
+        while found.is_dir() {
+            found = step(&found);
+        }
+        found
+    }
+}
+
+async fn failure(node: &Node) -> Value {
+    let status = node.status().await;
+    let service = status["services"].as_array().unwrap().iter().find(|each| each["name"] == SERVICE).unwrap();
+    service["failure"].clone()
+}
+
+#[tokio::test]
+async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_last_version_when_one_is_missing() {
+    let shop = Shop::new();
+    let mut config = shop.config();
+    let node = shop.home.start(config.clone()).await;
+    let descriptor = node.published(|_| true).await;
+    assert!(descriptor.publication().omitted.is_empty());
+    let tar = read_tar(&node.tarball(&descriptor).await);
+    assert_eq!(tar.iter().find(|entry| entry.path == "model.bin").unwrap().contents, b"the model itself");
+    assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
+    assert_eq!(node.metric("weir_origin_lfs_bytes_fetched_total").await, 16.0);
+
+    // A pointer to what the server does not have.
+    shop.git.write("deploy/other.bin", shop.server.hold(b"x").replace("size 1", "size 2"));
+    shop.git.commit("a pointer into nothing");
+    node.poll().await;
+    let failed = failure(&node).await;
+    assert_eq!(failed["step"], "lfs");
+    assert!(failed["reason"].as_str().unwrap().contains("`other.bin`"), "{failed}");
+    assert_eq!(node.descriptor().await.version(), descriptor.version());
+    assert_eq!(node.metric("weir_origin_lfs_failures_total").await, 1.0);
+
+    // It is pushed after all.
+    shop.git.write("deploy/other.bin", shop.server.hold(b"x"));
+    shop.git.commit("the right pointer");
+    node.poll().await;
+    let mended = node.published(|published| published.version() != descriptor.version()).await;
+    assert_eq!(read_tar(&node.tarball(&mended).await).len(), 3);
+    assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 2.0);
+    node.stop().await;
+
+    // Who does not ask for them has other content, and is told what is left out.
+    config.services[0].lfs = false;
+    let node = shop.home.start(config).await;
+    let without = node.published(|published| published.version() != mended.version()).await;
+    let omitted: Vec<_> = without.publication().omitted.iter().map(|o| (o.path.as_str(), o.reason)).collect();
+    assert_eq!(omitted, [("model.bin", OmissionReason::LfsPointer), ("other.bin", OmissionReason::LfsPointer)]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_pause_gets_it() {
+    let shop = Shop::new();
+    shop.behave(Manner { api_says: Some(("429 Slow down", "Retry-After: 3600\r\n")), ..Manner::default() });
+    let node = shop.home.start(shop.config()).await;
+    node.poll().await;
+    let told = failure(&node).await;
+    assert!(told["reason"].as_str().unwrap().contains("answered 429"), "{told}");
+    shop.server.take_requests();
+    node.poll().await;
+    let asked = shop.server.take_requests();
+    assert!(!asked.is_empty() && asked.iter().all(|head| !head.contains("/info/lfs")), "{asked:?}");
+    assert_eq!(failure(&node).await["reason"], told["reason"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_is_fetched_again() {
+    let shop = Shop::new();
+    let node = shop.home.start(shop.config()).await;
+    let descriptor = node.published(|_| true).await;
+    let stored = shop.home.blob(&blob_of(&descriptor));
+    std::fs::remove_file(&stored).unwrap();
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
+    // Whoever reads it sees that its bytes are others, and the next fetch brings it again.
+    flip_a_bit(&shop.object());
+    let mut bytes = Vec::new();
+    let mirror = shop.object().ancestors().nth(5).unwrap().to_owned();
+    let pointer = file("x", &shop.server.hold(b"the model itself")).pointer;
+    assert!(LfsObjects::of_mirror(&mirror).read(&pointer, &mut bytes).is_err());
+    std::fs::remove_file(&stored).unwrap();
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 2.0);
+    node.stop().await;
+}
