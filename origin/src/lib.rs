@@ -11,6 +11,7 @@ mod census;
 mod commit_policy;
 pub mod config;
 mod data_dir;
+mod database_file;
 mod diff;
 mod edge_api;
 mod event_log;

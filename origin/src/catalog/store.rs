@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_shared::name::{RepositoryName, ServiceName};
@@ -14,6 +14,7 @@ use weir_shared::name::{RepositoryName, ServiceName};
 use super::definitions::Documents;
 use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::data_dir::DataDir;
+use crate::database_file::{DatabaseError, DatabaseFile, OfDatabase};
 
 /// Repository → its document, as JSON.
 const REPOSITORY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("repository_v1");
@@ -23,7 +24,7 @@ const SERVICE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("service_
 /// What operators defined.
 #[derive(Debug)]
 pub(crate) struct Store {
-    database: Database,
+    file: DatabaseFile,
     path: PathBuf,
     /// Given back after the file is closed.
     _data_dir: DataDir,
@@ -33,16 +34,25 @@ pub(crate) struct Store {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("what operators defined cannot be read or written: {0}")]
-    Database(Box<redb::Error>),
+    Database(DatabaseError),
     #[error(
         "{kind} `{name}` in {} cannot be read: {cause}. A newer version may have written it: start that one", path.display()
     )]
     Unreadable { kind: &'static str, name: String, path: PathBuf, cause: String },
 }
 
-impl<E: Into<redb::Error>> From<E> for StoreError {
+impl<E: Into<DatabaseError>> From<E> for StoreError {
     fn from(error: E) -> Self {
-        Self::Database(Box::new(error.into()))
+        Self::Database(error.into())
+    }
+}
+
+impl OfDatabase for StoreError {
+    fn of_database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::Database(error) => Some(error),
+            Self::Unreadable { .. } => None,
+        }
     }
 }
 
@@ -59,12 +69,13 @@ impl Store {
     /// Opens the file, or makes a new one.
     pub(crate) fn open(data_dir: DataDir) -> Result<Self, StoreError> {
         let path = data_dir.catalog();
-        let database = Database::create(&path)?;
-        let transaction = database.begin_write()?;
-        transaction.open_table(REPOSITORY)?;
-        transaction.open_table(SERVICE)?;
-        transaction.commit()?;
-        Ok(Self { database, path, _data_dir: data_dir })
+        let file = DatabaseFile::open(&path)?;
+        file.write(|transaction| -> Result<(), StoreError> {
+            transaction.open_table(REPOSITORY)?;
+            transaction.open_table(SERVICE)?;
+            Ok(())
+        })?;
+        Ok(Self { file, path, _data_dir: data_dir })
     }
 
     /// All documents. One that cannot be read is an error: without it a service that agents follow would be taken for
@@ -77,8 +88,7 @@ impl Store {
 
     /// Makes changes, all or none. When this returns they are durable.
     pub(crate) fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
-        let transaction = self.database.begin_write()?;
-        {
+        self.file.write(|transaction| {
             let mut repositories = transaction.open_table(REPOSITORY)?;
             let mut services = transaction.open_table(SERVICE)?;
             for write in writes {
@@ -89,29 +99,51 @@ impl Store {
                     Write::DeleteService(name) => drop(services.remove(name.as_str())?),
                 }
             }
-        }
-        Ok(transaction.commit()?)
+            Ok(())
+        })
     }
 
-    fn all<T: DeserializeOwned>(
+    fn all<T: Document>(
         &self,
         table: TableDefinition<'_, &'static str, &'static [u8]>,
         kind: &'static str,
     ) -> Result<Vec<T>, StoreError> {
-        let table = self.database.begin_read()?.open_table(table)?;
-        let mut documents = Vec::new();
-        for row in table.iter()? {
-            let (name, bytes) = row?;
-            let document = serde_json::from_slice(bytes.value()).map_err(|error| StoreError::Unreadable {
-                kind,
-                name: name.value().to_owned(),
-                path: self.path.clone(),
-                cause: error.to_string(),
-            })?;
-            documents.push(document);
-        }
-        Ok(documents)
+        self.file.read(|transaction| {
+            let mut documents = Vec::new();
+            for row in transaction.open_table(table)?.iter()? {
+                let (name, bytes) = row?;
+                let name = name.value();
+                documents.push(read(name, bytes.value()).map_err(|cause| {
+                    let (name, path) = (name.to_owned(), self.path.clone());
+                    StoreError::Unreadable { kind, name, path, cause }
+                })?);
+            }
+            Ok(documents)
+        })
     }
+}
+
+/// What stands under its own name.
+trait Document: DeserializeOwned {
+    fn name(&self) -> &str;
+}
+
+impl Document for RepositoryConfig {
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+}
+
+impl Document for ServiceConfig {
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+}
+
+/// Reads a row: the document of this name. The error says why not.
+fn read<T: Document>(name: &str, json: &[u8]) -> Result<T, String> {
+    let document: T = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    if document.name() == name { Ok(document) } else { Err(format!("it is the document of `{}`", document.name())) }
 }
 
 fn json(document: &impl Serialize) -> Vec<u8> {
@@ -143,10 +175,18 @@ mod tests {
         store.write(&[Write::DeleteRepository(repository.name)]).unwrap();
         assert!(store.documents().unwrap().repositories.is_empty());
 
-        let transaction = store.database.begin_write().unwrap();
-        transaction.open_table(SERVICE).unwrap().insert("odd", b"{\"name\":\"odd\",\"new_key\":1}".as_slice()).unwrap();
-        transaction.commit().unwrap();
-        let error = store.documents().unwrap_err().to_string();
-        assert!(error.contains("`odd`") && error.contains("new_key") && error.contains("newer"), "{error}");
+        for (row, said) in [
+            (&b"{\"name\":\"odd\",\"new_key\":1}"[..], "new_key"),
+            (&json(&ServiceConfig::new("even".parse().unwrap(), "shop".parse().unwrap())), "the document of `even`"),
+            (b"\xff", "expected value"),
+        ] {
+            let put = |transaction: &redb::WriteTransaction| -> Result<(), StoreError> {
+                transaction.open_table(SERVICE)?.insert("odd", row)?;
+                Ok(())
+            };
+            store.file.write(put).unwrap();
+            let error = store.documents().unwrap_err().to_string();
+            assert!(error.contains("`odd`") && error.contains(said) && error.contains("newer"), "{error}");
+        }
     }
 }

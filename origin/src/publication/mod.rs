@@ -8,7 +8,6 @@ mod pin;
 mod references;
 mod signatures;
 mod state;
-mod state_file;
 mod tables;
 
 pub(crate) use decision::{Content, Statement, is_current};

@@ -16,9 +16,9 @@ use super::decision::{self, Content, Decision, Statement};
 use super::expiry::KEYS;
 use super::history::{Entry, Why};
 use super::references::NAMES;
-use super::state_file::StateFile;
 use super::tables::Tables;
 use crate::config::RetentionConfig;
+use crate::database_file::{DatabaseError, DatabaseFile, OfDatabase};
 use crate::failpoint::failpoint;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
@@ -40,7 +40,7 @@ pub(super) const CONTENT: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinitio
 /// The publications of an origin.
 #[derive(Debug)]
 pub(crate) struct State {
-    file: StateFile,
+    file: DatabaseFile,
     retention: RetentionConfig,
     pub(super) signer: Arc<Signer>,
 }
@@ -49,31 +49,25 @@ pub(crate) struct State {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
     #[error("the state cannot be read or written: {0}")]
-    Database(Box<redb::Error>),
-    #[error("the state cannot be read or written just now: {0}")]
-    Closed(String),
+    Database(DatabaseError),
     #[error(
         "the descriptor would have {0} bytes, more than the limit of {MAX_DESCRIPTOR_BYTES}: fewer paths must be left out"
     )]
     DescriptorTooLarge(usize),
 }
 
-impl<E: Into<redb::Error>> From<E> for StateError {
+impl<E: Into<DatabaseError>> From<E> for StateError {
     fn from(error: E) -> Self {
-        Self::Database(Box::new(error.into()))
+        Self::Database(error.into())
     }
 }
 
-impl StateError {
-    /// Whether the disk has failed, after which the database is of no use until it is opened anew.
-    pub(super) fn is_the_disk_s(&self) -> bool {
-        use redb::Error::{DatabaseClosed, Io, LockPoisoned, PreviousIo};
-        matches!(self, Self::Database(error) if matches!(**error, Io(_) | PreviousIo | LockPoisoned(_) | DatabaseClosed))
-    }
-
-    /// Whether it failed before this was tried.
-    pub(super) fn came_before(&self) -> bool {
-        matches!(self, Self::Database(error) if matches!(**error, redb::Error::PreviousIo | redb::Error::DatabaseClosed))
+impl OfDatabase for StateError {
+    fn of_database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::Database(error) => Some(error),
+            Self::DescriptorTooLarge(_) => None,
+        }
     }
 }
 
@@ -108,7 +102,7 @@ pub(crate) struct Reference {
 impl State {
     /// Opens the file, or makes a new one.
     pub(crate) fn open(path: &Path, retention: RetentionConfig) -> Result<Self, StateError> {
-        let state = Self { file: StateFile::open(path)?, retention, signer: Arc::default() };
+        let state = Self { file: DatabaseFile::open(path)?, retention, signer: Arc::default() };
         state.write(|transaction| {
             let has_index = transaction.list_tables()?.any(|table| table.name() == NAMES.name());
             let mut tables = Tables::open(transaction)?;

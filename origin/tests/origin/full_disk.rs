@@ -5,11 +5,13 @@ use std::io::Write;
 use std::path::Path;
 
 use bytesize::ByteSize;
+use serde_json::json;
 use weir_origin::Condition;
 use weir_origin::versions::Asked;
 
 use crate::mount::Mount;
 use crate::node::{Home, service};
+use crate::operators::{self, Operator};
 use crate::upstream::Upstream;
 
 /// Takes all the room that is left.
@@ -97,6 +99,47 @@ async fn a_database_that_found_the_disk_full_goes_on_without_a_restart() {
     node.stop().await;
     let node = home.start(home.config(&upstream.url())).await;
     assert_eq!(node.descriptor().await.bytes(), after.bytes());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_s_edit_that_found_the_disk_full_is_refused_and_the_next_one_goes_on_without_a_restart() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = operators::config(&home, &upstream);
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config.clone()).await;
+    node.published(|_| true).await;
+    node.poll().await;
+    let operator = Operator::of(&home, &node);
+    let large = json!({ "repository": "shop", "folder": "docs", "include": vec!["x".repeat(200); 400] });
+    let small = json!({ "repository": "shop", "folder": "docs" });
+    assert_eq!(operator.put("/v1/services/before", small.clone()).await.status, 201);
+
+    fill(&home.data_dir());
+    let mut made = 0;
+    let refused = loop {
+        let told = operator.put(&format!("/v1/services/large-{made}"), large.clone()).await;
+        if told.status != 201 {
+            break told;
+        }
+        made += 1;
+        assert!(made < 200, "the disk has room for everything");
+    };
+    assert_eq!((refused.status.as_u16(), refused.problem().0), (503, "origin-failed"));
+    let lost = format!("/v1/services/large-{made}");
+    assert_eq!(operator.get(&lost).await.status, 404, "what was refused is not there");
+    assert_eq!(operator.get("/v1/services/before").await.status, 200);
+
+    make_room(&home.data_dir());
+    assert_eq!(operator.put(&lost, large).await.status, 201);
+    assert_eq!(operator.put("/v1/services/after", small).await.status, 201);
+    node.stop().await;
+    let node = home.start(config).await;
+    let operator = Operator::of(&home, &node);
+    for name in ["before", "after", &format!("large-{made}")] {
+        assert_eq!(operator.get(&format!("/v1/services/{name}")).await.status, 200, "{name}");
+    }
     node.stop().await;
 }
 

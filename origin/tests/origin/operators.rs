@@ -16,7 +16,7 @@ use crate::upstream::Upstream;
 const TOKEN: &str = "an-operator-s-own-token";
 
 /// An operator with a token, or with a certificate.
-struct Operator {
+pub(crate) struct Operator {
     client: reqwest::Client,
     base: String,
     token: Option<&'static str>,
@@ -24,8 +24,8 @@ struct Operator {
 
 /// What an operator was answered.
 #[derive(Debug)]
-struct Told {
-    status: StatusCode,
+pub(crate) struct Told {
+    pub(crate) status: StatusCode,
     etag: String,
     allow: String,
     body: Value,
@@ -33,7 +33,7 @@ struct Told {
 
 impl Told {
     /// The problem's kind and detail.
-    fn problem(&self) -> (&str, &str) {
+    pub(crate) fn problem(&self) -> (&str, &str) {
         let kind = self.body["type"].as_str().unwrap().strip_prefix("urn:weir:problem:").unwrap();
         (kind, self.body["detail"].as_str().unwrap())
     }
@@ -41,7 +41,7 @@ impl Told {
 
 impl Operator {
     /// Shows the token.
-    fn of(home: &Home, node: &Node) -> Self {
+    pub(crate) fn of(home: &Home, node: &Node) -> Self {
         Self { token: Some(TOKEN), ..Self::without_token(home, node, None) }
     }
 
@@ -73,11 +73,11 @@ impl Operator {
         Told { status, etag, allow, body }
     }
 
-    async fn get(&self, path: &str) -> Told {
+    pub(crate) async fn get(&self, path: &str) -> Told {
         self.send(Method::GET, path, &[], None).await
     }
 
-    async fn put(&self, path: &str, document: Value) -> Told {
+    pub(crate) async fn put(&self, path: &str, document: Value) -> Told {
         self.send(Method::PUT, path, &[], Some(document)).await
     }
 
@@ -87,7 +87,7 @@ impl Operator {
 }
 
 /// An origin with an operators' listener; its file holds the repository `shop` and the service `shop-prod`.
-fn config(home: &Home, upstream: &Upstream) -> Config {
+pub(crate) fn config(home: &Home, upstream: &Upstream) -> Config {
     std::fs::write(home.file("operator-token"), TOKEN).unwrap();
     let mut config = home.config(&upstream.url());
     config.operator_listen = Some(([127, 0, 0, 1], 0).into());
