@@ -1,5 +1,6 @@
 //! `weir-origin`: polls Git repositories and publishes their content to edges.
 
+mod fsck_command;
 mod keys_command;
 
 use std::path::PathBuf;
@@ -34,15 +35,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Fsck(fsck_command::FsckArguments),
     Keys(keys_command::KeysArguments),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    if let Some(Command::Keys(arguments)) = arguments.command {
-        keys_command::run(arguments)?;
-        return Ok(ExitCode::SUCCESS);
+    match arguments.command {
+        Some(Command::Fsck(arguments)) => return Ok(fsck_command::run(&arguments)),
+        Some(Command::Keys(arguments)) => {
+            keys_command::run(arguments)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     let file = arguments.config.unwrap_or_default();
     let config = match Config::load(&file) {

@@ -24,7 +24,7 @@ use crate::gzip;
 use crate::metrics::Metrics;
 use crate::publication::history::Page;
 use crate::publication::{
-    Change, Content, Kept, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
+    Change, Content, Inspected, Kept, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
 };
 use crate::service::Service;
 use crate::signing::Signer;
@@ -273,6 +273,16 @@ impl Publisher {
     pub(crate) fn forget_superseded(&self, superseded: &Descriptor) -> Result<(), StateError> {
         let publication = superseded.publication();
         self.state.forget_superseded(&publication.service, &publication.digest, SystemTime::now())
+    }
+
+    /// The same of a version that is known by its name.
+    pub(crate) fn forget_version(&self, service: &ServiceName, digest: &TarballDigest) -> Result<(), StateError> {
+        self.state.forget_superseded(service, digest, SystemTime::now())
+    }
+
+    /// Mends what a look at the state found; see [`State::mend_rows`].
+    pub(crate) fn mend_rows(&self, inspected: &Inspected, now: SystemTime) -> Result<(), StateError> {
+        self.state.mend_rows(inspected, now)
     }
 
     /// The descriptor of a service's digest, if it is the current one or a retained one.

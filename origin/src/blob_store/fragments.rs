@@ -16,7 +16,7 @@ use crate::tarball::{Earlier, FragmentIndex};
 pub(super) const SUFFIX: &str = ".fragments";
 
 /// No index is longer: 80 bytes for each 2 MiB of a tarball are 84 MB for two terabytes.
-const MAX_INDEX_BYTES: u64 = 84 << 20;
+pub(super) const MAX_INDEX_BYTES: u64 = 84 << 20;
 
 impl BlobStore {
     pub(super) fn fragments_path(&self, digest: &BlobDigest) -> PathBuf {

@@ -4,6 +4,7 @@
 //! leaves the store that was not verified by the same call ([`BlobStore::piece`], [`BlobStore::open_verified`]), so that
 //! a bit that flipped on the disk stays here. All of this blocks.
 
+mod examine;
 mod fragments;
 mod pieces;
 mod piecewise;
@@ -19,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_shared::digest::BlobDigest;
 use weir_shared::piece::{PieceHasher, PieceList};
 
+pub(crate) use examine::{Bytes, Examined, Listed};
 pub(crate) use piecewise::OpenPieces;
 pub(crate) use temporary::TemporaryBlob;
 use temporary::sync_folder;

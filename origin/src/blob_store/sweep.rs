@@ -12,9 +12,19 @@ impl BlobStore {
     /// Removes a blob and what is kept beside it. A download that runs keeps its open file. False: it was not there. The caller
     /// sees to it that nothing is published meanwhile.
     pub(crate) fn remove(&self, digest: &BlobDigest) -> io::Result<bool> {
-        remove_file(&self.pieces_path(digest))?;
-        remove_file(&self.fragments_path(digest))?;
+        self.remove_pieces(digest)?;
+        self.remove_fragments(digest)?;
         remove_file(&self.path(digest))
+    }
+
+    /// Removes the piece list of a blob: it is made again when it is needed. False: it was not there.
+    pub(crate) fn remove_pieces(&self, digest: &BlobDigest) -> io::Result<bool> {
+        remove_file(&self.pieces_path(digest))
+    }
+
+    /// Removes what is known of the fragments of a blob: the next build makes all of them. False: it was not there.
+    pub(crate) fn remove_fragments(&self, digest: &BlobDigest) -> io::Result<bool> {
+        remove_file(&self.fragments_path(digest))
     }
 
     /// The blobs in one of the folders. What stands beside a blob that is not there is removed. What has another kind of name is
@@ -49,13 +59,13 @@ fn remove_file(path: &Path) -> io::Result<bool> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Blob,
     /// A piece list, or what the blob is made of.
     Beside,
 }
 
-fn read_name(name: &str) -> Option<(BlobDigest, Kind)> {
+pub(super) fn read_name(name: &str) -> Option<(BlobDigest, Kind)> {
     let beside = [pieces::SUFFIX, fragments::SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
     let (hex, kind) = beside.map_or((name, Kind::Blob), |hex| (hex, Kind::Beside));
     Some((format!("b3-{hex}").parse().ok()?, kind))

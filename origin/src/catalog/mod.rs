@@ -23,7 +23,7 @@ pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use owner::{Earlier, EditError, Editor, Estate, Made, begin};
 pub(crate) use permitted::permitted;
-pub(crate) use store::Store;
+pub(crate) use store::{Store, inspect};
 
 /// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
 const MAX_RETIRED: usize = 10_000;

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use redb::{ReadableTable, TableDefinition};
+use redb::{ReadTransaction, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_shared::name::{RepositoryName, ServiceName};
@@ -14,12 +14,12 @@ use weir_shared::name::{RepositoryName, ServiceName};
 use super::definitions::Documents;
 use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::data_dir::DataDir;
-use crate::database_file::{DatabaseError, DatabaseFile, OfDatabase};
+use crate::database::{DatabaseError, DatabaseFile, OfDatabase};
 
 /// Repository → its document, as JSON.
-const REPOSITORY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("repository_v1");
+const REPOSITORY: Rows = TableDefinition::new("repository_v1");
 /// Service → its document, as JSON.
-const SERVICE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("service_v1");
+const SERVICE: Rows = TableDefinition::new("service_v1");
 
 /// What operators defined.
 #[derive(Debug)]
@@ -103,24 +103,49 @@ impl Store {
         })
     }
 
-    fn all<T: Document>(
-        &self,
-        table: TableDefinition<'_, &'static str, &'static [u8]>,
-        kind: &'static str,
-    ) -> Result<Vec<T>, StoreError> {
+    fn all<T: Document>(&self, table: Rows, kind: &'static str) -> Result<Vec<T>, StoreError> {
         self.file.read(|transaction| {
-            let mut documents = Vec::new();
-            for row in transaction.open_table(table)?.iter()? {
-                let (name, bytes) = row?;
-                let name = name.value();
-                documents.push(read(name, bytes.value()).map_err(|cause| {
-                    let (name, path) = (name.to_owned(), self.path.clone());
-                    StoreError::Unreadable { kind, name, path, cause }
-                })?);
-            }
-            Ok(documents)
+            let unreadable = |(name, cause)| StoreError::Unreadable { kind, name, path: self.path.clone(), cause };
+            rows(transaction, table)?.into_iter().map(|row| row.map_err(unreadable)).collect()
         })
     }
+}
+
+/// A table of documents.
+type Rows = TableDefinition<'static, &'static str, &'static [u8]>;
+
+/// The documents in a database that is only looked at; and those that cannot be read, each with its kind and name, and why.
+pub(crate) fn inspect(file: &DatabaseFile) -> Result<(Documents, Vec<(String, String)>), StoreError> {
+    file.read(|transaction| {
+        let mut unreadable = Vec::new();
+        let repositories = readable(rows(transaction, REPOSITORY)?, "repository", &mut unreadable);
+        let services = readable(rows(transaction, SERVICE)?, "service", &mut unreadable);
+        Ok((Documents::new(&repositories, &services), unreadable))
+    })
+}
+
+/// A document, or its name and why it cannot be read.
+type Row<T> = Result<T, (String, String)>;
+
+fn readable<T>(rows: Vec<Row<T>>, kind: &str, unreadable: &mut Vec<(String, String)>) -> Vec<T> {
+    let mut documents = Vec::with_capacity(rows.len());
+    for row in rows {
+        match row {
+            Ok(document) => documents.push(document),
+            Err((name, cause)) => unreadable.push((format!("{kind} {name}"), cause)),
+        }
+    }
+    documents
+}
+
+fn rows<T: Document>(transaction: &ReadTransaction, table: Rows) -> Result<Vec<Row<T>>, StoreError> {
+    let mut documents = Vec::new();
+    for row in transaction.open_table(table)?.iter()? {
+        let (name, json) = row?;
+        let name = name.value();
+        documents.push(read(name, json.value()).map_err(|cause| (name.to_owned(), cause)));
+    }
+    Ok(documents)
 }
 
 /// What stands under its own name.

@@ -154,19 +154,27 @@ impl State {
     }
 }
 
+/// A row that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EntryError {
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+    #[error("it is the entry of generation {0}")]
+    AnothersRow(Generation),
+}
+
+/// Reads a row: that of this generation.
+pub(super) fn parse_entry(generation: Generation, json: &[u8]) -> Result<Entry, EntryError> {
+    let entry: Entry = serde_json::from_slice(json)?;
+    if entry.generation == generation { Ok(entry) } else { Err(EntryError::AnothersRow(entry.generation)) }
+}
+
 /// A row as it stands on the disk. One that cannot be read is passed over.
-fn read(service: &str, generation: Generation, bytes: &[u8]) -> Option<Entry> {
-    match serde_json::from_slice::<Entry>(bytes) {
-        Ok(entry) if entry.generation == generation => Some(entry),
-        Ok(_) => {
-            tracing::warn!(service, generation, "an entry of the history is another's; it is passed over");
-            None
-        }
-        Err(error) => {
-            tracing::warn!(service, generation, %error, "an entry of the history cannot be read; it is passed over");
-            None
-        }
-    }
+fn read(service: &str, generation: Generation, json: &[u8]) -> Option<Entry> {
+    let entry = parse_entry(generation, json).inspect_err(|error| {
+        tracing::warn!(service, generation, %error, "an entry of the history cannot be read; it is passed over");
+    });
+    entry.ok()
 }
 
 /// Writes an entry, and drops those of its service that are too many or too old.

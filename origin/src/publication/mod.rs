@@ -4,6 +4,7 @@ mod decision;
 mod expiry;
 mod generation;
 pub(crate) mod history;
+mod inspection;
 mod pin;
 mod references;
 mod signatures;
@@ -12,6 +13,7 @@ mod tables;
 
 pub(crate) use decision::{Content, Statement, is_current};
 pub(crate) use expiry::Kept;
+pub(crate) use inspection::{Inspected, RowKind, UnreadableRow, Version};
 pub(crate) use pin::{Order, OrderError};
 pub(crate) use state::{Change, Reference, State, StateError, Stated};
 

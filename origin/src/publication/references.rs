@@ -20,6 +20,8 @@ pub(super) const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("
 
 pub(super) const BLOBS: &str = "blobs";
 pub(super) const BYTES: &str = "bytes";
+/// Versions that could not be read when the names were written down last: what they name is not known.
+pub(super) const UNREAD: &str = "unread";
 
 /// The tables of who names what, while they are changed.
 pub(super) struct References<'t> {
@@ -67,6 +69,21 @@ impl<'t> References<'t> {
     /// A blob is on the disk; if nothing names it, it goes when its time has come.
     pub(super) fn note(&mut self, blob: &BlobDigest, now: SystemTime) -> Result<(), StateError> {
         if !self.is_named(blob)? && self.unnamed.get(blob.as_bytes())?.is_none() {
+            self.nothing_names(blob, now)?;
+        }
+        Ok(())
+    }
+
+    /// How many versions there are of which it is not known what they name.
+    pub(super) fn set_unread(&mut self, versions: usize) -> Result<(), StateError> {
+        self.totals.insert(UNREAD, versions as u64)?;
+        Ok(())
+    }
+
+    /// No version that can be read names a blob. As long as there are others it stays: it may be theirs.
+    fn nothing_names(&mut self, blob: &BlobDigest, now: SystemTime) -> Result<(), StateError> {
+        let unread = self.totals.get(UNREAD)?.map_or(0, |versions| versions.value());
+        if unread == 0 {
             self.unnamed.insert(blob.as_bytes(), unix_milliseconds(now))?;
         }
         Ok(())
@@ -107,7 +124,7 @@ impl<'t> References<'t> {
         if let Some(size) = named
             && !self.is_named(&form.digest)?
         {
-            self.unnamed.insert(form.digest.as_bytes(), unix_milliseconds(now))?;
+            self.nothing_names(&form.digest, now)?;
             self.count(|blobs| blobs.saturating_sub(1), |bytes| bytes.saturating_sub(size))?;
         }
         Ok(())

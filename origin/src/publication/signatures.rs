@@ -13,10 +13,10 @@ use super::state::{CURRENT, SUPERSEDED, State, StateError, checked, parse};
 use crate::signing::Signer;
 
 /// `keys` → the lines of the public keys that everything is signed with.
-const SIGNATURES: TableDefinition<'_, &str, &str> = TableDefinition::new("signatures_v1");
+pub(super) const SIGNATURES: TableDefinition<'_, &str, &str> = TableDefinition::new("signatures_v1");
 
 /// The only row.
-const KEYS: &str = "keys";
+pub(super) const KEYS: &str = "keys";
 
 impl State {
     /// Has everything signed from now on, and signs what is stored when that was signed with other keys: how many

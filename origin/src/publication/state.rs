@@ -15,10 +15,11 @@ use weir_shared::name::{RepositoryName, ServiceName};
 use super::decision::{self, Content, Decision, Statement};
 use super::expiry::KEYS;
 use super::history::{Entry, Why};
-use super::references::NAMES;
+use super::inspection::parse_content;
+use super::references::{NAMES, TOTALS, UNREAD};
 use super::tables::Tables;
 use crate::config::RetentionConfig;
-use crate::database_file::{DatabaseError, DatabaseFile, OfDatabase};
+use crate::database::{DatabaseError, DatabaseFile, OfDatabase};
 use crate::failpoint::failpoint;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
@@ -102,7 +103,12 @@ pub(crate) struct Reference {
 impl State {
     /// Opens the file, or makes a new one.
     pub(crate) fn open(path: &Path, retention: RetentionConfig) -> Result<Self, StateError> {
-        let state = Self { file: DatabaseFile::open(path)?, retention, signer: Arc::default() };
+        Self::of(DatabaseFile::open(path)?, retention)
+    }
+
+    /// What a database holds.
+    pub(crate) fn of(file: DatabaseFile, retention: RetentionConfig) -> Result<Self, StateError> {
+        let state = Self { file, retention, signer: Arc::default() };
         state.write(|transaction| {
             let has_index = transaction.list_tables()?.any(|table| table.name() == NAMES.name());
             let mut tables = Tables::open(transaction)?;
@@ -111,6 +117,16 @@ impl State {
             // A directory of a version that did not keep it.
             if has_index { Ok(()) } else { tables.index(SystemTime::now()) }
         })?;
+        let unread = state.read(|transaction| {
+            let totals = transaction.open_table(TOTALS)?;
+            Ok::<_, StateError>(totals.get(UNREAD)?.map_or(0, |versions| versions.value()))
+        })?;
+        if unread > 0 {
+            tracing::warn!(
+                versions = unread,
+                "versions cannot be read and may name any blob: none is removed until `weir-origin fsck --mend`"
+            );
+        }
         Ok(state)
     }
 
@@ -175,7 +191,7 @@ impl State {
                 return Ok(Some(Reference { descriptor, current: true }));
             }
             let row = transaction.open_table(SUPERSEDED)?.get((service, digest.as_bytes()))?;
-            let descriptor = row.and_then(|row| parse(service, row.value().1).ok());
+            let descriptor = row.and_then(|row| parse_superseded(service, digest.as_bytes(), row.value().1).ok());
             Ok(descriptor.map(|descriptor| Reference { descriptor, current: false }))
         })
     }
@@ -184,7 +200,7 @@ impl State {
     pub(crate) fn content(&self, key: &ContentKey) -> Result<Option<Content>, StateError> {
         self.read(|transaction| {
             let row = transaction.open_table(CONTENT)?.get(key.as_bytes())?;
-            Ok(row.and_then(|row| serde_json::from_slice(row.value()).ok()))
+            Ok(row.and_then(|row| parse_content(row.value()).ok()))
         })
     }
 
@@ -372,6 +388,12 @@ pub(super) fn parse(service: &str, bytes: &[u8]) -> Result<Descriptor, RowError>
     if descriptor.publication().service.as_str() == service { Ok(descriptor) } else { Err(RowError::AnothersRow) }
 }
 
+/// Reads a superseded version's row: that of this service and digest.
+pub(super) fn parse_superseded(service: &str, digest: &[u8; 32], bytes: &[u8]) -> Result<Descriptor, RowError> {
+    let descriptor = parse(service, bytes)?;
+    if descriptor.publication().digest.as_bytes() == digest { Ok(descriptor) } else { Err(RowError::AnotherVersions) }
+}
+
 /// A row that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowError {
@@ -379,6 +401,8 @@ pub(super) enum RowError {
     Descriptor(#[from] DescriptorError),
     #[error("it is the descriptor of another service")]
     AnothersRow,
+    #[error("it is the descriptor of another version")]
+    AnotherVersions,
 }
 
 fn added(signer: &Signer, descriptor: Descriptor, representation: &Representation) -> Result<Descriptor, StateError> {

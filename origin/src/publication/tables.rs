@@ -5,11 +5,14 @@ use std::time::SystemTime;
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
 
 use super::history::{self, Entry, HISTORY, History};
 use super::pin::PINS;
 use super::references::References;
-use super::state::{CURRENT, GENERATION, SUPERSEDED, StateError, VersionKey, VersionValue, parse, unix_milliseconds};
+use super::state::{
+    CURRENT, GENERATION, SUPERSEDED, StateError, VersionKey, VersionValue, parse, parse_superseded, unix_milliseconds,
+};
 use crate::config::RetentionConfig;
 
 /// When a version was superseded (Unix milliseconds), its service and digest → nothing: the superseded ones by age.
@@ -52,7 +55,7 @@ impl<'t> Tables<'t> {
     /// A superseded version that can be had.
     pub(super) fn retained(&self, service: &str, digest: &TarballDigest) -> Result<Option<Descriptor>, StateError> {
         let row = self.superseded.get((service, digest.as_bytes()))?;
-        Ok(row.and_then(|row| parse(service, row.value().1).ok()))
+        Ok(row.and_then(|row| parse_superseded(service, digest.as_bytes(), row.value().1).ok()))
     }
 
     /// Puts the current publication in other forms.
@@ -67,7 +70,8 @@ impl<'t> Tables<'t> {
     pub(super) fn revise_superseded(&mut self, revised: &Descriptor, now: SystemTime) -> Result<(), StateError> {
         let publication = revised.publication();
         let key = (publication.service.as_str(), publication.digest.as_bytes());
-        let row = self.superseded.get(key)?.map(|row| (row.value().0, parse(key.0, row.value().1).ok()));
+        let row =
+            self.superseded.get(key)?.map(|row| (row.value().0, parse_superseded(key.0, key.1, row.value().1).ok()));
         let Some((at, before)) = row else { return Ok(()) };
         self.superseded.insert(key, (at, revised.bytes().as_ref()))?;
         self.references.replace(before.as_ref(), Some(revised), now)
@@ -137,20 +141,32 @@ impl<'t> Tables<'t> {
         let mut versions = Vec::new();
         for row in self.currents.iter()? {
             let (service, bytes) = row?;
-            versions.extend(parse(service.value(), bytes.value()).ok());
+            versions.push(parse(service.value(), bytes.value()).ok());
         }
         for row in self.superseded.iter()? {
             let (key, value) = row?;
             let ((service, digest), (at, bytes)) = (key.value(), value.value());
             self.ages.insert((at, service, digest), ())?;
-            versions.extend(parse(service, bytes).ok());
+            versions.push(parse_superseded(service, digest, bytes).ok());
         }
-        versions.iter().try_for_each(|version| self.references.replace(None, Some(version), now))
+        let unread = versions.iter().filter(|version| version.is_none()).count();
+        self.references.set_unread(unread)?;
+        versions.iter().flatten().try_for_each(|version| self.references.replace(None, Some(version), now))
+    }
+
+    /// Drops the rows that cannot be read.
+    pub(super) fn drop_unreadable(&mut self) -> Result<(), StateError> {
+        self.currents.retain(|service, bytes| parse(service, bytes).is_ok())?;
+        self.superseded.retain(|(service, digest), (_, bytes)| parse_superseded(service, digest, bytes).is_ok())?;
+        self.history.retain(|(_, generation), json| history::parse_entry(generation, json).is_ok())?;
+        self.pins.retain(|service, _| service.parse::<ServiceName>().is_ok())?;
+        Ok(())
     }
 
     fn take_superseded(&mut self, service: &str, digest: &TarballDigest) -> Result<Option<Descriptor>, StateError> {
         let key = (service, digest.as_bytes());
-        let row = self.superseded.remove(key)?.map(|row| (row.value().0, parse(service, row.value().1).ok()));
+        let read = |bytes: &[u8]| parse_superseded(service, digest.as_bytes(), bytes).ok();
+        let row = self.superseded.remove(key)?.map(|row| (row.value().0, read(row.value().1)));
         let Some((at, version)) = row else { return Ok(None) };
         self.ages.remove((at, service, digest.as_bytes()))?;
         Ok(version)

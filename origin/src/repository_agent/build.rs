@@ -11,6 +11,7 @@ use weir_shared::encoding::Encoding;
 use super::mirror_slot::MirrorSlot;
 use crate::blob_store::TemporaryBlob;
 use crate::commit_policy::{Policy, VerifyError};
+use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::mirror::MirrorError;
 use crate::publication::{Content, Reference, StateError};
@@ -26,6 +27,13 @@ pub(crate) struct BuildOptions {
     pub(crate) threads: usize,
     /// Room that the disk must have before a build begins.
     pub(crate) min_free_bytes: u64,
+}
+
+impl BuildOptions {
+    /// As the configuration has it.
+    pub(super) fn new(limits: &LimitsConfig) -> Self {
+        Self { limits: limits.tarball(), threads: limits.build_threads, min_free_bytes: limits.min_free.as_u64() }
+    }
 }
 
 /// Why a service is not at what its ref says.

@@ -15,6 +15,7 @@ mod pass;
 mod places;
 mod poll;
 mod preview;
+mod restore;
 mod schedule;
 mod state;
 mod task;
@@ -23,5 +24,6 @@ mod upkeep;
 
 pub(crate) use handle::{Gone, Handle, MirrorFate};
 pub(crate) use preview::{PreviewError, Wanted};
+pub(crate) use restore::{NotRestored, Restorer};
 pub use state::{Failure, Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use task::{Begin, Crew, start};

@@ -70,11 +70,7 @@ impl Crew {
             data_dir,
             census,
             metrics,
-            build: BuildOptions {
-                limits: limits.tarball(),
-                threads: limits.build_threads,
-                min_free_bytes: limits.min_free.as_u64(),
-            },
+            build: BuildOptions::new(limits),
             places,
             builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
             upkeep: Arc::new(Semaphore::new(1)),

@@ -8,6 +8,7 @@ mod damage;
 mod event_reader;
 mod events;
 mod fragments;
+mod fsck;
 mod full_disk;
 mod git_fixture;
 mod gzip;

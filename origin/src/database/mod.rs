@@ -1,0 +1,50 @@
+//! The databases of a data directory: redb files that outlive a disk that fails them for a while.
+
+mod file;
+mod overlay;
+
+pub(crate) use file::DatabaseFile;
+
+/// A database cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DatabaseError {
+    #[error("{0}")]
+    Failed(Box<redb::Error>),
+    #[error("it cannot be opened just now: {0}")]
+    Closed(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for DatabaseError {
+    fn from(error: E) -> Self {
+        Self::Failed(Box::new(error.into()))
+    }
+}
+
+/// The error of whoever reads or writes: the database's, or their own.
+pub(crate) trait OfDatabase: From<DatabaseError> {
+    fn of_database(&self) -> Option<&DatabaseError>;
+}
+
+impl DatabaseError {
+    /// Whether the disk has failed, after which the database is of no use until it is opened anew.
+    pub(super) fn is_the_disk_s(&self) -> bool {
+        use redb::Error::{DatabaseClosed, Io, LockPoisoned, PreviousIo};
+        matches!(self, Self::Failed(error) if matches!(**error, Io(_) | PreviousIo | LockPoisoned(_) | DatabaseClosed))
+    }
+
+    /// Whether the file is no database, or one whose bytes have changed: it stays so, whatever the disk does.
+    pub(crate) fn is_damage(&self) -> bool {
+        use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+        let Self::Failed(error) = self else { return true };
+        match &**error {
+            redb::Error::Corrupted(_) | redb::Error::RepairAborted => true,
+            redb::Error::Io(error) => matches!(error.kind(), InvalidData | UnexpectedEof),
+            _ => false,
+        }
+    }
+
+    /// Whether it failed before this was tried.
+    pub(super) fn came_before(&self) -> bool {
+        matches!(self, Self::Failed(error) if matches!(**error, redb::Error::PreviousIo | redb::Error::DatabaseClosed))
+    }
+}
