@@ -158,9 +158,13 @@ impl Mirror {
     }
 }
 
-/// What every mirror is opened with.
-const OVERRIDES: [&str; 2] =
-    [concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")), "core.logAllRefUpdates=false"];
+/// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
+/// under the id of a commit that somebody signed.
+const OVERRIDES: [&str; 3] = [
+    concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")),
+    "core.logAllRefUpdates=false",
+    "core.useReplaceRefs=false",
+];
 
 /// Whether an address of SSH can be used.
 ///

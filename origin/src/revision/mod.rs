@@ -19,6 +19,9 @@ pub(crate) const DEFAULT_BRANCH_REF: &str = "refs/weir/HEAD";
 /// What the mirror keeps for itself; no upstream's ref goes there.
 pub(crate) const OWN_REFS: &str = "refs/weir/";
 
+/// Where Git looks for objects that stand in for others. A mirror heeds none of them, and fetches none.
+const REPLACEMENTS: &str = "refs/replace/";
+
 /// What stands before a range of versions. No ref's name can hold a colon.
 const SEMVER: &str = "semver:";
 
@@ -51,6 +54,9 @@ pub enum RevisionParseError {
     /// It names what the mirror keeps for itself.
     #[error("ref = `{0}`: names below `refs/weir/` are the mirror's own")]
     OwnRef(String),
+    /// It names what stands in for another object.
+    #[error("ref = `{0}`: what is below `refs/replace/` stands in for other objects, and is not followed")]
+    Replacement(String),
 }
 
 /// Why a revision is not at any commit just now.
@@ -118,6 +124,9 @@ impl FromStr for Revision {
         }
         if full.starts_with(OWN_REFS) {
             return Err(RevisionParseError::OwnRef(shown()));
+        }
+        if full.starts_with(REPLACEMENTS) {
+            return Err(RevisionParseError::Replacement(shown()));
         }
         Ok(Self::Named(text.to_owned()))
     }
@@ -312,6 +321,9 @@ mod tests {
         for text in ["refs/weir/HEAD", "refs/weir/x"] {
             assert!(matches!(text.parse::<Revision>(), Err(RevisionParseError::OwnRef(_))), "{text:?}");
         }
+        let replacement = format!("refs/replace/{}", "a".repeat(40));
+        assert!(matches!(replacement.parse::<Revision>(), Err(RevisionParseError::Replacement(_))));
+        assert!("refs/replaced".parse::<Revision>().is_ok());
     }
 
     #[test]

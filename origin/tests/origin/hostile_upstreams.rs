@@ -347,3 +347,20 @@ fn an_answer_that_trickles_is_ended_by_who_watches() {
         assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
     });
 }
+
+/// Otherwise whoever may push refs, and signs nothing, changes what a signed commit holds.
+#[test]
+fn an_object_that_stands_in_for_another_is_not_taken_for_it() {
+    let mut pair = Pair::new();
+    pair.git.write("deploy/app", "good");
+    let commit = pair.git.commit("signed").to_string();
+    let good = pair.git.line(["rev-parse", "HEAD:deploy"]);
+    let evil = pair.git.raw_tree(&[("100644", b"app", &pair.git.blob(b"evil"))]);
+    pair.git.run(["replace", &good, &evil]);
+    pair.upstream.further_refs.insert(format!("refs/replace/{good}"));
+    assert_eq!(pair.poll(), Poll::Changed { refs: 3 }, "it is mirrored as any other ref");
+    let repository = pair.mirror.repository().unwrap().to_thread_local();
+    let tree = repository.find_commit(gix::ObjectId::from_hex(commit.as_bytes()).unwrap()).unwrap().tree().unwrap();
+    let app = tree.lookup_entry_by_path("deploy/app").unwrap().unwrap();
+    assert_eq!(app.object().unwrap().data, b"good");
+}
