@@ -86,6 +86,8 @@ pub(crate) struct Metrics {
     pub(crate) access_files_readable: IntGauge,
     /// By repository.
     pub(crate) mirror_packs: IntGaugeVec,
+    /// By repository.
+    pub(crate) mirror_bytes: IntGaugeVec,
     /// By repository and result: `verified`, `refused`, `failed`.
     pub(crate) verifications: IntCounterVec,
     /// By repository and result: `joined`, `full`, `failed`.
@@ -107,6 +109,7 @@ impl Metrics {
         let _ = self.last_success.remove_label_values(&[name]);
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);
         let _ = self.mirror_packs.remove_label_values(&[name]);
+        let _ = self.mirror_bytes.remove_label_values(&[name]);
         for result in ["verified", "refused", "failed"] {
             let _ = self.verifications.remove_label_values(&[name, result]);
         }
@@ -313,6 +316,11 @@ impl Metrics {
             mirror_packs: families.gauges(
                 "weir_origin_mirror_packs",
                 "Packs of the mirror, when it was last looked after.",
+                &["repository"],
+            )?,
+            mirror_bytes: families.gauges(
+                "weir_origin_mirror_bytes",
+                "Bytes of the mirror's packs and their indices, when it was last looked after.",
                 &["repository"],
             )?,
             repacks: families.counters(

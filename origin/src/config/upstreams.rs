@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use weir_shared::process::config::ConfigError;
 
 use super::RepositoryConfig;
-use crate::mirror::{DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, NotAllowed, Reach, Upstream};
+use crate::mirror::{
+    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts,
+    NotAllowed, Reach, Upstream,
+};
 
 /// `[upstreams]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,8 +25,12 @@ pub struct UpstreamsConfig {
     pub max_refs: usize,
     /// The most bytes that one fetch may take.
     pub max_pack: ByteSize,
+    /// The most bytes that the mirror of one upstream may have.
+    pub max_mirror: ByteSize,
     /// The largest object that one fetch may bring.
     pub max_object: ByteSize,
+    /// The largest LFS object that is fetched.
+    pub max_lfs_object: ByteSize,
 }
 
 impl Default for UpstreamsConfig {
@@ -33,7 +40,9 @@ impl Default for UpstreamsConfig {
             private_addresses: false,
             max_refs: DEFAULT_MAX_REFS,
             max_pack: ByteSize(DEFAULT_MAX_PACK),
+            max_mirror: ByteSize(DEFAULT_MAX_MIRROR),
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
+            max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
         }
     }
 }
@@ -55,7 +64,9 @@ impl UpstreamsConfig {
             reach: Arc::new(self.reach(repository.named_by)),
             max_refs: self.max_refs,
             max_pack: self.max_pack.as_u64(),
+            max_mirror: self.max_mirror.as_u64(),
             max_object: self.max_object.as_u64(),
+            max_lfs_object: self.max_lfs_object.as_u64(),
             ..repository.upstream()
         }
     }
@@ -84,8 +95,9 @@ impl UpstreamsConfig {
         if !(1..=10_000_000).contains(&self.max_refs) {
             return wrong("max_refs must be between 1 and 10000000");
         }
-        if self.max_pack < ByteSize::mib(1) || self.max_object < ByteSize::mib(1) {
-            return wrong("max_pack and max_object must be at least \"1MiB\"");
+        let sizes = [self.max_pack, self.max_mirror, self.max_object, self.max_lfs_object];
+        if sizes.iter().any(|size| *size < ByteSize::mib(1)) {
+            return wrong("max_pack, max_mirror, max_object and max_lfs_object must be at least \"1MiB\"");
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, EnterGuard, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{MirrorError, Upstream};
+use super::{FetchProgress, MirrorError, Upstream};
 
 /// How soon a request to stop is seen while nothing comes.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -27,6 +27,9 @@ const BYTES_PER_REF: u64 = 256;
 /// What a listing may take besides its refs.
 const BYTES_BESIDE_REFS: u64 = 64 << 10;
 
+/// What may come of an answer before its pack: which commits both sides have, a line for each, all of which gix keeps.
+const BYTES_BEFORE_PACK: u64 = 4 << 20;
+
 /// One attempt at an upstream.
 pub(super) struct Attempt<'a> {
     /// Of the calling thread alone. Nothing outlives the attempt but a look-up of a name, which the system ends.
@@ -36,7 +39,16 @@ pub(super) struct Attempt<'a> {
     step: Cell<Step>,
     /// Bytes received in this step.
     received: Cell<u64>,
+    fetch: RefCell<Option<Fetch>>,
     failure: RefCell<Option<MirrorError>>,
+}
+
+/// A fetch under way.
+struct Fetch {
+    /// Shows whether the pack has begun.
+    progress: FetchProgress,
+    /// What the mirror had before, in bytes.
+    mirrored: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -56,13 +68,15 @@ impl<'a> Attempt<'a> {
             interrupt,
             step: Cell::new(Step::List),
             received: Cell::new(0),
+            fetch: RefCell::new(None),
             failure: RefCell::new(None),
         })
     }
 
-    /// The refs are listed; what comes from now on is a pack.
-    pub(super) fn fetch_begins(&self) {
+    /// The refs are listed; what comes from now on is a pack, for a mirror that has so many bytes.
+    pub(super) fn fetch_begins(&self, progress: &FetchProgress, mirrored: u64) {
         self.step.set(Step::Fetch);
+        *self.fetch.borrow_mut() = Some(Fetch { progress: progress.clone(), mirrored });
         self.received.set(0);
     }
 
@@ -126,12 +140,19 @@ impl<'a> Attempt<'a> {
     pub(super) fn received(&self, bytes: usize) -> Result<(), MirrorError> {
         let received = self.received.get() + bytes as u64;
         self.received.set(received);
-        let Upstream { max_refs, max_pack, .. } = *self.upstream;
-        match self.step.get() {
-            Step::List if received > BYTES_BESIDE_REFS + max_refs as u64 * BYTES_PER_REF => {
+        let Upstream { max_refs, max_pack, max_mirror, .. } = *self.upstream;
+        match (self.step.get(), &*self.fetch.borrow()) {
+            (Step::List, _) if received > BYTES_BESIDE_REFS + max_refs as u64 * BYTES_PER_REF => {
                 Err(MirrorError::TooManyRefs { limit: max_refs })
             }
-            Step::Fetch if received > max_pack => Err(MirrorError::PackTooLarge { limit: max_pack }),
+            (Step::Fetch, _) if received > max_pack => Err(MirrorError::PackTooLarge { limit: max_pack }),
+            (Step::Fetch, Some(fetch)) if fetch.mirrored.saturating_add(received) > max_mirror => {
+                Err(MirrorError::MirrorTooLarge { limit: max_mirror })
+            }
+            (Step::Fetch, Some(fetch)) if received > BYTES_BEFORE_PACK && !fetch.progress.has_pack() => {
+                let cause = format!("it says more than {BYTES_BEFORE_PACK} bytes before the pack begins");
+                Err(MirrorError::Upstream { step: self.step(), cause })
+            }
             _ => Ok(()),
         }
     }
@@ -190,14 +211,16 @@ mod tests {
     #[test]
     fn a_listing_and_a_pack_have_each_their_bound() {
         let mut upstream = Upstream::new("git://host/x");
-        (upstream.max_refs, upstream.max_pack) = (10, 1000);
+        (upstream.max_refs, upstream.max_pack, upstream.max_mirror) = (10, 1000, 5000);
         attempt(&upstream, |attempt, _| {
             let listing = usize::try_from(BYTES_BESIDE_REFS + 10 * BYTES_PER_REF).unwrap();
             attempt.received(listing).unwrap();
             assert!(matches!(attempt.received(1), Err(MirrorError::TooManyRefs { limit: 10 })));
-            attempt.fetch_begins();
+            attempt.fetch_begins(&FetchProgress::default(), 4000);
             attempt.received(1000).unwrap();
             assert!(matches!(attempt.received(1), Err(MirrorError::PackTooLarge { limit: 1000 })));
+            attempt.fetch_begins(&FetchProgress::default(), 4001);
+            assert!(matches!(attempt.received(1000), Err(MirrorError::MirrorTooLarge { limit: 5000 })));
         });
     }
 

@@ -94,6 +94,28 @@ pub enum MirrorError {
         /// [`super::Upstream::max_pack`].
         limit: u64,
     },
+    /// What the upstream sends would make the mirror larger than it may be.
+    #[error(
+        "the mirror would have more than `[upstreams] max_mirror` = {limit} bytes: raise it if the repository is that large; what forced pushes left behind goes by itself in time"
+    )]
+    MirrorTooLarge {
+        /// [`super::Upstream::max_mirror`].
+        limit: u64,
+    },
+    /// The upstream sends an object that is larger than is taken.
+    #[error(
+        "the upstream sends an object that takes more than `[upstreams] max_object` = {limit} bytes of memory: raise it if the repository is to be mirrored"
+    )]
+    ObjectTooLarge {
+        /// [`super::Upstream::max_object`].
+        limit: u64,
+    },
+    /// The upstream names a ref, and does not send what that points at.
+    #[error("fetching from the upstream failed: it did not send what `{reference}` points at")]
+    Incomplete {
+        /// Its name.
+        reference: String,
+    },
     /// The upstream answered something else than expected, or broke off.
     #[error("{} failed: {cause}", doing(step))]
     Upstream {
@@ -153,7 +175,11 @@ impl MirrorError {
             | Self::TooManyRefs { .. }
             | Self::NotFound(_) => "list refs",
             Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::Answered { step, .. } => step,
-            Self::PackTooLarge { .. } | Self::Interrupted => "fetch",
+            Self::PackTooLarge { .. }
+            | Self::MirrorTooLarge { .. }
+            | Self::ObjectTooLarge { .. }
+            | Self::Incomplete { .. }
+            | Self::Interrupted => "fetch",
             Self::Local { .. } | Self::Damaged { .. } => "write",
         }
     }
@@ -171,10 +197,13 @@ impl MirrorError {
             Self::NotFound(_) => "not_found",
             Self::EmptyRepository | Self::NothingAdvertised { .. } => "no_refs",
             Self::OtherObjectFormat { .. } => "object_format",
-            Self::TooManyRefs { .. } | Self::PackTooLarge { .. } => "limit",
+            Self::TooManyRefs { .. }
+            | Self::PackTooLarge { .. }
+            | Self::MirrorTooLarge { .. }
+            | Self::ObjectTooLarge { .. } => "limit",
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",
-            Self::Answered { .. } | Self::Upstream { .. } => "protocol",
+            Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } => "protocol",
             Self::Local { .. } => "local",
             Self::Damaged { .. } => "damaged",
             Self::Interrupted => "interrupted",

@@ -4,21 +4,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::ThreadSafeRepository;
 use gix::bstr::BString;
+use gix::error::{Class, ResourceExhaustionKind};
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
 use gix::protocol::transport::client::git::blocking_io::Connection;
 use gix::remote::Direction;
-use gix::remote::fetch::Tags;
+use gix::remote::fetch::{Prepare, Tags};
 use gix::url::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::attempt::Attempt;
 use super::program::Program;
-use super::refs::{self, Difference};
+use super::refs::{self, Difference, Refs};
 use super::wire::{Incoming, Outgoing};
-use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, listing, ssh};
+use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -141,23 +142,48 @@ impl Exchange<'_> {
         }
         refs::delete(self.repo, difference.gone)?;
         if difference.moved {
-            self.attempt.fetch_begins();
-            let received = prepared.with_write_packed_refs_only(true).receive(self.progress.root(), self.interrupt);
-            received.map_err(|error| self.failed(&error))?;
-            refs::remove_empty_ref_directories(self.repo.git_dir())?;
-            // gix passes over a ref that it will not move; a mirror that silently stays behind would be worse than none.
-            if !Difference::between(&refs::mirrored(self.repo)?, &advertised).is_none() {
-                let cause = "some refs could not be moved".to_owned();
-                return Err(MirrorError::Local { what: "update its refs", cause });
+            let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
+            let packs = leftovers::indices(self.repo.git_dir()).map_err(MirrorError::local("list its packs"))?;
+            self.attempt.fetch_begins(self.progress, measured.bytes);
+            let fetched = self.fetch(prepared, &advertised);
+            // Whoever sends what leads nowhere, again and again, would fill the disk with it.
+            if fetched.is_err() && refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {
+                let abandoned = leftovers::abandon_all_but(&packs, self.repo.git_dir());
+                abandoned.map_err(MirrorError::local("clear what a failed fetch left"))?;
             }
+            fetched?;
         }
         Ok(Poll::Changed { refs })
+    }
+
+    /// Fetches what moved, and moves the refs.
+    fn fetch(&self, prepared: Prepare<'_, '_, impl Transport>, advertised: &Refs) -> Result<(), MirrorError> {
+        let received = prepared.with_write_packed_refs_only(true).receive(self.progress.root(), self.interrupt);
+        received.map_err(|error| self.failed(&error))?;
+        refs::remove_empty_ref_directories(self.repo.git_dir())?;
+        // gix passes over a ref that it will not move; a mirror that silently stays behind would be worse than none.
+        let moved = refs::mirrored(self.repo)?;
+        let left = advertised.iter().filter(|(name, id)| moved.get(*name) != Some(id));
+        if let Some((name, _)) = left.clone().find(|(_, id)| !self.repo.has_object(**id)) {
+            return Err(MirrorError::Incomplete { reference: listing::shown(name.as_ref()) });
+        }
+        if left.count() > 0 {
+            let cause = "some refs could not be moved".to_owned();
+            return Err(MirrorError::Local { what: "update its refs", cause });
+        }
+        Ok(())
     }
 
     fn failed(&self, error: &gix::Error) -> MirrorError {
         if self.interrupt.load(Ordering::Relaxed) {
             return MirrorError::Interrupted;
         }
-        self.attempt.failure().unwrap_or_else(|| MirrorError::exchange(self.attempt.step(), error))
+        let too_large = Class::ResourceExhaustion(ResourceExhaustionKind::AllocationLimit);
+        self.attempt.failure().unwrap_or_else(|| match self.attempt.step() {
+            "fetch" if error.classify().any(|found| found.class() == too_large) => {
+                MirrorError::ObjectTooLarge { limit: self.attempt.upstream.max_object }
+            }
+            step => MirrorError::exchange(step, error),
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! What a killed process or a failed fetch leaves behind in a bare repository.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,20 @@ pub(super) fn remove(repository: &Path) -> io::Result<()> {
         }
     }
     remove_ref_locks(&repository.join("refs"))
+}
+
+/// The packs that count, by the names of their indices.
+pub(super) fn indices(repository: &Path) -> io::Result<HashSet<String>> {
+    let names = names_in(&repository.join("objects/pack"))?;
+    Ok(names.into_iter().filter(|name| is_index(name)).collect())
+}
+
+/// Makes leftovers of all packs but these. Only while nobody fetches, and no ref leads to what they hold.
+pub(super) fn abandon_all_but(known: &HashSet<String>, repository: &Path) -> io::Result<()> {
+    for name in indices(repository)?.difference(known) {
+        fs::remove_file(repository.join("objects/pack").join(name))?;
+    }
+    Ok(())
 }
 
 /// Removes directories without anything in them below `directory`, but not itself: an empty `refs/heads/del/` stands in
@@ -65,6 +80,10 @@ fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
 /// No ref's name may end like this, so it is nothing but a lock.
 fn is_lock(name: &str) -> bool {
     name.ends_with(".lock")
+}
+
+fn is_index(name: &str) -> bool {
+    name.starts_with("pack-") && name.ends_with(".idx")
 }
 
 /// A pack counts once its index is there too; what is neither pack nor index is temporary.
@@ -125,6 +144,23 @@ mod tests {
         for name in [&gone[..], &gone_too].concat() {
             assert!(!at(name).exists(), "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_fetch_brought_in_vain_goes_and_what_was_there_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let packs = dir.path().join("objects/pack");
+        fs::create_dir_all(&packs).unwrap();
+        let put = |names: &[&str]| names.iter().for_each(|name| fs::write(packs.join(name), "").unwrap());
+        let before = ["multi-pack-index", "pack-1.idx", "pack-1.pack"];
+        put(&before);
+        let known = indices(dir.path()).unwrap();
+        put(&["pack-2.idx", "pack-2.pack", "pack-2.keep"]);
+        abandon_all_but(&known, dir.path()).unwrap();
+        remove(dir.path()).unwrap();
+        let mut left = names_in(&packs).unwrap();
+        left.sort();
+        assert_eq!(left, before);
     }
 
     #[test]

@@ -30,13 +30,13 @@ pub enum LfsError {
         url: String,
     },
     /// An object is larger than is taken.
-    #[error("the LFS object of `{path}` has {size} bytes, more than `[upstreams] max_object` = {limit} allows")]
+    #[error("the LFS object of `{path}` has {size} bytes, more than `[upstreams] max_lfs_object` = {limit} allows")]
     TooLarge {
         /// Below the folder.
         path: String,
         /// By its pointer.
         size: u64,
-        /// [`Upstream::max_object`].
+        /// [`Upstream::max_lfs_object`].
         limit: u64,
     },
     /// The upstream's API cannot be asked.
@@ -141,7 +141,7 @@ impl LfsFetch<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let limit = upstream.max_object;
+        let limit = upstream.max_lfs_object;
         if let Some(LfsFile { path, pointer }) = missing.iter().find(|file| file.pointer.size > limit) {
             return Err(LfsError::TooLarge { path: path.clone(), size: pointer.size, limit });
         }

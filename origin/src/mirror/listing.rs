@@ -33,8 +33,12 @@ fn check_names<'a>(
     } else {
         return Ok(());
     };
-    let shown: String = name.to_str_lossy().escape_debug().take(SHOWN_CHARACTERS).collect();
-    Err(MirrorError::Upstream { step: "list refs", cause: format!("{what}: `{shown}`") })
+    Err(MirrorError::Upstream { step: "list refs", cause: format!("{what}: `{}`", shown(name)) })
+}
+
+/// A ref's name for people.
+pub(super) fn shown(name: &BStr) -> String {
+    name.to_str_lossy().escape_debug().take(SHOWN_CHARACTERS).collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_shared::commit_id::CommitId;
 
-use super::{Mirror, git_program, leftovers};
+use super::{Mirror, git_program, leftovers, size};
 use crate::outside_program::{ProgramError, run};
 
 /// Packs that are left alone.
@@ -86,14 +86,6 @@ fn due(packs: usize, since_full: Duration) -> Upkeep {
 }
 
 impl Mirror {
-    /// How many packs there are.
-    ///
-    /// # Errors
-    /// They cannot be listed.
-    pub fn packs(&self) -> Result<usize, MaintenanceError> {
-        packs(&self.dir).map_err(|error| MaintenanceError::local(&error))
-    }
-
     /// Repacks the mirror when it is time to. Blocks; polls wait meanwhile, readers do not. `kept` names the commits that
     /// must stay though no ref leads to them any more; it is asked before a full repack only.
     ///
@@ -113,7 +105,7 @@ impl Mirror {
             Err(_) => set_mark(&mark, now).map(|()| now).map_err(local)?,
         };
         // A mark of the future is of a clock that was set back.
-        let due = due(self.packs()?, now.duration_since(last).unwrap_or_default());
+        let due = due(size::of(&self.dir).map_err(local)?.packs, now.duration_since(last).unwrap_or_default());
         if due == Upkeep::NotDue {
             return Ok(due);
         }
@@ -180,18 +172,6 @@ impl Drop for KeptRefs<'_> {
 
 fn set_mark(mark: &Path, now: SystemTime) -> io::Result<()> {
     File::options().create(true).truncate(true).write(true).open(mark)?.set_modified(now)
-}
-
-fn packs(directory: &Path) -> io::Result<usize> {
-    let entries = match fs::read_dir(directory.join("objects/pack")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        entries => entries?,
-    };
-    let mut packs = 0;
-    for entry in entries {
-        packs += usize::from(Path::new(&entry?.file_name()).extension().is_some_and(|ending| ending == "pack"));
-    }
-    Ok(packs)
 }
 
 #[cfg(test)]

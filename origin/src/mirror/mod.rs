@@ -22,6 +22,7 @@ mod reach;
 mod refs;
 mod retry_after;
 mod secret;
+mod size;
 mod ssh;
 mod upstream;
 mod wire;
@@ -43,7 +44,11 @@ pub use lfs::{LfsError, LfsFetch};
 pub use maintenance::{MaintenanceError, Upkeep};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use reach::{Hosts, NotAllowed, Reach};
-pub use upstream::{DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream};
+pub use size::MirrorSize;
+pub use upstream::{
+    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS,
+    DEFAULT_STALL_TIMEOUT, Upstream,
+};
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]
@@ -118,7 +123,8 @@ impl Mirror {
     /// `interrupt` is seen within a fraction of a second, whether bytes flow or the upstream is silent.
     ///
     /// # Errors
-    /// See [`MirrorError`]; the refs of the mirror are then as they were, except that some may already be deleted.
+    /// See [`MirrorError`]; the refs of the mirror are then as they were, except that some may already be deleted or moved.
+    /// What was received for none of them is gone.
     pub fn poll(
         &self,
         upstream: &Upstream,
@@ -135,7 +141,6 @@ impl Mirror {
             result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, interrupt);
         }
         if result.is_err() {
-            // A pack that was received but is not referred to would be kept for ever.
             leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;
         }
         result
@@ -160,10 +165,12 @@ impl Mirror {
 
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.
-const OVERRIDES: [&str; 3] = [
+/// Each thread that makes an index holds an object of its own in memory, as large as the upstream likes: there is one.
+const OVERRIDES: [&str; 4] = [
     concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")),
     "core.logAllRefUpdates=false",
     "core.useReplaceRefs=false",
+    "pack.threads=1",
 ];
 
 /// Whether an address of SSH can be used.
@@ -196,4 +203,21 @@ fn create(dir: &Path, format: gix::hash::Kind) -> Result<(), MirrorError> {
     ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, options, open_options())
         .map_err(MirrorError::mirror("be created"))?;
     fs::rename(&beside, dir).map_err(MirrorError::local("be moved to its place"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fetches_and_who_reads_open_a_mirror_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = Mirror::open(&dir.path().join("shop.git")).unwrap();
+        for opened in [mirror.repository().unwrap(), mirror.repository_for(&Upstream::new("/x")).unwrap()] {
+            let repository = opened.to_thread_local();
+            let config = repository.config_snapshot();
+            assert_eq!(config.boolean("core.useReplaceRefs"), Some(false));
+            assert_eq!(config.integer("pack.threads"), Some(1));
+        }
+    }
 }

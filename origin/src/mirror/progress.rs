@@ -82,6 +82,11 @@ impl FetchProgress {
         }
     }
 
+    /// Whether a pack has begun to come.
+    pub(super) fn has_pack(&self) -> bool {
+        self.view().bytes.is_some()
+    }
+
     /// A poll starts; it ends when the guard is dropped.
     pub(super) fn start(&self) -> Watched {
         *self.view() = View { phase: Phase::Connecting, ..View::default() };
@@ -207,7 +212,9 @@ mod tests {
         progress.listing();
         let mut root = progress.root();
         let mut bytes = root.add_child_with_id("read pack", RECEIVED_BYTES);
+        assert!(!progress.has_pack());
         bytes.init(None, None);
+        assert!(progress.has_pack());
         bytes.inc_by(4096);
         let mut objects = root.add_child_with_id("indexing", *b"IWIO");
         objects.init(Some(5678), None);

@@ -17,8 +17,14 @@ pub const DEFAULT_MAX_REFS: usize = 100_000;
 /// How many bytes a pack may have, unless configured otherwise.
 pub const DEFAULT_MAX_PACK: u64 = 16 << 30;
 
-/// How many bytes one object may have, unless configured otherwise.
-pub const DEFAULT_MAX_OBJECT: u64 = 2 << 30;
+/// How many bytes a mirror may have, unless configured otherwise.
+pub const DEFAULT_MAX_MIRROR: u64 = 32 << 30;
+
+/// How many bytes one object may have, unless configured otherwise: more than hosting services take.
+pub const DEFAULT_MAX_OBJECT: u64 = 256 << 20;
+
+/// How many bytes one LFS object may have, unless configured otherwise.
+pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
 /// Where a repository is mirrored from, and how. All files are read again at each poll.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,8 +65,12 @@ pub struct Upstream {
     pub max_refs: usize,
     /// How many bytes it may send for one fetch.
     pub max_pack: u64,
+    /// How many bytes its mirror may have: nothing is fetched beyond.
+    pub max_mirror: u64,
     /// How many bytes one of its objects may have: a fetch holds some of them in memory.
     pub max_object: u64,
+    /// How many bytes one of its LFS objects may have.
+    pub max_lfs_object: u64,
 }
 
 impl Upstream {
@@ -85,7 +95,9 @@ impl Upstream {
             further_refs: BTreeSet::new(),
             max_refs: DEFAULT_MAX_REFS,
             max_pack: DEFAULT_MAX_PACK,
+            max_mirror: DEFAULT_MAX_MIRROR,
             max_object: DEFAULT_MAX_OBJECT,
+            max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
         }
     }
 

@@ -11,7 +11,7 @@ use weir_shared::name::RepositoryName;
 use super::job::Job;
 use super::mirror_slot::MirrorSlot;
 use super::task::{Crew, Task};
-use crate::mirror::{MaintenanceError, Upkeep};
+use crate::mirror::{MaintenanceError, MirrorSize, Upkeep};
 
 /// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was. No task of its own: it goes with
 /// its owner, and the data directory with it.
@@ -46,7 +46,7 @@ async fn keep_up(mirror: Arc<MirrorSlot>, name: RepositoryName, crew: Crew, _per
         let mirror = mirror.get().map_err(|error| failed(&error))?;
         let kept = || publisher.commits(&repository).map_err(|error| failed(&error));
         let done = mirror.keep_up(kept, SystemTime::now(), stop)?;
-        Ok::<_, MaintenanceError>((done, mirror.packs()?))
+        Ok::<_, MaintenanceError>((done, mirror.size().map_err(|error| failed(&error))?))
     });
     let ended = match job {
         Ok(job) => job.await.unwrap_or_else(|fault| Err(MaintenanceError::Local(fault.to_string()))),
@@ -55,8 +55,9 @@ async fn keep_up(mirror: Arc<MirrorSlot>, name: RepositoryName, crew: Crew, _per
     let metrics = &crew.metrics;
     let count = |result| metrics.repacks.with_label_values(&[name.as_str(), result]).inc();
     match ended {
-        Ok((done, packs)) => {
+        Ok((done, MirrorSize { packs, bytes })) => {
             metrics.mirror_packs.with_label_values(&[name.as_str()]).set(i64::try_from(packs).unwrap_or(i64::MAX));
+            metrics.mirror_bytes.with_label_values(&[name.as_str()]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
             match done {
                 Upkeep::NotDue => {}
                 Upkeep::Joined => count("joined"),

@@ -156,29 +156,127 @@ fn lengths_that_lie_are_found_out() {
         let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
         assert_eq!(error.step(), "fetch", "{what}: {error}");
     }
-    // A pack that is whole, but not what was asked for.
-    let empty = with_checksum(b"PACK\0\0\0\x02\0\0\0\0".to_vec());
-    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&empty)).url());
-    assert!(["fetch", "write"].contains(&error.step()), "{error}");
-    let left = std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count();
-    assert!(left <= 3, "only the first pack with its files: {left}");
+    assert_eq!(pack_files(&pair), 2);
+}
+
+/// Packs and what belongs to them.
+fn pack_files(pair: &Pair) -> usize {
+    std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count()
+}
+
+/// A pack of one object that claims to have so many bytes.
+fn pack_of_one(declared: u64, contents: &[u8]) -> Vec<u8> {
+    with_checksum([pack_header(1), blob(declared, contents)].concat())
+}
+
+#[test]
+fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    let empty = with_checksum(pack_header(0));
+    for pack in [empty, pack_of_one(1, b"a"), pack_of_one(1, b"b"), pack_of_one(1, b"c")] {
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
+        assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
+        assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
+        assert_eq!(pack_files(&pair), 2, "{error}");
+    }
+}
+
+/// Of two refs one can be moved: what it points at stays.
+#[test]
+fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
+    let (mut pair, first) = mirrored();
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second").to_string();
+    let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
+    let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (ID, "refs/heads/new")]);
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let error = pair.try_poll().unwrap_err();
+    assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
+    pair.mirror.look_closely().unwrap();
+    assert!([first, second].contains(&pair.resolve("main").unwrap().to_string()));
+    pair.upstream.url = own;
+    pair.poll();
+    pair.mirror.look_closely().unwrap();
+}
+
+#[test]
+fn a_mirror_grows_to_its_bound_and_no_further() {
+    let (mut pair, first) = mirrored();
+    let own = pair.upstream.url.clone();
+    let bytes = || pair.mirror.size().unwrap().bytes;
+    let before = bytes();
+    // What nobody compresses, and each time something else: as forced pushes would bring it.
+    let noise = |seed: &str| -> String {
+        let digest = |n: usize| ring::digest::digest(&ring::digest::SHA256, format!("{seed} {n}").as_bytes());
+        (0..4000).flat_map(|n| digest(n).as_ref().to_owned()).map(|byte| char::from(byte & 127)).collect()
+    };
+    pair.upstream.max_mirror = before + (200 << 10);
+    pair.git.write("a", noise("one"));
+    pair.git.commit("first");
+    pair.poll();
+    assert!(bytes() > before + (100 << 10));
+    pair.git.write("a", noise("two"));
+    let third = pair.git.commit("third");
+    for _ in 0..2 {
+        let error = pair.try_poll().unwrap_err();
+        assert!(matches!(error, MirrorError::MirrorTooLarge { .. }), "{error}");
+        assert_eq!((error.step(), error.kind()), ("fetch", "limit"));
+        assert!(error.to_string().contains("max_mirror"), "{error}");
+        assert!(bytes() <= pair.upstream.max_mirror);
+    }
+    // Not even a connection's worth is taken once it is full; what needs no pack is followed still.
+    pair.upstream.max_mirror = bytes();
+    assert!(matches!(pair.try_poll(), Err(MirrorError::MirrorTooLarge { .. })));
+    pair.git.run(["reset", "-q", "--hard", &first]);
+    pair.poll();
+    assert_eq!(pair.resolve("main").unwrap().to_string(), first);
+    pair.upstream.max_mirror = u64::MAX;
+    pair.git.run(["reset", "-q", "--hard", third.as_str()]);
+    pair.poll();
+    assert_eq!((pair.resolve("main").unwrap(), own), (third, pair.upstream.url));
+}
+
+/// What comes before a pack is kept in memory, line by line.
+#[test]
+fn words_without_an_end_before_a_pack_do_not_fill_the_memory() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    for word in ["NAK\n".to_owned(), format!("ACK {first} common\n")] {
+        let (refs, sent) = (refs.clone(), Arc::new(AtomicU64::new(0)));
+        let counted = sent.clone();
+        let chatters = ScriptedServer::start(move |request, body, socket| {
+            if request.starts_with("GET") {
+                return say(socket, ADVERTISEMENT, &advertisement());
+            }
+            if body.windows(7).any(|word| word == b"ls-refs") {
+                return say(socket, RESULT, &refs);
+            }
+            begin(socket, RESULT, 1 << 40)?;
+            socket.write_all(&line("acknowledgments\n"))?;
+            pour(&counted, socket, &line(&word).repeat(10_000), 100_000)
+        });
+        let error = refused(&mut pair, &first, chatters.url());
+        assert_eq!((error.step(), error.kind()), ("fetch", "protocol"), "{error}");
+        assert!(error.to_string().contains("before the pack"), "{error}");
+        assert!(sent.load(Ordering::Relaxed) < 30_000_000, "{sent:?}");
+    }
+}
+
+#[test]
+fn an_object_over_the_limit_is_refused_by_its_name() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    pair.upstream.max_object = 1 << 20;
+    let pack = pack_of_one((1 << 20) + 1, &vec![0; (1 << 20) + 1]);
+    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url());
+    assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false), "{error}");
+    assert!(error.to_string().contains("`[upstreams] max_object` = 1048576"), "{error}");
 }
 
 /// Packs that claim what is not so.
 fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
-    let header = |objects: u32| [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat();
-    let blob = |declared: u64, contents: &[u8]| {
-        let mut entry = Vec::new();
-        let (mut rest, mut byte) = (declared >> 4, 0x30 | (declared & 15) as u8);
-        while rest > 0 {
-            entry.push(byte | 0x80);
-            (byte, rest) = ((rest & 127) as u8, rest >> 7);
-        }
-        entry.push(byte);
-        let mut zlib = ZlibEncoder::new(entry, Compression::best());
-        zlib.write_all(contents).unwrap();
-        zlib.finish().unwrap()
-    };
+    let header = pack_header;
     let bomb = blob(3, &vec![0; 200 << 20]);
     vec![
         ("four thousand million objects", with_checksum([header(u32::MAX), blob(3, b"abc")].concat())),
@@ -190,6 +288,24 @@ fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
         ("no pack", b"nothing of the kind".to_vec()),
         ("no bytes", Vec::new()),
     ]
+}
+
+fn pack_header(objects: u32) -> Vec<u8> {
+    [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat()
+}
+
+/// A blob as it stands in a pack, which claims to have so many bytes.
+fn blob(declared: u64, contents: &[u8]) -> Vec<u8> {
+    let mut entry = Vec::new();
+    let (mut rest, mut byte) = (declared >> 4, 0x30 | (declared & 15) as u8);
+    while rest > 0 {
+        entry.push(byte | 0x80);
+        (byte, rest) = ((rest & 127) as u8, rest >> 7);
+    }
+    entry.push(byte);
+    let mut zlib = ZlibEncoder::new(entry, Compression::best());
+    zlib.write_all(contents).unwrap();
+    zlib.finish().unwrap()
 }
 
 fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {

@@ -168,9 +168,9 @@ fn an_upstream_without_http_has_no_api_and_a_large_object_is_not_asked_for() {
         assert!(error.contains("over https://") && error.contains("`git-lfs-authenticate`"), "{error}");
     }
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.max_object = 999;
+    upstream.max_lfs_object = 999;
     let error = fetch_from(&upstream, dir.path(), &wanted).unwrap_err().to_string();
-    assert!(error.contains("`a.bin` has 1000 bytes") && error.contains("max_object"), "{error}");
+    assert!(error.contains("`a.bin` has 1000 bytes") && error.contains("max_lfs_object"), "{error}");
     assert!(server.take_requests().is_empty());
 }
 

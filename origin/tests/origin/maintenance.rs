@@ -100,7 +100,7 @@ fn five_hundred_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
         assert!(matches!(poll(&mirror, &prepared), Poll::Changed { refs: 1 | 2 }), "fetch {number}");
         let repository = mirror.repository().unwrap().to_thread_local();
         assert_eq!(number_at(&repository, &prepared.commits[number]).unwrap(), number.to_string());
-        most_packs = most_packs.max(mirror.packs().unwrap());
+        most_packs = most_packs.max(mirror.size().unwrap().packs);
         joined += usize::from(keep_up(&mirror, &[], SystemTime::now()) == Upkeep::Joined);
         // What was opened before the packs were joined finds everything still.
         assert_eq!(number_at(&repository, &prepared.commits[number / 2]).unwrap(), (number / 2).to_string());
@@ -135,7 +135,7 @@ fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
     let retained = [prepared.commits[1].parse().unwrap(), "1".repeat(40).parse().unwrap()];
     let week = Duration::from_secs(7 * 24 * 3600);
     assert_eq!(keep_up(&mirror, &retained, now + week), Upkeep::Full);
-    assert_eq!(mirror.packs().unwrap(), 1);
+    assert_eq!(mirror.size().unwrap().packs, 1);
     let repository = mirror.repository().unwrap().to_thread_local();
     let there: Vec<bool> = prepared.commits.iter().map(|commit| number_at(&repository, commit).is_some()).collect();
     assert_eq!(there, [false, true, false, true]);
@@ -167,7 +167,7 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     let unknown =
         mirror.keep_up(|| Err(MaintenanceError::Local("the state".to_owned())), later, &AtomicBool::new(false));
     assert!(unknown.is_err(), "without knowing what is retained nothing is dropped");
-    assert_eq!(mirror.packs().unwrap(), 3);
+    assert_eq!(mirror.size().unwrap().packs, 3);
     mirror.look_closely().unwrap();
 
     // A pack that is cut short: the program says so, and everything stays.
