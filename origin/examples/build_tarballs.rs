@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
         out.flush()?;
         print(revision, &built, &cost);
         if !arguments.cold {
-            earlier = Some(Earlier::new(File::open(&path)?, &built.fragments));
+            earlier = Some(Earlier::new(File::open(&path)?, built.fragments.clone()));
         }
         last = Some((commit, built));
     }

@@ -15,8 +15,8 @@ use crate::tarball::{Earlier, FragmentIndex};
 /// What follows the digest in the name of an index.
 pub(super) const SUFFIX: &str = ".fragments";
 
-/// No index is longer: 80 bytes for each 2 MiB of a tarball are 84 MB for two terabytes.
-pub(super) const MAX_INDEX_BYTES: u64 = 84 << 20;
+/// A longer index is not read: 2 KiB for each 2 MiB of a tarball are 64 MiB for 64 GiB.
+pub(super) const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 impl BlobStore {
     pub(super) fn fragments_path(&self, digest: &BlobDigest) -> PathBuf {
@@ -46,6 +46,6 @@ impl BlobStore {
             tracing::warn!(blob = %digest, "the file that says what a blob is made of is wrong; it is not used");
             return None;
         };
-        Some(Earlier::new(File::open(self.path(digest)).ok()?, &index))
+        Some(Earlier::new(File::open(self.path(digest)).ok()?, index))
     }
 }

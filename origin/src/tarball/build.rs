@@ -1,4 +1,5 @@
-//! Makes a tarball: one thread walks, several decode and compress, the caller's thread hashes in order and writes.
+//! Makes a tarball: one thread walks, several decode and compress, one hashes the tar in order, and the caller's thread
+//! writes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,9 +14,10 @@ use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
 
 use super::admission::Admission;
 use super::cut::{self, Cutter};
+use super::digests::TarDigests;
 use super::earlier::{Earlier, FragmentIndex, FragmentKey, IndexRow};
 use super::folder;
-use super::fragment::{Fragment, Plan, tar_bytes};
+use super::fragment::{Fragment, Plan, Tar, Tools, tar_bytes};
 use super::walk::{Entry, Walked, walk};
 use super::{Limits, Selection, TarballError};
 use crate::lfs::LfsObjects;
@@ -48,7 +50,7 @@ pub struct Built {
 pub struct Means<'a> {
     /// What the tarball may not exceed.
     pub limits: &'a Limits,
-    /// How many threads decode and compress (at least one does); one more walks, and the calling thread writes.
+    /// How many threads decode and compress (at least one does); one more walks, one hashes, and the calling thread writes.
     pub threads: usize,
     /// A blob to take fragments from. The result does not depend on it, the time does.
     pub earlier: Option<&'a Earlier>,
@@ -60,13 +62,16 @@ pub struct Means<'a> {
 
 /// A plan with its place in the tarball.
 struct Job {
-    place: u64,
+    place: usize,
     plan: Plan,
+    key: FragmentKey,
+    /// The earlier tarball is the same up to where this fragment ends.
+    same_so_far: bool,
 }
 
 /// What came of a job; the bytes are those that it was admitted with.
 struct Done {
-    place: u64,
+    place: usize,
     bytes: u64,
     key: FragmentKey,
     result: Result<Fragment, TarballError>,
@@ -92,11 +97,11 @@ pub fn build(
     let (jobs, next_job) = channel::<Job>();
     let next_job = Mutex::new(next_job);
     let (done, finished) = channel::<Done>();
+    let (tars, next_tar) = channel::<(u64, Tar)>();
     std::thread::scope(|scope| {
         let admission = &admission;
         let walker = scope.spawn(move || {
-            let (cutter, plan) = (Cutter::default(), Plan::default());
-            let mut planner = Planner { admission, jobs, place: 0, bytes: 0, limits, cutter, plan };
+            let mut planner = Planner::new(admission, jobs, means);
             walk_and_plan(repo, commit, selection, means, &mut planner)
         });
         for _ in 0..threads {
@@ -107,21 +112,30 @@ pub fn build(
             });
         }
         drop(done);
+        let hasher = scope.spawn(move || {
+            let _guard = CloseOnPanic(admission);
+            hash(&next_tar, admission)
+        });
         let _guard = CloseOnPanic(admission);
-        let mut output = Output::new(out, limits);
-        let written = output.write_all(&finished, admission, interrupt);
-        // Whoever still works on what nobody will write is sent away.
+        let mut output = Output::new(out, limits, tars);
+        let written = output.write_all(&finished, interrupt);
+        let frames = output.finish();
+        // Whoever still works on what nobody will write is sent away, but not before what was written is hashed.
+        let digests = join(hasher);
         admission.close();
         drop(finished);
-        let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // The walk's own failure is the reason; that the output ended early is its consequence.
-        match (walked, written) {
+        match (join(walker), written) {
             (Err(Stop::Failed(error)), _) | (_, Err(error)) => Err(error),
             (Err(Stop::Unwanted), Ok(())) => Err(TarballError::Interrupted),
             (Ok(walked), Ok(())) if walked.entries == 0 => Err(TarballError::Empty),
-            (Ok(walked), Ok(())) => Ok(output.finish(walked)),
+            (Ok(walked), Ok(())) => Ok(frames.into_built(walked, digests)),
         }
     })
+}
+
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Lets the other threads end when one panics, so that the panic is seen and not waited for.
@@ -174,14 +188,22 @@ fn walk_and_plan(
 struct Planner<'a> {
     admission: &'a Admission,
     jobs: Sender<Job>,
-    place: u64,
+    place: usize,
     bytes: u64,
     limits: &'a Limits,
     cutter: Cutter,
     plan: Plan,
+    /// The earlier blob, as long as what was planned is what it begins with.
+    same_as: Option<&'a Earlier>,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(admission: &'a Admission, jobs: Sender<Job>, means: &Means<'a>) -> Self {
+        let Means { limits, earlier, .. } = *means;
+        let (cutter, plan) = (Cutter::default(), Plan::default());
+        Self { admission, jobs, place: 0, bytes: 0, limits, cutter, plan, same_as: earlier }
+    }
+
     /// `false` when nobody wants it any more.
     fn add(&mut self, entry: Entry) -> Result<bool, TarballError> {
         let mut wanted = true;
@@ -199,63 +221,77 @@ impl Planner<'_> {
         if self.bytes > self.limits.max_tarball_bytes {
             return Err(TarballError::TooLarge { limit: self.limits.max_tarball_bytes });
         }
-        let wanted = self.admission.enter(plan.bytes());
-        let place = self.place;
+        let (place, key) = (self.place, plan.key());
         self.place += 1;
-        Ok(wanted && self.jobs.send(Job { place, plan }).is_ok())
+        self.same_as = self.same_as.filter(|earlier| earlier.has_at(place, &key));
+        let job = Job { place, same_so_far: self.same_as.is_some(), key, plan };
+        let wanted = self.admission.enter(job.plan.bytes());
+        Ok(wanted && self.jobs.send(job).is_ok())
     }
 }
 
 fn work(repo: &ThreadSafeRepository, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>, means: &Means<'_>) {
     let repo = repo.to_thread_local();
+    let mut tools = Tools::new();
     loop {
         // Waiting with the lock held is meant: one worker waits for the next job, the others for their turn.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { place, plan }) = job else { return };
-        let (bytes, key) = (plan.bytes(), plan.key());
-        let reused = means.earlier.and_then(|earlier| earlier.take(&key));
-        let result = reused.map_or_else(|| plan.build(&repo, means), Ok);
+        let Ok(Job { place, plan, key, same_so_far }) = job else { return };
+        let bytes = plan.bytes();
+        let reused = means.earlier.and_then(|earlier| earlier.take(&key, same_so_far, &mut tools.decompressor));
+        let result = reused.map_or_else(|| plan.build(&repo, &mut tools.compressor, means), Ok);
         if done.send(Done { place, bytes, key, result }).is_err() {
             return;
         }
     }
 }
 
-/// Hashes and writes fragments in their order.
+/// Hashes the tar, fragment by fragment, and tells the digests after each.
+fn hash(tars: &Receiver<(u64, Tar)>, admission: &Admission) -> Vec<TarDigests> {
+    let mut after: Vec<TarDigests> = Vec::new();
+    for (bytes, tar) in tars {
+        let digests = match tar {
+            Tar::Known(digests) => digests,
+            Tar::Bytes(parts) => {
+                let mut digests = after.last().cloned().unwrap_or_default();
+                digests.update(&parts);
+                digests
+            }
+        };
+        after.push(digests);
+        admission.leave(bytes);
+    }
+    after
+}
+
+/// Writes the frames of fragments in their order, and passes on their tar.
 struct Output<'a> {
     out: &'a mut dyn Write,
     limits: &'a Limits,
-    tar: blake3::Hasher,
-    sha256: ring::digest::Context,
+    tars: Sender<(u64, Tar)>,
+    /// Bytes of tar.
     size: u64,
     blob: blake3::Hasher,
     blob_size: u64,
-    fragments: FragmentIndex,
-    reused_fragments: usize,
+    frames: Vec<Frame>,
+    reused: usize,
+}
+
+/// A fragment whose frame is written.
+struct Frame {
+    key: FragmentKey,
+    hash: [u8; 32],
+    bytes: u64,
+    tar_bytes: u64,
 }
 
 impl<'a> Output<'a> {
-    fn new(out: &'a mut dyn Write, limits: &'a Limits) -> Self {
-        Self {
-            out,
-            limits,
-            tar: blake3::Hasher::new(),
-            sha256: ring::digest::Context::new(&ring::digest::SHA256),
-            size: 0,
-            blob: blake3::Hasher::new(),
-            blob_size: 0,
-            fragments: FragmentIndex::default(),
-            reused_fragments: 0,
-        }
+    fn new(out: &'a mut dyn Write, limits: &'a Limits, tars: Sender<(u64, Tar)>) -> Self {
+        Self { out, limits, tars, size: 0, blob: blake3::Hasher::new(), blob_size: 0, frames: Vec::new(), reused: 0 }
     }
 
     /// Writes what the workers finish until no more comes.
-    fn write_all(
-        &mut self,
-        finished: &Receiver<Done>,
-        admission: &Admission,
-        interrupt: &AtomicBool,
-    ) -> Result<(), TarballError> {
+    fn write_all(&mut self, finished: &Receiver<Done>, interrupt: &AtomicBool) -> Result<(), TarballError> {
         let mut early = BTreeMap::new();
         let mut place = 0;
         for done in finished {
@@ -264,45 +300,64 @@ impl<'a> Output<'a> {
                 if interrupt.load(Ordering::Relaxed) {
                     return Err(TarballError::Interrupted);
                 }
-                self.write(key, &result?)?;
-                admission.leave(bytes);
+                self.write(bytes, key, result?)?;
                 place += 1;
             }
         }
         Ok(())
     }
 
-    fn write(&mut self, key: FragmentKey, fragment: &Fragment) -> Result<(), TarballError> {
-        let before = self.size;
-        for part in &fragment.tar {
-            self.tar.update(part);
-            self.sha256.update(part);
-            self.size += part.len() as u64;
-        }
+    fn write(&mut self, admitted: u64, key: FragmentKey, fragment: Fragment) -> Result<(), TarballError> {
+        let Fragment { tar, tar_bytes, frame, frame_hash, reused } = fragment;
+        self.size += tar_bytes;
         if self.size > self.limits.max_tarball_bytes {
             return Err(TarballError::TooLarge { limit: self.limits.max_tarball_bytes });
         }
-        self.blob.update(&fragment.frame);
-        let (frame_bytes, tar_bytes) = (fragment.frame.len() as u64, self.size - before);
-        self.blob_size += frame_bytes;
-        self.fragments.rows.push(IndexRow { key, hash: fragment.frame_hash, frame_bytes, tar_bytes });
-        self.reused_fragments += usize::from(fragment.reused);
-        self.out.write_all(&fragment.frame).map_err(TarballError::Write)
+        // That nobody takes it means that the hasher has panicked, which is seen when it is joined.
+        let _ = self.tars.send((admitted, tar));
+        let bytes = frame.len() as u64;
+        self.blob.update(&frame);
+        self.blob_size += bytes;
+        self.frames.push(Frame { key, hash: frame_hash, bytes, tar_bytes });
+        self.reused += usize::from(reused);
+        self.out.write_all(&frame).map_err(TarballError::Write)
     }
 
-    fn finish(self, walked: Walked) -> Built {
-        let sha256 = self.sha256.finish();
-        let sha256 = sha256.as_ref().try_into().expect("SHA-256 has 32 bytes");
+    /// Ends the tar, too: no more of it comes.
+    fn finish(self) -> Written {
+        let Self { blob, blob_size, frames, reused, .. } = self;
+        Written { blob: blob.finalize().into(), blob_size, frames, reused }
+    }
+}
+
+/// A blob that is written.
+struct Written {
+    blob: BlobDigest,
+    blob_size: u64,
+    frames: Vec<Frame>,
+    reused: usize,
+}
+
+impl Written {
+    /// With what the walk told, and the tar's digests after each fragment.
+    fn into_built(self, walked: Walked, digests: Vec<TarDigests>) -> Built {
+        let whole = digests.last().cloned().unwrap_or_default();
+        let size = whole.size();
+        let (digest, sha256) = whole.finish();
+        let rows = self.frames.into_iter().zip(digests).map(|(frame, digests)| {
+            let Frame { key, hash, bytes, tar_bytes } = frame;
+            IndexRow { key, hash, frame_bytes: bytes, tar_bytes, digests }
+        });
         Built {
-            digest: self.tar.finalize().into(),
-            sha256: Sha256::from_bytes(sha256),
-            size: self.size,
+            digest,
+            sha256,
+            size,
             omitted: walked.omitted,
             entries: walked.entries,
-            blob: self.blob.finalize().into(),
+            blob: self.blob,
             blob_size: self.blob_size,
-            fragments: self.fragments,
-            reused_fragments: self.reused_fragments,
+            fragments: FragmentIndex { rows: rows.collect() },
+            reused_fragments: self.reused,
         }
     }
 }

@@ -1,32 +1,36 @@
 //! Fragments of an earlier blob, taken over into a new one.
 //!
 //! An index says which fragments a blob is made of. A fragment that a new tarball needs too is copied from the earlier
-//! blob: neither decoded from Git nor compressed again. The tar itself is needed for the digests, so a fragment is
-//! decompressed, which costs a tenth of making it. Nothing that the disk says is believed: the index carries a checksum,
-//! and each fragment is compared with its own hash before it is used. What is wrong is made anew from Git.
+//! blob: neither decoded from Git nor compressed again. Up to the first change the tar's digests are known, too; after it
+//! they need the tar, so a fragment is decompressed, which costs a tenth of making it. Nothing that the disk says is
+//! believed: the index carries a checksum, and each fragment is compared with its own hash before it is used. What is wrong
+//! is made anew from Git.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use weir_shared::digest::BlobDigest;
+use zstd::bulk::Decompressor;
 
-use super::fragment::Fragment;
+use super::digests::TarDigests;
+use super::fragment::{Fragment, Tar};
 
 /// What decides a fragment's bytes, all of it: an equal key is an equal fragment.
 pub(super) type FragmentKey = [u8; 32];
 
 /// One fragment of a blob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IndexRow {
     pub(super) key: FragmentKey,
     /// BLAKE3 of the frame.
     pub(super) hash: [u8; 32],
     pub(super) frame_bytes: u64,
     pub(super) tar_bytes: u64,
+    /// The tar's digests where the fragment ends.
+    pub(super) digests: TarDigests,
 }
 
-const ROW_BYTES: usize = 80;
 const CHECKSUM_BYTES: usize = 32;
 
 /// The fragments that a blob is made of, in order.
@@ -41,7 +45,7 @@ impl FragmentIndex {
         self.rows.len()
     }
 
-    /// As it is kept beside the blob: a checksum, and 80 bytes for each fragment.
+    /// As it is kept beside the blob: a checksum, and 1 to 2 KiB for each fragment.
     pub fn to_bytes(&self, blob: &BlobDigest) -> Vec<u8> {
         let mut bytes = vec![0; CHECKSUM_BYTES];
         for row in &self.rows {
@@ -49,6 +53,7 @@ impl FragmentIndex {
             bytes.extend_from_slice(&row.hash);
             bytes.extend_from_slice(&row.frame_bytes.to_le_bytes());
             bytes.extend_from_slice(&row.tar_bytes.to_le_bytes());
+            row.digests.write_to(&mut bytes);
         }
         let checksum = checksum(blob, &bytes[CHECKSUM_BYTES..]);
         bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum);
@@ -57,25 +62,34 @@ impl FragmentIndex {
 
     /// `None` for anything but what was kept for this blob.
     pub fn parse(blob: &BlobDigest, bytes: &[u8]) -> Option<Self> {
-        let (found, rows) = bytes.split_at_checked(CHECKSUM_BYTES)?;
-        if found != checksum(blob, rows) {
+        let (found, mut rest) = bytes.split_first_chunk::<CHECKSUM_BYTES>()?;
+        if *found != checksum(blob, rest) {
             return None;
         }
-        let (rows, []) = rows.as_chunks::<ROW_BYTES>() else { return None };
-        let read = |row: &[u8; ROW_BYTES]| -> Option<IndexRow> {
-            Some(IndexRow {
-                key: row[..32].try_into().ok()?,
-                hash: row[32..64].try_into().ok()?,
-                frame_bytes: u64::from_le_bytes(row[64..72].try_into().ok()?),
-                tar_bytes: u64::from_le_bytes(row[72..].try_into().ok()?),
-            })
-        };
-        Some(Self { rows: rows.iter().map(read).collect::<Option<_>>()? })
+        let mut rows = Vec::new();
+        while !rest.is_empty() {
+            let (key, hash) = (take(&mut rest)?, take(&mut rest)?);
+            let (frame_bytes, tar_bytes) = (take(&mut rest)?, take(&mut rest)?);
+            rows.push(IndexRow {
+                key,
+                hash,
+                frame_bytes: u64::from_le_bytes(frame_bytes),
+                tar_bytes: u64::from_le_bytes(tar_bytes),
+                digests: TarDigests::take_from(&mut rest)?,
+            });
+        }
+        Some(Self { rows })
     }
 }
 
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let taken;
+    (taken, *bytes) = bytes.split_first_chunk::<N>()?;
+    Some(*taken)
+}
+
 fn checksum(blob: &BlobDigest, rows: &[u8]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("weir fragment index v1");
+    let mut hasher = blake3::Hasher::new_derive_key("weir fragment index v2");
     hasher.update(blob.as_bytes()).update(rows);
     *hasher.finalize().as_bytes()
 }
@@ -84,34 +98,52 @@ fn checksum(blob: &BlobDigest, rows: &[u8]) -> [u8; 32] {
 #[derive(Debug)]
 pub struct Earlier {
     file: File,
-    /// Where each fragment begins in the file.
-    fragments: HashMap<FragmentKey, (u64, IndexRow)>,
+    /// In the order of the blob, each with where it begins in the file.
+    fragments: Vec<(u64, IndexRow)>,
+    places: HashMap<FragmentKey, usize>,
 }
 
 impl Earlier {
     /// A blob's file, and what it is made of.
-    pub fn new(file: File, index: &FragmentIndex) -> Self {
+    pub fn new(file: File, index: FragmentIndex) -> Self {
         let mut offset = 0u64;
-        let mut fragments = HashMap::with_capacity(index.rows.len());
-        for row in &index.rows {
-            fragments.insert(row.key, (offset, *row));
+        let places = index.rows.iter().enumerate().map(|(place, row)| (row.key, place)).collect();
+        let fragments = index.rows.into_iter().map(|row| {
+            let begins = offset;
             offset = offset.saturating_add(row.frame_bytes);
-        }
-        Self { file, fragments }
+            (begins, row)
+        });
+        Self { file, fragments: fragments.collect(), places }
     }
 
-    /// A fragment, if the blob has it and its bytes are still what they were.
-    pub(super) fn take(&self, key: &FragmentKey) -> Option<Fragment> {
-        let (offset, row) = self.fragments.get(key)?;
+    /// Whether the blob has this fragment at this place.
+    pub(super) fn has_at(&self, place: usize, key: &FragmentKey) -> bool {
+        self.fragments.get(place).is_some_and(|(_, row)| row.key == *key)
+    }
+
+    /// A fragment, if the blob has it and its bytes are still what they were. `same_so_far`: the new tarball is the same as
+    /// the blob's up to the fragment's end, so that its tar is not needed.
+    pub(super) fn take(
+        &self,
+        key: &FragmentKey,
+        same_so_far: bool,
+        decompressor: &mut Decompressor<'_>,
+    ) -> Option<Fragment> {
+        let (offset, row) = self.fragments.get(*self.places.get(key)?)?;
         let mut frame = vec![0; usize::try_from(row.frame_bytes).ok()?];
         let read = self.file.read_exact_at(&mut frame, *offset);
         if read.is_err() || *blake3::hash(&frame).as_bytes() != row.hash {
             tracing::warn!("a fragment of an earlier blob cannot be read or has changed; it is made anew");
             return None;
         }
-        let tar_bytes = usize::try_from(row.tar_bytes).ok()?;
-        let tar = zstd::bulk::decompress(&frame, tar_bytes).ok().filter(|tar| tar.len() == tar_bytes)?;
-        Some(Fragment { tar: vec![tar], frame, frame_hash: row.hash, reused: true })
+        let tar = if same_so_far {
+            Tar::Known(row.digests.clone())
+        } else {
+            let tar_bytes = usize::try_from(row.tar_bytes).ok()?;
+            let tar = decompressor.decompress(&frame, tar_bytes).ok().filter(|tar| tar.len() == tar_bytes)?;
+            Tar::Bytes(vec![tar])
+        };
+        Some(Fragment { tar, tar_bytes: row.tar_bytes, frame, frame_hash: row.hash, reused: true })
     }
 }
 
@@ -122,17 +154,26 @@ mod tests {
 
     fn earlier(parts: &[&[u8]]) -> (FragmentIndex, Vec<u8>) {
         let (mut index, mut blob) = (FragmentIndex::default(), Vec::new());
+        let mut digests = TarDigests::default();
         for part in parts {
             let frame = zstd::bulk::compress(part, 3).unwrap();
+            digests.update(&[part.to_vec()]);
             index.rows.push(IndexRow {
                 key: *blake3::hash(part).as_bytes(),
                 hash: *blake3::hash(&frame).as_bytes(),
                 frame_bytes: frame.len() as u64,
                 tar_bytes: part.len() as u64,
+                digests: digests.clone(),
             });
             blob.extend_from_slice(&frame);
         }
         (index, blob)
+    }
+
+    /// The tar of a part, and whether it was known to begin like the earlier one.
+    fn take(earlier: &Earlier, part: &[u8], same_so_far: bool) -> Option<Tar> {
+        let mut decompressor = Decompressor::new().unwrap();
+        earlier.take(blake3::hash(part).as_bytes(), same_so_far, &mut decompressor).map(|fragment| fragment.tar)
     }
 
     fn file(bytes: &[u8]) -> File {
@@ -145,19 +186,37 @@ mod tests {
     fn a_fragment_is_taken_from_where_it_is_and_not_when_a_bit_of_it_has_changed() {
         let parts: [&[u8]; 3] = [b"one", b"the second", b"three"];
         let (index, mut blob) = earlier(&parts);
-        let whole = Earlier::new(file(&blob), &index);
+        let whole = Earlier::new(file(&blob), index.clone());
         for part in parts {
-            assert_eq!(whole.take(blake3::hash(part).as_bytes()).unwrap().tar, [part.to_vec()]);
+            assert!(matches!(take(&whole, part, false), Some(Tar::Bytes(tar)) if tar == [part.to_vec()]));
         }
-        assert!(whole.take(blake3::hash(b"four").as_bytes()).is_none());
+        assert!(take(&whole, b"four", false).is_none());
 
         let middle = blob.len() / 2;
         blob[middle] ^= 1;
-        let changed = Earlier::new(file(&blob), &index);
-        let cut = Earlier::new(file(&blob[..blob.len() - 1]), &index);
-        assert!(changed.take(blake3::hash(b"one").as_bytes()).is_some());
-        assert!(changed.take(blake3::hash(b"the second").as_bytes()).is_none());
-        assert!(cut.take(blake3::hash(b"three").as_bytes()).is_none());
+        let changed = Earlier::new(file(&blob), index.clone());
+        let cut = Earlier::new(file(&blob[..blob.len() - 1]), index);
+        for same_so_far in [false, true] {
+            assert!(take(&changed, b"one", same_so_far).is_some());
+            assert!(take(&changed, b"the second", same_so_far).is_none());
+            assert!(take(&cut, b"three", same_so_far).is_none());
+        }
+    }
+
+    #[test]
+    fn the_digests_of_what_begins_alike_are_known() {
+        let parts: [&[u8]; 3] = [b"one", b"the second", b"three"];
+        let (index, blob) = earlier(&parts);
+        let read = FragmentIndex::parse(&BlobDigest::of(&blob), &index.to_bytes(&BlobDigest::of(&blob))).unwrap();
+        let earlier = Earlier::new(file(&blob), read);
+        assert!(earlier.has_at(1, blake3::hash(b"the second").as_bytes()));
+        assert!(!earlier.has_at(1, blake3::hash(b"three").as_bytes()));
+        assert!(!earlier.has_at(3, blake3::hash(b"three").as_bytes()));
+        let Some(Tar::Known(mut digests)) = take(&earlier, b"the second", true) else { panic!("it is there") };
+        digests.update(&[b"another end".to_vec()]);
+        let mut anew = TarDigests::default();
+        anew.update(&[b"onethe secondanother end".to_vec()]);
+        assert_eq!(digests.finish(), anew.finish());
     }
 
     #[test]
@@ -166,12 +225,12 @@ mod tests {
         let digest = BlobDigest::of(&blob);
         let bytes = index.to_bytes(&digest);
         assert_eq!(FragmentIndex::parse(&digest, &bytes), Some(index));
-        assert_eq!(FragmentIndex::parse(&BlobDigest::of(b"another"), &bytes), None);
+        assert!(FragmentIndex::parse(&BlobDigest::of(b"another"), &bytes).is_none());
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert_eq!(FragmentIndex::parse(&digest, &changed), None, "bit of byte {at}");
-            assert_eq!(FragmentIndex::parse(&digest, &bytes[..at]), None, "cut to {at}");
+            assert!(FragmentIndex::parse(&digest, &changed).is_none(), "bit of byte {at}");
+            assert!(FragmentIndex::parse(&digest, &bytes[..at]).is_none(), "cut to {at}");
         }
     }
 }

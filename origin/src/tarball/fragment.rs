@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use gix::Repository;
 use weir_shared::descriptor::FORMAT;
 use weir_shared::entry_path;
+use zstd::bulk::{Compressor, Decompressor};
 
 use super::TarballError;
 use super::attributes::LineEnds;
 use super::build::Means;
 use super::cut::MAX_BYTES;
+use super::digests::TarDigests;
 use super::earlier::FragmentKey;
 use super::folder::read_blob;
 use super::header::{self, BLOCK, HeaderKind};
@@ -25,10 +27,10 @@ use crate::lfs::Pointer;
 const ZSTD_LEVEL: i32 = 3;
 
 /// What decides the bytes of the blob besides those of the tar; a part of the content key, so change it with the code.
-pub(super) const CODEC: &str = "zstd level 3, frames cut by names and sizes, v2";
+pub(super) const CODEC: &str = "zstd level 3, frames cut by names and sizes, v3";
 
-/// Contents from this size on keep the buffer that they were decoded into and are not copied.
-const OWN_PART_BYTES: usize = 1 << 20;
+/// Larger contents keep the buffer that they were decoded into and are not copied; they are a fragment of their own.
+const OWN_PART_BYTES: usize = MAX_BYTES as usize;
 
 /// Entries that follow one another, not decoded yet.
 #[derive(Debug, Default)]
@@ -43,14 +45,25 @@ pub(super) struct Plan {
 /// A fragment that is ready to be hashed and written.
 #[derive(Debug)]
 pub(super) struct Fragment {
-    /// The bytes of tar, in parts.
-    pub(super) tar: Vec<Vec<u8>>,
+    /// What it adds to the tar's digests.
+    pub(super) tar: Tar,
+    /// How many bytes of tar it holds.
+    pub(super) tar_bytes: u64,
     /// The zstd frame of them.
     pub(super) frame: Vec<u8>,
     /// BLAKE3 of the frame.
     pub(super) frame_hash: [u8; 32],
     /// It was taken from an earlier blob.
     pub(super) reused: bool,
+}
+
+/// What the digests of a tar go on with after a fragment.
+#[derive(Debug)]
+pub(super) enum Tar {
+    /// Its bytes, in parts.
+    Bytes(Vec<Vec<u8>>),
+    /// Where they stand after it, known from an earlier tar that is the same up to here.
+    Known(TarDigests),
 }
 
 impl Plan {
@@ -102,7 +115,12 @@ impl Plan {
     }
 
     /// Decodes the contents, writes the tar and compresses it.
-    pub(super) fn build(self, repo: &Repository, means: &Means<'_>) -> Result<Fragment, TarballError> {
+    pub(super) fn build(
+        self,
+        repo: &Repository,
+        compressor: &mut Compressor<'_>,
+        means: &Means<'_>,
+    ) -> Result<Fragment, TarballError> {
         let mut tar = vec![Vec::with_capacity(self.bytes.min(MAX_BYTES) as usize + header::END.len())];
         let mut contents = Vec::new();
         for entry in self.entries {
@@ -137,9 +155,10 @@ impl Plan {
         if self.is_last {
             tar.last_mut().expect("there is always a part").extend_from_slice(&header::END);
         }
-        let frame = compress(&tar).map_err(TarballError::Write)?;
+        let frame = compress(compressor, &tar).map_err(TarballError::Write)?;
         let frame_hash = *blake3::hash(&frame).as_bytes();
-        Ok(Fragment { tar, frame, frame_hash, reused: false })
+        let tar_bytes = tar.iter().map(|part| part.len() as u64).sum();
+        Ok(Fragment { tar: Tar::Bytes(tar), tar_bytes, frame, frame_hash, reused: false })
     }
 }
 
@@ -148,7 +167,7 @@ fn write_file(tar: &mut Vec<Vec<u8>>, path: &[u8], executable: bool, contents: &
     let last = tar.last_mut().expect("there is always a part");
     let size = contents.len() as u64;
     header::write_header(last, path, HeaderKind::File { executable, size });
-    if contents.len() < OWN_PART_BYTES {
+    if contents.len() <= OWN_PART_BYTES {
         last.extend_from_slice(contents);
         header::pad(last, size);
     } else {
@@ -169,7 +188,26 @@ pub(super) fn tar_bytes(entry: &Entry) -> u64 {
     contents.saturating_add(BLOCK as u64 + entry.path.len() as u64)
 }
 
-fn compress(parts: &[Vec<u8>]) -> std::io::Result<Vec<u8>> {
+/// What a thread makes fragments with. It is worth keeping: its tables take some megabytes.
+pub(super) struct Tools {
+    pub(super) compressor: Compressor<'static>,
+    pub(super) decompressor: Decompressor<'static>,
+}
+
+impl Tools {
+    pub(super) fn new() -> Self {
+        let compressor = Compressor::new(ZSTD_LEVEL).expect("the level is one of the library's");
+        Self { compressor, decompressor: Decompressor::default() }
+    }
+}
+
+fn compress(compressor: &mut Compressor<'_>, parts: &[Vec<u8>]) -> std::io::Result<Vec<u8>> {
+    // In one piece, which is not copied through a stream's window.
+    if let [part] = parts {
+        let mut frame = Vec::with_capacity(zstd::zstd_safe::compress_bound(part.len()));
+        compressor.compress_to_buffer(part, &mut frame)?;
+        return Ok(frame);
+    }
     let size: usize = parts.iter().map(Vec::len).sum();
     let mut encoder = zstd::stream::write::Encoder::new(Vec::with_capacity(size / 3 + 1024), ZSTD_LEVEL)?;
     encoder.set_pledged_src_size(Some(size as u64))?;

@@ -7,6 +7,7 @@ mod admission;
 mod attributes;
 mod build;
 mod cut;
+mod digests;
 mod earlier;
 mod error;
 mod filters;

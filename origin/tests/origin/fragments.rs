@@ -17,7 +17,7 @@ fn earlier(built: &Built, blob: &[u8]) -> Earlier {
     let mut file: File = tempfile::tempfile().unwrap();
     file.write_all(blob).unwrap();
     let index = FragmentIndex::parse(&built.blob, &built.fragments.to_bytes(&built.blob)).unwrap();
-    Earlier::new(file, &index)
+    Earlier::new(file, index)
 }
 
 fn build(git: &Git, commit: &CommitId, selection: &Selection, earlier: Option<&Earlier>) -> (Built, Vec<u8>) {

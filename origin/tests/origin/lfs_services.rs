@@ -104,7 +104,7 @@ fn after_a_commit_the_fragments_with_lfs_are_taken_over_and_the_bytes_are_those_
     let earlier = || {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &blob).unwrap();
-        Earlier::new(file, &FragmentIndex::parse(&built.blob, &built.fragments.to_bytes(&built.blob)).unwrap())
+        Earlier::new(file, FragmentIndex::parse(&built.blob, &built.fragments.to_bytes(&built.blob)).unwrap())
     };
     assert!(built.fragments.fragments() > 4);
     for (number, change) in [(7, 100), (0, 200), (19, 300)] {
