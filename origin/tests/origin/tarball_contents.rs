@@ -116,6 +116,7 @@ fn what_could_do_harm_is_left_out_and_listed() {
     let blob = git.blob(b"contents");
     let below = git.raw_tree(&[("100644", b"x", &blob)]);
     let up = git.blob(b"../outside");
+    let through = git.blob(b"inside/../../outside");
     let inside = git.blob(b"./f");
     let absolute = git.blob(b"/etc/passwd");
     let long = git.blob(&[b'x'; 5000]);
@@ -128,6 +129,7 @@ fn what_could_do_harm_is_left_out_and_listed() {
         ("120000", b"inside", &inside),
         ("120000", b"long", &long),
         ("160000", b"m\xffodule", commit_of(&git).as_str()),
+        ("120000", b"through", &through),
         ("120000", b"up", &up),
     ]);
     let (built, tar) = build_tar(&git.dir, &commit, &folder(""), 2).unwrap();
@@ -143,6 +145,7 @@ fn what_could_do_harm_is_left_out_and_listed() {
             ("absolute", OmissionReason::Symlink),
             ("long", OmissionReason::Symlink),
             ("m%FFodule", OmissionReason::Submodule),
+            ("through", OmissionReason::Symlink),
             ("up", OmissionReason::Symlink),
         ]
     );
