@@ -128,11 +128,17 @@ impl Publisher {
         opened.map(|opened| opened.file)
     }
 
-    /// What was published before the process started. Services that are not configured any more are retired.
+    /// What was published before the process started. Services that are not configured any more are retired, and those
+    /// below the floor of generations are lifted above it.
     pub(crate) fn load(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<Published, StateError> {
         let retired = self.state.retire(|service| !configured.contains(service), now)?;
         if !retired.is_empty() {
             tracing::info!(retired = retired.len(), "services that are not configured any more are not served");
+        }
+        let lifted = self.state.lift(self.generation_floor, now)?;
+        if lifted > 0 {
+            let floor = self.generation_floor;
+            tracing::info!(services = lifted, floor, "generations below generation_floor: published again above it");
         }
         Ok(Published { current: self.state.all_current()?, pins: self.state.pins()?, retired })
     }

@@ -136,14 +136,14 @@ pub(crate) fn revised(current: &Descriptor, content: &Content) -> DescriptorFiel
     }
 }
 
-/// A retained version as a publication of now: what it states, and in which forms, is as it was.
-pub(crate) fn rolled_back(
-    retained: &Descriptor,
+/// A version as a publication of now: what it states, and in which forms, is as it was.
+pub(crate) fn again(
+    version: &Descriptor,
     last: Option<Generation>,
     now: SystemTime,
     floor: Generation,
 ) -> DescriptorFields {
-    let before = retained.publication();
+    let before = version.publication();
     DescriptorFields {
         publication: Publication {
             generation: generation::next(last, now, floor),
@@ -151,7 +151,7 @@ pub(crate) fn rolled_back(
             ..before.clone()
         },
         revision: 1,
-        representations: retained.representations().to_vec(),
+        representations: version.representations().to_vec(),
     }
 }
 

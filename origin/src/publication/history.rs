@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redb::{ReadableTable, Table, TableDefinition};
 use serde::{Deserialize, Serialize};
 use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::descriptor::{Descriptor, Generation, Publication};
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
@@ -29,6 +29,8 @@ pub enum Why {
     Followed,
     /// An operator went back to it.
     RolledBack,
+    /// It stood below the floor of generations.
+    Lifted,
 }
 
 /// One publication.
@@ -205,6 +207,13 @@ pub(super) fn record(
     Ok(())
 }
 
+/// The entry of a publication.
+pub(super) fn entry(history: &History<'_>, descriptor: &Descriptor) -> Result<Option<Entry>, StateError> {
+    let Publication { service, generation, .. } = descriptor.publication();
+    let row = history.get((service.as_str(), *generation))?;
+    Ok(row.and_then(|row| read(service.as_str(), *generation, row.value())))
+}
+
 /// Changes the entry of a publication, if there is one.
 pub(super) fn amend(
     history: &mut History<'_>,
@@ -213,9 +222,8 @@ pub(super) fn amend(
 ) -> Result<(), StateError> {
     let publication = descriptor.publication();
     let key = (publication.service.as_str(), publication.generation);
-    let found = history.get(key)?.and_then(|row| read(key.0, key.1, row.value()));
     // A publication of a version without a history has its entry from its first pin on.
-    let mut entry = found.unwrap_or_else(|| Entry::new(descriptor, Why::Followed, None));
+    let mut entry = entry(history, descriptor)?.unwrap_or_else(|| Entry::new(descriptor, Why::Followed, None));
     change(&mut entry);
     let json = serde_json::to_vec(&entry).expect("an entry is plain data");
     history.insert(key, json.as_slice())?;

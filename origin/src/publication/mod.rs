@@ -2,6 +2,7 @@
 
 mod decision;
 mod expiry;
+mod floor;
 mod generation;
 pub(crate) mod history;
 mod inspection;

@@ -92,7 +92,7 @@ impl State {
                         return Ok(Err(OrderError::NotRetained(order.service.clone(), *digest)));
                     };
                     let last = tables.last_generation(service)?;
-                    let fields = decision::rolled_back(&retained, last, order.now, floor);
+                    let fields = decision::again(&retained, last, order.now, floor);
                     let descriptor = checked(self.signer.descriptor(fields))?;
                     let mut entry = Entry::new(&descriptor, Why::RolledBack, order.by);
                     entry.pinned_by(order);

@@ -1,3 +1,5 @@
+mod start;
+
 use super::*;
 use crate::config::ServiceConfig;
 use crate::publication::history::Why;
