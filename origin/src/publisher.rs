@@ -1,11 +1,13 @@
 //! Where blobs and publications meet: a descriptor is published after its blob is stored, and no blob goes while a
 //! descriptor names it. All of this blocks.
 
+mod sweep;
+
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use bytesize::ByteSize;
 use weir_shared::commit_id::CommitId;
@@ -24,14 +26,11 @@ use crate::gzip;
 use crate::metrics::Metrics;
 use crate::publication::history::Page;
 use crate::publication::{
-    Change, Content, Inspected, Kept, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
+    Change, Content, Inspected, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
 };
 use crate::service::Service;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
-
-/// Blobs that are removed while nothing can be published, at the most.
-const SWEPT_AT_A_TIME: usize = 1000;
 
 /// The blobs and the publications of an origin, and the order between them.
 pub(crate) struct Publisher {
@@ -54,15 +53,6 @@ pub(crate) struct Published {
     pub(crate) pins: Vec<(ServiceName, SystemTime)>,
     /// The services that are configured no longer since this start, each with its last generation.
     pub(crate) retired: Vec<(ServiceName, Generation)>,
-}
-
-/// What a sweep did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Swept {
-    /// Blobs that were removed.
-    pub(crate) removed: u64,
-    /// Blobs that were looked at to find those that nobody knows of.
-    pub(crate) looked_at: u64,
 }
 
 /// A service at the commit its ref is at.
@@ -303,56 +293,6 @@ impl Publisher {
     /// A descriptor that names this blob.
     pub(crate) fn reference(&self, blob: &BlobDigest) -> Result<Option<Reference>, StateError> {
         self.state.reference(blob)
-    }
-
-    /// Drops the versions that need not be kept, removes the blobs that nothing has named for long enough, and looks for
-    /// blobs that nobody knows of in one folder of all. The work grows with what goes, not with what is kept.
-    pub(crate) fn sweep(&self, now: SystemTime) -> Result<Swept, PublishError> {
-        let expired = self.state.expire(now)?;
-        failpoint!("versions have expired");
-        let mut swept = Swept { removed: 0, looked_at: self.look_for_unknown(now)? };
-        loop {
-            let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-            let superfluous = self.state.superfluous(now, SWEPT_AT_A_TIME)?;
-            if superfluous.is_empty() {
-                break;
-            }
-            for blob in &superfluous {
-                swept.removed += u64::from(self.blobs.remove(blob)?);
-            }
-            failpoint!("superfluous blobs are removed");
-            self.state.forget_blobs(&superfluous)?;
-            failpoint!("superfluous blobs are forgotten");
-        }
-        self.metrics.swept_blobs.inc_by(swept.removed);
-        self.metrics.expired_versions.with_label_values(&["age"]).inc_by(expired.by_age);
-        self.metrics.expired_versions.with_label_values(&["bytes"]).inc_by(expired.by_bytes);
-        self.show_kept(&self.state.kept()?, now);
-        self.require_room(0)?;
-        if swept.removed > 0 {
-            tracing::info!(removed = swept.removed, "blobs were swept");
-        }
-        Ok(swept)
-    }
-
-    /// What a process that was killed stored and did not state is found within as many sweeps as there are folders.
-    fn look_for_unknown(&self, now: SystemTime) -> Result<u64, PublishError> {
-        let folder = self.state.next_folder()?;
-        let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        let found = self.blobs.in_folder(folder)?;
-        self.state.found_in_folder(folder, &found, now)?;
-        Ok(found.len() as u64)
-    }
-
-    fn show_kept(&self, kept: &Kept, now: SystemTime) {
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.metrics.store_bytes.set(gauge(kept.bytes));
-        self.metrics.store_blobs.set(gauge(kept.blobs));
-        self.metrics.store_unnamed_blobs.set(gauge(kept.unnamed));
-        self.metrics.superseded_versions.set(gauge(kept.superseded));
-        let oldest = kept.oldest.map(|at| UNIX_EPOCH + Duration::from_millis(at));
-        let age = oldest.and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
-        self.metrics.oldest_superseded.set(gauge(age.as_secs()));
     }
 
     /// A part of the history of a service, the newest publications first; see [`State::history`].

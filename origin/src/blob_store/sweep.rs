@@ -41,7 +41,9 @@ impl BlobStore {
             match file.file_name().to_str().and_then(read_name) {
                 Some((digest, Kind::Blob)) => blobs.push(digest),
                 Some((digest, Kind::Beside)) if !self.path(&digest).exists() => {
-                    remove_file(&file.path())?;
+                    if let Err(error) = remove_file(&file.path()) {
+                        tracing::warn!(path = %file.path().display(), %error, "what no blob needs cannot be removed");
+                    }
                 }
                 Some((_, Kind::Beside)) | None => {}
             }

@@ -1,6 +1,7 @@
 //! Expiry: which superseded versions go, and which blobs go after them. The work grows with what goes, not with what is
 //! kept.
 
+use std::ops::Bound;
 use std::time::SystemTime;
 
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
@@ -90,13 +91,19 @@ impl State {
         })
     }
 
-    /// Blobs that nothing has named for as long as they linger, `limit` of them at the most.
-    pub(crate) fn superfluous(&self, now: SystemTime, limit: usize) -> Result<Vec<BlobDigest>, StateError> {
+    /// Blobs that nothing has named for as long as they linger: those that sort after `last`, `limit` of them at the most.
+    pub(crate) fn superfluous(
+        &self,
+        now: SystemTime,
+        last: Option<&BlobDigest>,
+        limit: usize,
+    ) -> Result<Vec<BlobDigest>, StateError> {
         let linger = self.retention().linger.as_millis().try_into().unwrap_or(u64::MAX);
         let before = unix_milliseconds(now).saturating_sub(linger);
         self.read(|transaction| {
             let mut found = Vec::new();
-            for row in transaction.open_table(UNNAMED)?.iter()? {
+            let after = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_bytes()));
+            for row in transaction.open_table(UNNAMED)?.range::<&[u8; 32]>((after, Bound::Unbounded))? {
                 let (blob, since) = row?;
                 if since.value() <= before {
                     found.push(BlobDigest::from(blake3::Hash::from_bytes(*blob.value())));
