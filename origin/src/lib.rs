@@ -35,6 +35,7 @@ mod signing;
 mod status;
 pub mod tarball;
 pub mod versions;
+mod wall_clock;
 pub mod webhook;
 
 #[cfg(fuzzing)]

@@ -11,6 +11,7 @@ use super::decision::Content;
 use super::references::{self, References, TOTALS, UNNAMED};
 use super::state::{CONTENT, State, StateError, unix_milliseconds};
 use super::tables::{AGES, Tables};
+use crate::wall_clock::Clock;
 
 /// Blob, content key → nothing: under which keys a blob is remembered.
 pub(super) const KEYS: TableDefinition<'_, (&[u8; 32], &[u8; 32]), ()> = TableDefinition::new("keys_v1");
@@ -44,36 +45,56 @@ pub(crate) struct Kept {
 }
 
 impl State {
-    /// Drops the superseded versions that are too old, and the oldest while the blobs together are too large. (Those
-    /// that are too many went when their service was published.)
-    pub(crate) fn expire(&self, now: SystemTime) -> Result<Expired, StateError> {
+    /// Drops the superseded versions that are too old, by a clock that is steady, and the oldest while the blobs together
+    /// are too large. (Those that are too many went when their service was published.)
+    pub(crate) fn expire(&self, now: SystemTime, clock: Clock) -> Result<Expired, StateError> {
+        self.stamp_anew(now)?;
         let retention = self.retention();
         let largest = retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64());
         let too_old = unix_milliseconds(now).saturating_sub(retention.age.as_millis().try_into().unwrap_or(u64::MAX));
         let mut all = Expired::default();
         loop {
-            let expired = self.write(|transaction| {
+            let (expired, is_done) = self.write(|transaction| {
                 let mut tables = Tables::open(transaction)?;
                 let mut expired = Expired::default();
                 for _ in 0..BATCH {
-                    let Some((at, service, digest)) = tables.oldest()? else { break };
-                    if at <= too_old {
-                        expired.by_age += 1;
-                    } else if tables.references.bytes()? > largest {
-                        expired.by_bytes += 1;
-                    } else {
-                        break;
+                    let Some((at, service, digest)) = tables.oldest()? else { return Ok((expired, true)) };
+                    let is_old = clock == Clock::Steady && at <= too_old;
+                    if !is_old && tables.references.bytes()? <= largest {
+                        return Ok((expired, true));
                     }
-                    tables.drop_superseded(&service, &digest, now)?;
+                    let dropped = u64::from(tables.drop_aged(at, &service, &digest, now)?);
+                    *(if is_old { &mut expired.by_age } else { &mut expired.by_bytes }) += dropped;
                 }
-                Ok(expired)
+                Ok((expired, false))
             })?;
             all.by_age += expired.by_age;
             all.by_bytes += expired.by_bytes;
-            if expired.by_age + expired.by_bytes < BATCH as u64 {
+            if is_done {
                 return Ok(all);
             }
         }
+    }
+
+    /// What a clock that was ahead has stamped is of now: it would be kept until that time comes.
+    fn stamp_anew(&self, now: SystemTime) -> Result<(), StateError> {
+        let at = unix_milliseconds(now);
+        let is_ahead = self.read(|transaction| {
+            if transaction.open_table(AGES)?.last()?.is_some_and(|(key, _)| key.value().0 > at) {
+                return Ok(true);
+            }
+            let unnamed = transaction.open_table(UNNAMED)?;
+            let mut rows = unnamed.iter()?;
+            Ok(rows.any(|row| row.is_ok_and(|(_, since)| since.value() > at)))
+        })?;
+        if is_ahead {
+            let (versions, blobs) = self.write(|transaction| {
+                let mut tables = Tables::open(transaction)?;
+                Ok((tables.stamp_anew(at)?, tables.references.stamp_anew(at)?))
+            })?;
+            tracing::warn!(versions, blobs, "the clock was ahead when these were let go; their age begins now");
+        }
+        Ok(())
     }
 
     /// What is kept. From counters.

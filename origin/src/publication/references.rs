@@ -89,6 +89,21 @@ impl<'t> References<'t> {
         Ok(())
     }
 
+    /// Blobs that are without a name since a time that has not come are so since `now` (Unix milliseconds). How many.
+    pub(super) fn stamp_anew(&mut self, now: u64) -> Result<usize, StateError> {
+        let mut ahead = Vec::new();
+        for row in self.unnamed.iter()? {
+            let (blob, since) = row?;
+            if since.value() > now {
+                ahead.push(*blob.value());
+            }
+        }
+        for blob in &ahead {
+            self.unnamed.insert(blob, now)?;
+        }
+        Ok(ahead.len())
+    }
+
     /// Forgets all names. What is known to be without one stays so.
     pub(super) fn clear(&mut self) -> Result<(), StateError> {
         self.names.retain(|_, _| false)?;

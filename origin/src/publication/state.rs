@@ -142,6 +142,16 @@ impl State {
         .unwrap();
     }
 
+    /// Adds a row among the ages that is no version's.
+    #[cfg(test)]
+    pub(crate) fn add_age(&self, at: SystemTime, service: &ServiceName, digest: &TarballDigest) {
+        self.write(|transaction| {
+            let key = (unix_milliseconds(at), service.as_str(), digest.as_bytes());
+            Ok(transaction.open_table(super::tables::AGES)?.insert(key, ()).map(drop)?)
+        })
+        .unwrap();
+    }
+
     pub(super) fn retention(&self) -> &RetentionConfig {
         &self.retention
     }

@@ -133,6 +133,45 @@ impl<'t> Tables<'t> {
         }))
     }
 
+    /// Drops the version of a row among the ages. False: the row was no version's, and is gone.
+    pub(super) fn drop_aged(
+        &mut self,
+        at: u64,
+        service: &str,
+        digest: &TarballDigest,
+        now: SystemTime,
+    ) -> Result<bool, StateError> {
+        self.ages.remove((at, service, digest.as_bytes()))?;
+        let is_its = self.superseded.get((service, digest.as_bytes()))?.is_some_and(|row| row.value().0 == at);
+        if is_its {
+            self.drop_superseded(service, digest, now)?;
+        }
+        Ok(is_its)
+    }
+
+    /// Versions that were superseded at a time that has not come were so by `now` (Unix milliseconds), in the order that
+    /// they have. How many.
+    pub(super) fn stamp_anew(&mut self, now: u64) -> Result<usize, StateError> {
+        let mut ahead = Vec::new();
+        for row in self.ages.range((now.saturating_add(1), "", &[0; 32])..)? {
+            let key = row?.0;
+            let (at, service, digest) = key.value();
+            ahead.push((at, service.to_owned(), *digest));
+        }
+        let mut anew = now;
+        for (at, service, digest) in ahead.iter().rev() {
+            self.ages.remove((*at, service.as_str(), digest))?;
+            let key = (service.as_str(), digest);
+            let row = self.superseded.get(key)?.map(|row| (row.value().0, row.value().1.to_vec()));
+            if let Some((_, version)) = row.filter(|(superseded, _)| superseded == at) {
+                self.superseded.insert(key, (anew, version.as_slice()))?;
+                self.ages.insert((anew, key.0, key.1), ())?;
+                anew = anew.saturating_sub(1);
+            }
+        }
+        Ok(ahead.len())
+    }
+
     /// Writes down anew which versions name which blobs, and which versions are how old. What nothing names is found by
     /// the sweeps.
     pub(super) fn index(&mut self, now: SystemTime) -> Result<(), StateError> {

@@ -8,6 +8,7 @@ use weir_shared::digest::BlobDigest;
 use super::{PublishError, Publisher};
 use crate::failpoint::failpoint;
 use crate::publication::Kept;
+use crate::wall_clock::Clock;
 
 /// Blobs that are removed while nothing can be published, at the most.
 const AT_A_TIME: usize = 1000;
@@ -25,10 +26,10 @@ impl Publisher {
     /// Removes the blobs that nothing has named for long enough, drops the versions that need not be kept, and looks for
     /// blobs that nobody knows of in one folder of all. A file or a folder that gives trouble is logged and holds up no
     /// other.
-    pub(crate) fn sweep(&self, now: SystemTime) -> Result<Swept, PublishError> {
+    pub(crate) fn sweep(&self, now: SystemTime, clock: Clock) -> Result<Swept, PublishError> {
         // First, because it alone writes nothing before it makes room: a full disk takes nothing else.
         let removed = self.remove_superfluous(now)?;
-        let expired = self.state.expire(now)?;
+        let expired = self.state.expire(now, clock)?;
         self.metrics.expired_versions.with_label_values(&["age"]).inc_by(expired.by_age);
         self.metrics.expired_versions.with_label_values(&["bytes"]).inc_by(expired.by_bytes);
         failpoint!("versions have expired");

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::ServiceConfig;
 use crate::publication::history::Why;
 use crate::publication::tests::content;
+use crate::wall_clock::Clock;
 use prometheus::Registry;
 use std::io::Write;
 use std::path::Path;
@@ -55,7 +56,7 @@ fn publish(publisher: &Publisher, service: &Service, number: u64) -> BlobDigest 
 /// Sweeps, and once more: what one finds the next one removes.
 fn sweep(publisher: &Publisher, now: SystemTime) {
     for _ in 0..2 {
-        publisher.sweep(now).unwrap();
+        publisher.sweep(now, Clock::Steady).unwrap();
     }
 }
 
@@ -362,13 +363,13 @@ fn a_sweep_looks_at_one_folder_of_all_and_every_folder_has_its_turn() {
     let publisher = open(dir.path());
     let mut swept = Swept::default();
     for _ in 0..256 {
-        let once = publisher.sweep(at(2)).unwrap();
+        let once = publisher.sweep(at(2), Clock::Steady).unwrap();
         assert!(once.looked_at < 10, "far from all: {once:?}");
         swept.looked_at += once.looked_at;
         swept.removed += once.removed;
     }
     // What the last one found goes with the next.
-    swept.removed += publisher.sweep(at(2)).unwrap().removed;
+    swept.removed += publisher.sweep(at(2), Clock::Steady).unwrap().removed;
     assert_eq!(swept, Swept { removed: 200, looked_at: 201 });
     assert_eq!(stored(&publisher, &unknown), [] as [usize; 0]);
     assert_eq!(stored(&publisher, &[named]), [0]);

@@ -28,17 +28,87 @@ fn a_folder_that_cannot_be_read_and_a_blob_that_cannot_be_removed_hold_up_no_oth
     let unknown = unknown.join(format!("01{}", "0".repeat(62)));
     fs::write(&unknown, "").unwrap();
 
-    assert_eq!(publisher.sweep(at(21)).unwrap().removed, 18);
+    assert_eq!(publisher.sweep(at(21), Clock::Steady).unwrap().removed, 18);
     assert_eq!(stored(&publisher, &blobs), [0]);
     assert_eq!(publisher.state.next_folder().unwrap(), 1);
-    publisher.sweep(at(22)).unwrap();
-    publisher.sweep(at(23)).unwrap();
+    publisher.sweep(at(22), Clock::Steady).unwrap();
+    publisher.sweep(at(23), Clock::Steady).unwrap();
     assert!(!unknown.exists());
     assert!(publisher.open_verified(&current).is_ok());
 
     // It is tried again with each sweep, and goes when that can be.
     fs::remove_dir(path(dir.path(), &blobs[0])).unwrap();
     assert_eq!(publisher.state.kept().unwrap().unnamed, 1);
-    publisher.sweep(at(24)).unwrap();
+    publisher.sweep(at(24), Clock::Steady).unwrap();
     assert_eq!(publisher.state.kept().unwrap().unnamed, 0);
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_and_is_set_right_costs_no_version_and_leaves_none_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (service, other) = (service("shop-prod"), service("other"));
+    let week = 7 * 24 * 60;
+    let mut blobs: Vec<_> = (0..3).map(|number| publish(&publisher, &service, number)).collect();
+    assert_eq!(publisher.sweep(at(3 + week), Clock::Doubtful).unwrap().removed, 0);
+    // Published by the wrong clock, and let go by it.
+    blobs.extend((0..3).map(|number| publish(&publisher, &other, 10 + week + number)));
+    publisher.retire(&other, at(20 + week)).unwrap();
+    publisher.sweep(at(21 + week), Clock::Doubtful).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [0, 1, 2, 3, 4, 5]);
+
+    // Set right: the age of these begins now.
+    publisher.sweep(at(10), Clock::Doubtful).unwrap();
+    let oldest = publisher.state.kept().unwrap().oldest;
+    assert_eq!(oldest, Some(u64::try_from(at(1).duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()));
+    sweep(&publisher, at(2) + 48 * HOUR);
+    assert_eq!(stored(&publisher, &blobs), [2, 3, 4, 5]);
+    sweep(&publisher, at(10) + 48 * HOUR);
+    assert_eq!(stored(&publisher, &blobs), [2]);
+}
+
+#[test]
+fn a_blob_without_a_name_since_a_time_that_has_not_come_goes_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open_with(dir.path(), RetentionConfig { versions: 0, ..RetentionConfig::default() });
+    let service = service("shop-prod");
+    let blobs = [1, 2].map(|number| publish(&publisher, &service, 10_000 + number));
+    sweep(&publisher, at(3));
+    sweep(&publisher, at(12));
+    assert_eq!(stored(&publisher, &blobs), [0, 1]);
+    sweep(&publisher, at(13));
+    assert_eq!(stored(&publisher, &blobs), [1]);
+}
+
+#[test]
+fn versions_of_a_clock_that_was_ahead_keep_their_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open_with(
+        dir.path(),
+        RetentionConfig { bytes: Some(ByteSize(3 * 10)), linger: Duration::ZERO, ..RetentionConfig::default() },
+    );
+    let service = service("shop-prod");
+    // Ten bytes each.
+    let blobs: Vec<_> = (0..6).map(|number| publish(&publisher, &service, 1000 + number)).collect();
+    publisher.sweep(at(1), Clock::Doubtful).unwrap();
+    publisher.sweep(at(1), Clock::Doubtful).unwrap();
+    assert_eq!(stored(&publisher, &blobs), [3, 4, 5]);
+}
+
+#[test]
+fn a_row_among_the_ages_that_is_no_version_s_goes_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    let blobs = [1, 2, 3].map(|number| publish(&publisher, &service, number));
+    for number in [0, 1] {
+        // The one was dropped, the other superseded at another time, both by a version that knew of no ages.
+        publisher.state.add_age(at(0), &service.name, &content(&format!("tar {number}"), "").digest);
+    }
+    let kept = publisher.state.kept().unwrap().superseded;
+    publisher.sweep(at(1) + 48 * HOUR, Clock::Steady).unwrap();
+    assert_eq!(publisher.state.kept().unwrap().superseded, kept - 2);
+    assert_eq!(publisher.metrics.expired_versions.with_label_values(&["age"]).get(), 0);
+    sweep(&publisher, at(2) + 48 * HOUR);
+    assert_eq!(stored(&publisher, &blobs), [1, 2]);
 }
