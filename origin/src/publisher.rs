@@ -130,7 +130,9 @@ impl Publisher {
             let floor = self.generation_floor;
             tracing::info!(services = lifted, floor, "generations below generation_floor: published again above it");
         }
-        Ok(Published { current: self.state.all_current()?, pins: self.state.pins()?, retired })
+        let current = self.state.all_current()?;
+        self.state.check_index(&current, now)?;
+        Ok(Published { current, pins: self.state.pins()?, retired })
     }
 
     /// Takes a service that was deleted out of what is current. Nothing is published of it after this. Its last

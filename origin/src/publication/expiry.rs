@@ -48,6 +48,7 @@ impl State {
     /// Drops the superseded versions that are too old, by a clock that is steady, and the oldest while the blobs together
     /// are too large. (Those that are too many went when their service was published.)
     pub(crate) fn expire(&self, now: SystemTime, clock: Clock) -> Result<Expired, StateError> {
+        self.mend_index(now)?;
         self.stamp_anew(now)?;
         let retention = self.retention();
         let largest = retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64());

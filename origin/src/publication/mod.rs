@@ -1,10 +1,13 @@
 //! Publications: what each service is at, durable before anybody sees it.
 
 mod decision;
+#[cfg(test)]
+mod disorder;
 mod expiry;
 mod floor;
 mod generation;
 pub(crate) mod history;
+mod index;
 mod inspection;
 mod pin;
 mod references;

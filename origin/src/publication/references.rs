@@ -20,6 +20,8 @@ pub(super) const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("
 
 pub(super) const BLOBS: &str = "blobs";
 pub(super) const BYTES: &str = "bytes";
+/// There when names may be left of a version that went.
+pub(super) const DOUBT: &str = "doubt";
 /// Versions that could not be read when the names were written down last: what they name is not known.
 pub(super) const UNREAD: &str = "unread";
 
@@ -107,9 +109,15 @@ impl<'t> References<'t> {
     /// Forgets all names. What is known to be without one stays so.
     pub(super) fn clear(&mut self) -> Result<(), StateError> {
         self.names.retain(|_, _| false)?;
-        for what in [BLOBS, BYTES] {
+        for what in [BLOBS, BYTES, DOUBT] {
             self.totals.remove(what)?;
         }
+        Ok(())
+    }
+
+    /// A version went whose row cannot be read: what it named stays named until all names are written down anew.
+    pub(super) fn doubt(&mut self) -> Result<(), StateError> {
+        self.totals.insert(DOUBT, 1)?;
         Ok(())
     }
 

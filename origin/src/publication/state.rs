@@ -130,28 +130,6 @@ impl State {
         Ok(state)
     }
 
-    /// Makes it as a version left it that kept no index.
-    #[cfg(test)]
-    pub(crate) fn forget_index(&self) {
-        self.write(|transaction| {
-            let tables = [NAMES.name(), super::references::TOTALS.name()];
-            let all: Vec<_> = transaction.list_tables()?.filter(|table| tables.contains(&table.name())).collect();
-            all.into_iter().try_for_each(|table| transaction.delete_table(table).map(drop))?;
-            Ok(transaction.delete_table(super::tables::AGES).map(drop)?)
-        })
-        .unwrap();
-    }
-
-    /// Adds a row among the ages that is no version's.
-    #[cfg(test)]
-    pub(crate) fn add_age(&self, at: SystemTime, service: &ServiceName, digest: &TarballDigest) {
-        self.write(|transaction| {
-            let key = (unix_milliseconds(at), service.as_str(), digest.as_bytes());
-            Ok(transaction.open_table(super::tables::AGES)?.insert(key, ()).map(drop)?)
-        })
-        .unwrap();
-    }
-
     pub(super) fn retention(&self) -> &RetentionConfig {
         &self.retention
     }
@@ -283,17 +261,20 @@ impl State {
     ) -> Result<Vec<(ServiceName, Generation)>, StateError> {
         self.write(|transaction| {
             let mut tables = Tables::open(transaction)?;
-            let mut taken = Vec::new();
-            for row in tables.currents.extract_if(|service, _| gone(service))? {
-                let (service, bytes) = row?;
-                taken.extend(parse(service.value(), bytes.value()).ok());
+            let mut names = Vec::new();
+            for row in tables.currents.iter()? {
+                names.extend(Some(row?.0.value().to_owned()).filter(|service| gone(service)));
             }
             tables.pins.retain(|service, _| !gone(service))?;
             let mut retired = Vec::new();
-            for descriptor in taken {
-                tables.supersede(&descriptor, now)?;
-                let publication = descriptor.publication();
-                retired.push((publication.service.clone(), publication.generation));
+            for service in names {
+                if let Some(current) = tables.take_current(&service)? {
+                    tables.supersede(&current, now)?;
+                }
+                // Also of one that cannot be read: readers hold what it was.
+                if let (Some(generation), Ok(service)) = (tables.last_generation(&service)?, service.parse()) {
+                    retired.push((service, generation));
+                }
             }
             Ok(retired)
         })

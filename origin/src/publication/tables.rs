@@ -88,7 +88,7 @@ impl<'t> Tables<'t> {
     ) -> Result<(), StateError> {
         let publication = descriptor.publication();
         let service = publication.service.as_str();
-        let before = self.current(service)?;
+        let before = self.take_current(service)?;
         let had = match before {
             Some(before) if before.publication().digest == publication.digest => Some(before),
             Some(before) => {
@@ -102,6 +102,15 @@ impl<'t> Tables<'t> {
         self.references.replace(had.as_ref(), Some(descriptor), now)?;
         history::record(&mut self.history, service, entry, retention, now)?;
         self.keep_newest(service, retention.versions, now)
+    }
+
+    /// Takes what a service is at out of what is current.
+    pub(super) fn take_current(&mut self, service: &str) -> Result<Option<Descriptor>, StateError> {
+        let row = self.currents.remove(service)?.map(|row| parse(service, row.value()).ok());
+        if matches!(row, Some(None)) {
+            self.references.doubt()?;
+        }
+        Ok(row.flatten())
     }
 
     /// A version becomes a superseded one.
@@ -208,6 +217,9 @@ impl<'t> Tables<'t> {
         let row = self.superseded.remove(key)?.map(|row| (row.value().0, read(row.value().1)));
         let Some((at, version)) = row else { return Ok(None) };
         self.ages.remove((at, service, digest.as_bytes()))?;
+        if version.is_none() {
+            self.references.doubt()?;
+        }
         Ok(version)
     }
 

@@ -400,6 +400,7 @@ fn the_index_of_a_directory_that_has_none_is_made() {
     assert!(publisher.state.reference(&blobs[0]).is_err());
     drop(publisher);
     let publisher = open(dir.path());
+    publisher.load(&["shop-prod"].into(), at(4)).unwrap();
     assert_eq!(publisher.state.kept().unwrap(), kept);
     assert!(!publisher.reference(&blobs[0]).unwrap().unwrap().current);
     assert!(publisher.reference(&blobs[2]).unwrap().unwrap().current);
