@@ -2,20 +2,22 @@
 //! that is not stored.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
+use ring::rand::SystemRandom;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use weir_shared::commit_id::CommitId;
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin;
 use weir_shared::process::serve::Body;
 use weir_shared::query::{self, QueryError};
 
 use super::error::OperatorError;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, version};
 use crate::config::{LimitsConfig, ServiceConfig};
-use crate::repository_agent::{PreviewError, Wanted};
-use crate::revision::Revision;
+use crate::repository_agent::{At, PreviewError, Wanted};
 use crate::tarball::{Limits, Listed, ListedKind};
 
 /// The entries of a page, unless the request says how many.
@@ -27,20 +29,62 @@ const MAX_LIMIT: usize = 10_000;
 /// What is left out is named up to so many; all are counted.
 const MAX_OMITTED: usize = 1000;
 
+/// How long one may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 /// Makes dry runs, a few at a time. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct DryRuns {
     catalog: Arc<Catalog>,
     places: Arc<Semaphore>,
     limits: Limits,
+    /// What cursors are sealed with: of this process alone.
+    key: [u8; blake3::KEY_LEN],
 }
 
 /// Which entries are asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     limit: usize,
-    /// The commit of the pages before, and how many entries they named.
-    after: Option<(Revision, u64)>,
+    after: Option<Cursor>,
+}
+
+/// Where the pages before ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Cursor {
+    /// Of which commit they were.
+    commit: CommitId,
+    /// How many entries they named.
+    entries: u64,
+    /// Shows that it was given here, and for this document: the commit is looked at whatever leads to it by now.
+    seal: blake3::Hash,
+}
+
+impl Cursor {
+    fn new(key: &[u8; blake3::KEY_LEN], document: &ServiceConfig, commit: CommitId, entries: u64) -> Self {
+        let sealed = format!("{} {commit} {entries}", version(document));
+        Self { commit, entries, seal: blake3::keyed_hash(key, sealed.as_bytes()) }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (commit, rest) = text.split_once('.')?;
+        let (entries, seal) = rest.split_once('.')?;
+        let seal = blake3::Hash::from_hex(seal).ok()?;
+        Some(Self { commit: commit.parse().ok()?, entries: entries.parse().ok()?, seal })
+    }
+
+    /// The same, if it is one of these.
+    fn checked(self, key: &[u8; blake3::KEY_LEN], document: &ServiceConfig) -> Option<Self> {
+        let own = Self::new(key, document, self.commit.clone(), self.entries);
+        // Hashes are compared in constant time.
+        (own.seal == self.seal).then_some(self)
+    }
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.commit, self.entries, self.seal.to_hex())
+    }
 }
 
 impl Part {
@@ -55,9 +99,7 @@ impl Part {
                     }
                 }
                 "page" => {
-                    let after = value.split_once('.').and_then(|(commit, number)| {
-                        Some((Revision::Commit(commit.parse().ok()?), number.parse().ok()?))
-                    });
+                    let after = Cursor::parse(value);
                     part.after = Some(after.ok_or_else(|| QueryError::new("`page` is no `next_page` of a dry run"))?);
                 }
                 other => return Err(QueryError::unknown(other, "`limit` and `page`")),
@@ -68,9 +110,13 @@ impl Part {
 }
 
 impl DryRuns {
-    pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig) -> Self {
+    /// # Errors
+    /// The system gives no random numbers.
+    pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig) -> anyhow::Result<Self> {
         let places = Arc::new(Semaphore::new(limits.concurrent_dry_runs));
-        Self { catalog, places, limits: limits.tarball() }
+        let random = ring::rand::generate(&SystemRandom::new());
+        let key = random.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?.expose();
+        Ok(Self { catalog, places, limits: limits.tarball(), key })
     }
 
     /// Answers for a service as it is defined, or by a `document` that is not stored.
@@ -87,19 +133,29 @@ impl DryRuns {
         let agent = snapshot.agents.get(&document.repository);
         let agent = agent.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
         let selection = document.selection().map_err(|error| OperatorError::Malformed(error.to_string()))?;
-        let _place = self.places.try_acquire().map_err(|_| OperatorError::Busy)?;
-        let (revision, skip) = part.after.unwrap_or((document.revision.clone(), 0));
-        let wanted = Wanted { revision, selection, limits: self.limits, skip, take: part.limit };
-        let preview = agent.preview(wanted).await.map_err(|error| match error {
+        let (at, skip) = match part.after {
+            None => (At::Revision(document.revision.clone()), 0),
+            Some(cursor) => {
+                let other =
+                    "`page` is of another dry run, or the origin was restarted since: begin with the first page";
+                let cursor = cursor.checked(&self.key, &document).ok_or_else(|| QueryError::new(other))?;
+                (At::Commit(cursor.commit), cursor.entries)
+            }
+        };
+        let place = self.places.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
+        let wanted = Wanted { at, selection, limits: self.limits, skip, take: part.limit };
+        let preview = agent.preview(wanted, place, DEADLINE).await.map_err(|error| match error {
             PreviewError::NotMirrored => OperatorError::NotMirrored(document.repository.clone()),
             PreviewError::NotPublishable { step, reason } => {
                 OperatorError::NotPublishable { service: name.clone(), step, reason }
             }
+            PreviewError::TooSlow => OperatorError::DryRunTooSlow(DEADLINE),
             PreviewError::Failed => OperatorError::Failed,
         })?;
         let listing = preview.listing;
         let named = skip + preview.named.len() as u64;
-        let next_page = (named < listing.entries).then(|| format!("{}.{named}", preview.commit));
+        let next = || Cursor::new(&self.key, &document, preview.commit.clone(), named).to_string();
+        let next_page = (named < listing.entries).then(next);
         let omitted: Vec<_> = listing.omitted.iter().take(MAX_OMITTED).collect();
         let mut response = admin::json(&json!({
             "service": name,
@@ -136,11 +192,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_names_the_commit_so_that_pages_are_of_one() {
-        let commit = "0123456789012345678901234567890123456789";
-        let part = Part::parse(Some(&format!("limit=7&page={commit}.30"))).unwrap();
-        assert_eq!(part, Part { limit: 7, after: Some((Revision::Commit(commit.parse().unwrap()), 30)) });
-        for wrong in ["page=7", "page=main.3", &format!("page={commit}.x"), "limit=0", "limit=10001", "all=1"] {
+    fn a_cursor_is_of_one_commit_one_document_and_one_process() {
+        let document = |folder: &str| {
+            let named = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
+            ServiceConfig { folder: folder.parse().unwrap(), ..named }
+        };
+        let commit: CommitId = "0123456789012345678901234567890123456789".parse().unwrap();
+        let (key, other_key) = ([1; 32], [2; 32]);
+        let cursor = Cursor::new(&key, &document("a"), commit, 30).to_string();
+        let read = |text: &str| Part::parse(Some(&format!("limit=7&page={text}")));
+        let part = read(&cursor).unwrap();
+        assert_eq!((part.limit, part.after.as_ref().map(ToString::to_string)), (7, Some(cursor.clone())));
+        let checked = |text: &str, key, folder: &str| {
+            read(text).unwrap().after.unwrap().checked(key, &document(folder)).is_some()
+        };
+        assert!(checked(&cursor, &key, "a"));
+        assert!(!checked(&cursor, &key, "b") && !checked(&cursor, &other_key, "a"));
+        assert!(!checked(&cursor.replace(".30.", ".31."), &key, "a"));
+        assert!(!checked(&cursor.replacen('0', "1", 1), &key, "a"));
+        let cut = &cursor[..cursor.len() - 1];
+        for wrong in [cut, "7", "main.3", &cursor[..44], &cursor.replace(".30.", ".x.")] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["limit=0", "limit=10001", "all=1"] {
             assert!(Part::parse(Some(wrong)).is_err(), "{wrong}");
         }
     }

@@ -51,6 +51,8 @@ pub(super) enum OperatorError {
         step: &'static str,
         reason: String,
     },
+    /// A dry run took longer than this.
+    DryRunTooSlow(Duration),
     Version(VersionError),
     /// The signature of a webhook's delivery is wrong, or nobody can tell.
     DeliveryRefused,
@@ -202,6 +204,16 @@ impl OperatorError {
                 format!("The upstream's content could not be published (step: {step}): {reason}"),
             )
             .about("service", &service),
+            Self::DryRunTooSlow(deadline) => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "dry-run-too-slow",
+                "The dry run took too long",
+                format!(
+                    "It was stopped after {} s: the folder or the history is large, or the origin busy.",
+                    deadline.as_secs()
+                ),
+            )
+            .retry_after(SOON),
             Self::Version(error) => version(&error),
             // One answer for a wrong signature, for no secret and for no repository.
             Self::DeliveryRefused => Problem::new(

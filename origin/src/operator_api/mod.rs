@@ -77,7 +77,7 @@ impl OperatorApi {
     ) -> anyhow::Result<Self> {
         let access = Access::new(config.operator.token().context("[operator]")?);
         let secrets_dir = config.operator.secrets_dir.clone();
-        let dry_runs = DryRuns::new(catalog.clone(), &config.limits);
+        let dry_runs = DryRuns::new(catalog.clone(), &config.limits)?;
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone());
         Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, access, webhooks, metrics })

@@ -132,7 +132,7 @@ pub(super) fn survey(
     let mut verifier = policy.map(|policy| policy.verifier(&repository, stop));
     let mut reach = reach.lock().unwrap_or_else(PoisonError::into_inner);
     let mut look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
-        let tip = revision::tip(&repository, &service.revision, &mut reach)
+        let tip = revision::tip(&repository, &service.revision, &mut reach, stop)
             .map_err(|error| revision_failure(mirror, &error))?;
         if let Some(verifier) = &mut verifier {
             verifier.check(&tip).map_err(|error| verify_failure(mirror, service, &tip, &error))?;

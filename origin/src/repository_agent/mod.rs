@@ -23,7 +23,7 @@ mod threads;
 mod upkeep;
 
 pub(crate) use handle::{Gone, Handle, MirrorFate};
-pub(crate) use preview::{PreviewError, Wanted};
+pub(crate) use preview::{At, PreviewError, Wanted};
 pub(crate) use restore::{NotRestored, Restorer};
 pub use state::{Failure, Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use task::{Begin, Crew, start};

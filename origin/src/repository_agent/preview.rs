@@ -1,28 +1,37 @@
 //! What a service's tarball would hold, by what the mirror holds now. The mirror is only read, beside whatever the agent
 //! does.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use weir_shared::commit_id::CommitId;
 
 use super::build::{ServiceFailure, revision_failure, tarball_failure};
 use super::handle::Handle;
 use super::job::Job;
-use crate::revision::{self, Revision};
+use super::mirror_slot::MirrorSlot;
+use super::threads::Threads;
+use crate::revision::{self, Reach, Revision};
 use crate::tarball::{self, Limits, Listed, Listing, Selection};
-
-/// How long a listing may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is wanted of a preview.
 pub(crate) struct Wanted {
-    pub(crate) revision: Revision,
+    pub(crate) at: At,
     pub(crate) selection: Selection,
     pub(crate) limits: Limits,
     /// Entries that are passed over.
     pub(crate) skip: u64,
     /// The most entries that are named after them.
     pub(crate) take: usize,
+}
+
+/// Which commit is looked at.
+pub(crate) enum At {
+    /// What a service would be at.
+    Revision(Revision),
+    /// One that was looked at before, whether anything leads to it still or not.
+    Commit(CommitId),
 }
 
 /// What a tarball would hold.
@@ -41,42 +50,102 @@ pub(crate) enum PreviewError {
     NotMirrored,
     /// Nothing could be published: where, and why.
     NotPublishable { step: &'static str, reason: String },
-    /// It took too long, or the program has a fault.
+    /// It took longer than it may.
+    TooSlow,
+    /// The program has a fault, or is about to end.
     Failed,
 }
 
 impl Handle {
-    /// What a tarball would hold. Whoever drops this ends it.
-    pub(crate) async fn preview(&self, wanted: Wanted) -> Result<Preview, PreviewError> {
+    /// What a tarball would hold. Whoever drops this ends it, and so does the deadline; `place` is held until its thread
+    /// has ended.
+    pub(crate) async fn preview(
+        &self,
+        wanted: Wanted,
+        place: OwnedSemaphorePermit,
+        deadline: Duration,
+    ) -> Result<Preview, PreviewError> {
         if !self.mirror.exists() {
             return Err(PreviewError::NotMirrored);
         }
         let mirror = self.mirror.clone();
-        let job = Job::begin("dry run", &self.threads, move |interrupt| -> Result<Preview, ServiceFailure> {
-            let repository = mirror.get()?.repository()?.to_thread_local();
-            let commit =
-                revision::resolve(&repository, &wanted.revision).map_err(|error| revision_failure(&mirror, &error))?;
-            let (mut seen, mut named) = (0, Vec::new());
-            let listing =
-                tarball::list(&repository, &commit, &wanted.selection, &wanted.limits, interrupt, &mut |listed| {
-                    if seen >= wanted.skip && named.len() < wanted.take {
-                        named.push(listed);
-                    }
-                    seen += 1;
-                })
-                .map_err(|error| tarball_failure(&mirror, "select", &error))?;
-            Ok(Preview { commit, listing, named })
-        });
-        let job = job.map_err(|error| {
-            tracing::warn!(%error, "no thread can be started for a dry run");
-            PreviewError::Failed
-        })?;
-        match tokio::time::timeout(TIMEOUT, job).await {
-            Ok(Ok(Ok(preview))) => Ok(preview),
-            Ok(Ok(Err(failure))) => {
-                Err(PreviewError::NotPublishable { step: failure.step, reason: self.mirror.redact(&failure.reason) })
-            }
-            Ok(Err(_)) | Err(_) => Err(PreviewError::Failed),
+        let looked = in_time(&self.threads, place, deadline, move |stop| look(&mirror, &wanted, stop)).await?;
+        looked.map_err(|failure| {
+            let reason = self.mirror.redact(&failure.reason);
+            PreviewError::NotPublishable { step: failure.step, reason }
+        })
+    }
+}
+
+fn look(mirror: &MirrorSlot, wanted: &Wanted, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
+    let repository = mirror.get()?.repository()?.to_thread_local();
+    let found = match &wanted.at {
+        At::Revision(revision) => {
+            revision::tip(&repository, revision, &mut Reach::default(), stop).map(|tip| tip.commit)
         }
+        At::Commit(commit) => revision::look_up(&repository, commit).map(|_| commit.clone()),
+    };
+    let commit = found.map_err(|error| revision_failure(mirror, &error))?;
+    let (mut seen, mut named) = (0, Vec::new());
+    let listing = tarball::list(&repository, &commit, &wanted.selection, &wanted.limits, stop, &mut |listed| {
+        if seen >= wanted.skip && named.len() < wanted.take {
+            named.push(listed);
+        }
+        seen += 1;
+    });
+    let listing = listing.map_err(|error| tarball_failure(mirror, "select", &error))?;
+    Ok(Preview { commit, listing, named })
+}
+
+/// Does work on a thread of its own, which holds `place` until it ends: whoever comes in its stead would be one too many.
+async fn in_time<T: Send + 'static>(
+    threads: &Threads,
+    place: OwnedSemaphorePermit,
+    deadline: Duration,
+    work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
+) -> Result<T, PreviewError> {
+    let job = Job::begin("dry run", threads, move |stop| {
+        let _place = place;
+        work(stop)
+    });
+    let job = job.map_err(|error| {
+        tracing::warn!(%error, "no thread can be started for a dry run");
+        PreviewError::Failed
+    })?;
+    match tokio::time::timeout(deadline, job).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(_)) => Err(PreviewError::Failed),
+        Err(_) => Err(PreviewError::TooSlow),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::sync::mpsc;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn at_its_deadline_work_is_told_to_stop_and_keeps_its_place_until_it_has() {
+        let (threads, places) = (Threads::default(), Arc::new(Semaphore::new(1)));
+        let place = places.clone().try_acquire_owned().unwrap();
+        let (go_on, waits) = mpsc::channel::<()>();
+        let work = move |stop: &AtomicBool| {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            // It was told, and does not come back at once.
+            let _ = waits.recv();
+        };
+        let ended = in_time(&threads, place, Duration::from_millis(1), work).await;
+        assert!(matches!(ended, Err(PreviewError::TooSlow)));
+        assert_eq!((places.available_permits(), threads.count()), (0, 1));
+        drop(go_on);
+        threads.ended().await;
+        assert_eq!(places.available_permits(), 1);
     }
 }

@@ -6,11 +6,13 @@ mod version_range;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
 
 use gix::bstr::ByteSlice;
 use weir_shared::commit_id::{CommitId, CommitIdError};
 
 pub(crate) use reach::Reach;
+use reach::ReachError;
 pub use version_range::{VersionRange, VersionRangeError};
 
 /// Where the mirror keeps the commit that the upstream's `HEAD` is at.
@@ -66,7 +68,7 @@ pub enum RevisionError {
     #[error("the upstream has no default branch (its HEAD points nowhere): name a `ref`")]
     NoDefaultBranch,
     /// The upstream has no such branch or tag, or no longer.
-    #[error("the upstream has no {kind} `{name}` (any more)", kind = kind_of_ref(.0), name = .0)]
+    #[error("the upstream has no {kind} `{name}`{more}", kind = kind_of_ref(.0), name = .0, more = or_not_asked(.0))]
     RefMissing(String),
     /// No tag is a version in the range.
     #[error("no tag of the upstream is a version in `semver:{0}`")]
@@ -97,6 +99,9 @@ pub enum RevisionError {
         /// What the object database said.
         cause: String,
     },
+    /// Somebody asked to stop.
+    #[error("looking for the commit was interrupted")]
+    Interrupted,
 }
 
 impl FromStr for Revision {
@@ -199,31 +204,29 @@ pub(crate) struct Tip {
 /// # Errors
 /// When there is no such ref or commit (any more), or when it leads to something that is not a commit.
 pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, RevisionError> {
-    tip(repo, revision, &mut Reach::default()).map(|tip| tip.commit)
+    tip(repo, revision, &mut Reach::default(), &AtomicBool::new(false)).map(|tip| tip.commit)
 }
 
-/// The same with the way to the commit, and with what is remembered of the commits that were looked for before.
-pub(crate) fn tip(repo: &gix::Repository, revision: &Revision, reach: &mut Reach) -> Result<Tip, RevisionError> {
+/// The same with the way to the commit, and with what is remembered of the commits that were looked for before. `stop` ends
+/// it.
+pub(crate) fn tip(
+    repo: &gix::Repository,
+    revision: &Revision,
+    reach: &mut Reach,
+    stop: &AtomicBool,
+) -> Result<Tip, RevisionError> {
     let unreadable = |cause: &dyn fmt::Display| RevisionError::Unreadable {
         revision: revision.to_string(),
         cause: cause.to_string(),
     };
     let (name, id) = match revision {
         Revision::Commit(commit) => {
-            let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| unreadable(&e))?;
-            if id.kind() != repo.object_hash() {
-                let (commit, repository) = (commit.clone(), repo.object_hash());
-                return Err(RevisionError::OtherFormat { commit, repository });
-            }
-            return match repo.try_find_header(id).map_err(|e| unreadable(&e))? {
-                None => Err(RevisionError::CommitMissing(commit.clone())),
-                Some(header) if header.kind() != gix::object::Kind::Commit => {
-                    Err(RevisionError::NotACommit(revision.to_string()))
-                }
-                Some(_) if reach.leads_to(repo, id).map_err(|e| unreadable(&e))? => {
-                    Ok(Tip { reference: None, object: id, commit: commit.clone() })
-                }
-                Some(_) => Err(RevisionError::CommitLeftBehind(commit.clone())),
+            let id = look_up(repo, commit)?;
+            return match reach.leads_to(repo, id, stop) {
+                Ok(true) => Ok(Tip { reference: None, object: id, commit: commit.clone() }),
+                Ok(false) => Err(RevisionError::CommitLeftBehind(commit.clone())),
+                Err(ReachError::Interrupted) => Err(RevisionError::Interrupted),
+                Err(ReachError::Unreadable(error)) => Err(unreadable(&error)),
             };
         }
         Revision::DefaultBranch => find_ref(repo, &[DEFAULT_BRANCH_REF.to_owned()])
@@ -251,6 +254,25 @@ pub(crate) fn tip(repo: &gix::Repository, revision: &Revision, reach: &mut Reach
     Ok(Tip { reference: Some(name), object: id, commit })
 }
 
+/// The id of a commit that is in the mirror, whatever leads to it.
+///
+/// # Errors
+/// There is no such commit.
+pub(crate) fn look_up(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
+    let unreadable =
+        |cause: &dyn fmt::Display| RevisionError::Unreadable { revision: commit.to_string(), cause: cause.to_string() };
+    let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| unreadable(&e))?;
+    if id.kind() != repo.object_hash() {
+        let (commit, repository) = (commit.clone(), repo.object_hash());
+        return Err(RevisionError::OtherFormat { commit, repository });
+    }
+    match repo.try_find_header(id).map_err(|e| unreadable(&e))? {
+        None => Err(RevisionError::CommitMissing(commit.clone())),
+        Some(header) if header.kind() == gix::object::Kind::Commit => Ok(id),
+        Some(_) => Err(RevisionError::NotACommit(commit.to_string())),
+    }
+}
+
 /// The tag with the highest version in a range, by its full name, and what it points at, unpeeled.
 fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<Found>, gix::Error> {
     let mut tags = Vec::new();
@@ -270,6 +292,14 @@ fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<F
 /// What a name may be of.
 fn kind_of_ref(name: &str) -> &'static str {
     if name.starts_with("refs/") { "ref" } else { "branch or tag" }
+}
+
+/// What else may be the reason that a ref is not here.
+fn or_not_asked(name: &str) -> &'static str {
+    match Revision::Named(name.to_owned()).further_ref() {
+        None => " (any more)",
+        Some(_) => " (any more), or was not asked for it yet: that is done once a service follows it",
+    }
 }
 
 fn object_format(commit: &CommitId) -> gix::hash::Kind {

@@ -4,6 +4,7 @@
 //! with a ref such as `refs/pull/7/head`. Nobody who could push a branch or a tag has stood up for those.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::{ObjectId, Repository};
 
@@ -27,10 +28,30 @@ enum Known {
     FromNone(HashSet<ObjectId>),
 }
 
+/// Whether a commit counts cannot be said.
+#[derive(Debug)]
+pub(super) enum ReachError {
+    /// Somebody asked to stop.
+    Interrupted,
+    /// The mirror is damaged.
+    Unreadable(gix::Error),
+}
+
+impl From<gix::Error> for ReachError {
+    fn from(error: gix::Error) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
 impl Reach {
     /// Whether a branch, a tag or the default branch leads to a commit just now. Walks from the newest commits back, at
-    /// most through the whole history.
-    pub(super) fn leads_to(&mut self, repo: &Repository, commit: ObjectId) -> gix::Result<bool> {
+    /// most through the whole history; `stop` ends it.
+    pub(super) fn leads_to(
+        &mut self,
+        repo: &Repository,
+        commit: ObjectId,
+        stop: &AtomicBool,
+    ) -> Result<bool, ReachError> {
         let tips = tips(repo)?;
         let known = self.known.get(&commit);
         if let Some(Known::From(tip)) = known
@@ -38,7 +59,7 @@ impl Reach {
         {
             return Ok(true);
         }
-        let found = walk(repo, &tips, commit, known)?;
+        let found = walk(repo, &tips, commit, known, stop)?;
         if self.known.len() >= MOST_REMEMBERED {
             self.known.clear();
         }
@@ -72,7 +93,8 @@ fn walk(
     tips: &HashSet<ObjectId>,
     commit: ObjectId,
     known: Option<&Known>,
-) -> gix::Result<Option<ObjectId>> {
+    stop: &AtomicBool,
+) -> Result<Option<ObjectId>, ReachError> {
     let shallow = repo.shallow_commits()?;
     let ends_at = |id: &ObjectId| shallow.as_ref().is_some_and(|commits| commits.contains(id));
     let mut seen: HashSet<ObjectId> = HashSet::new();
@@ -90,6 +112,9 @@ fn walk(
         reach(*tip, *tip, &mut queue, &mut seen)?;
     }
     while let Some((_, id, tip)) = queue.pop() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(ReachError::Interrupted);
+        }
         if id == commit || matches!(known, Some(Known::From(known)) if *known == id) {
             return Ok(Some(tip));
         }
@@ -100,4 +125,28 @@ fn walk(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_ends_when_it_is_told_to_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = gix::open_opts(gix::init_bare(dir.path()).unwrap().path(), gix::open::Options::isolated()).unwrap();
+        let tree = repo.write_object(gix::objs::Tree::empty()).unwrap().detach();
+        let who = gix::actor::SignatureRef { name: "a".into(), email: "a@example.com".into(), time: "1 +0000" };
+        let mut commits = Vec::new();
+        for number in 0..10 {
+            let parents = commits.last().copied();
+            let id = repo.commit_as(who, who, "refs/heads/main", number.to_string(), tree, parents).unwrap();
+            commits.push(id.detach());
+        }
+        let mut reach = Reach::default();
+        let stopped = reach.leads_to(&repo, commits[0], &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(ReachError::Interrupted)));
+        assert!(reach.known.is_empty());
+        assert!(reach.leads_to(&repo, commits[0], &AtomicBool::new(false)).unwrap());
+    }
 }

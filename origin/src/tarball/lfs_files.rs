@@ -7,7 +7,7 @@ use gix::Repository;
 use weir_shared::commit_id::CommitId;
 use weir_shared::entry_path;
 
-use super::fragment::tar_bytes;
+use super::size::Size;
 use super::walk::{EntryContent, walk};
 use super::{Limits, Selection, TarballError, folder};
 use crate::lfs::LfsFile;
@@ -28,12 +28,9 @@ pub fn lfs_files(
         return Ok(Vec::new());
     }
     let folder = folder::find(repo, commit, &selection.folder)?;
-    let (mut bytes, mut files) = (0u64, HashMap::new());
+    let (mut size, mut files) = (Size::new(limits), HashMap::new());
     walk(repo, folder, selection, (limits, interrupt), &mut |entry| {
-        bytes = bytes.saturating_add(tar_bytes(&entry));
-        if bytes > limits.max_tarball_bytes {
-            return Err(TarballError::TooLarge { limit: limits.max_tarball_bytes });
-        }
+        size.add(&entry)?;
         if let EntryContent::Lfs { pointer, .. } = entry.kind {
             files.entry(pointer).or_insert_with(|| entry_path::percent_encode(&entry.path));
         }

@@ -8,6 +8,7 @@ use weir_shared::descriptor::Omission;
 use weir_shared::entry_path;
 
 use super::folder;
+use super::size::Size;
 use super::walk::{EntryContent, walk};
 use super::{Limits, Selection, TarballError};
 use crate::lfs::Pointer;
@@ -61,8 +62,9 @@ pub fn list(
     emit: &mut dyn FnMut(Listed),
 ) -> Result<Listing, TarballError> {
     let folder = folder::find(repo, commit, &selection.folder)?;
-    let mut file_bytes = 0;
+    let (mut size, mut file_bytes) = (Size::new(limits), 0);
     let walked = walk(repo, folder, selection, (limits, interrupt), &mut |entry| {
+        size.add(&entry)?;
         let kind = match entry.kind {
             EntryContent::File { size: bytes, executable, .. }
             | EntryContent::Lfs { pointer: Pointer { size: bytes, .. }, executable } => {

@@ -17,6 +17,7 @@ mod header;
 mod key;
 mod lfs_files;
 mod listing;
+mod size;
 mod walk;
 
 use crate::folder_path::FolderPath;

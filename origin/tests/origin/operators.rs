@@ -488,6 +488,11 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     assert_eq!([paths(&page), paths(&rest)].concat(), paths(&told));
     assert_eq!((&rest.body["next_page"], &rest.body["entries_total"]), (&Value::Null, &json!(4)));
 
+    // Not with the page of another document, or one that somebody made up.
+    let other = json!({ "repository": "shop", "ref": "main", "folder": "docs" });
+    let told = post(&format!("/v1/services/shop-prod/dry-run?page={next}"), Some(other)).await;
+    assert_eq!((told.status.as_u16(), told.problem().0), (400, "malformed-request"));
+
     // A document that is not stored.
     let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy", "exclude": ["*.txt"] });
     let told = post("/v1/services/new/dry-run", Some(document)).await;
@@ -498,6 +503,48 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     assert_eq!((told.status.as_u16(), told.problem().0), (409, "not-publishable"));
     let told = post("/v1/services/new/dry-run", Some(json!({ "repository": "none" }))).await;
     assert_eq!(told.problem().0, "no-such-repository");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let old = upstream.push("deploy/of-the-request", b"x");
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
+    upstream.git(&["reset", "--quiet", "--hard", "HEAD~"]);
+    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
+    let mut config = config(&home, &upstream);
+    config.services[0].revision = "refs/pull/7/head".parse().unwrap();
+    config.limits.max_tarball = bytesize::ByteSize(4000);
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    node.repository(|state| state.attempts > 0).await;
+    let operator = Operator::of(&home, &node);
+    let path = "/v1/services/shop-prod/dry-run";
+    let post = async |path: &str, body: Option<Value>| operator.send(Method::POST, path, &[], body).await;
+    let first = post(&format!("{path}?limit=1"), None).await;
+    assert_eq!(first.body["commit"], old, "no branch leads to it");
+    // And then nothing does any more.
+    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD:refs/pull/7/head"]);
+    node.poll().await;
+    let next = first.body["next_page"].as_str().unwrap();
+    let rest = post(&format!("{path}?limit=1&page={next}"), None).await;
+    assert_eq!((&rest.body["commit"], &rest.body["entries"][0]["path"]), (&json!(old), &json!("of-the-request")));
+    assert_eq!(post(path, None).await.body["entries_total"], 1);
+    // Nobody has a commit listed by writing a cursor himself.
+    let made_up = format!("{path}?page={old}.0.{}", "0".repeat(64));
+    assert_eq!(post(&made_up, None).await.status, 400);
+    let by_id = post(path, Some(json!({ "repository": "shop", "ref": old }))).await;
+    assert_eq!(by_id.problem().0, "not-publishable");
+
+    // What would be too large is not publishable either.
+    upstream.push("deploy/large", &[b'x'; 3000]);
+    node.poll().await;
+    let told = post(path, Some(json!({ "repository": "shop", "ref": "main" }))).await;
+    assert_eq!(told.problem().0, "not-publishable");
+    assert!(told.problem().1.contains("more than 4000 bytes"), "{told:?}");
+    let unknown = post(path, Some(json!({ "repository": "shop", "ref": "refs/pull/8/head" }))).await;
+    assert!(unknown.problem().1.contains("not asked for it yet"), "{unknown:?}");
     node.stop().await;
 }
 
