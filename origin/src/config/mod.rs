@@ -1,9 +1,11 @@
 //! An origin's configuration: what it listens on, which repositories it mirrors, which services it publishes.
 
 mod access;
+mod fault;
 mod limits;
 mod operator;
 mod repository;
+mod repository_faults;
 mod retention;
 mod service;
 mod signing;
@@ -21,6 +23,8 @@ use weir_shared::process::config::{self, ConfigError};
 use weir_shared::process::tls::{self, ClientAuth};
 
 pub use access::AccessConfig;
+pub use fault::Fault;
+pub(crate) use fault::told;
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
 pub use repository::RepositoryConfig;
@@ -137,7 +141,7 @@ impl Config {
     /// Checks what the types alone cannot say.
     ///
     /// # Errors
-    /// The whole makes no sense; the message names the repository or service and says what to change.
+    /// The whole makes no sense; the message names all repositories and services with what to change in them.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.limits.validate()?;
         self.signing.validate()?;
@@ -150,6 +154,7 @@ impl Config {
                 self.generation_floor
             )));
         }
+        let mut wrong = Vec::new();
         let mut repositories = HashSet::new();
         for repository in &self.repositories {
             if !repositories.insert(&repository.name) {
@@ -158,9 +163,10 @@ impl Config {
                     repository.name
                 )));
             }
-            repository.validate()?;
-            let allowed = self.upstreams.may_mirror(repository);
-            allowed.map_err(|error| ConfigError::invalid(format!("repository `{}`: {error}", repository.name)))?;
+            let faults = [repository.faults(), self.upstreams.faults(repository)].concat();
+            if !faults.is_empty() {
+                wrong.push(format!("repository `{}`: {}", repository.name, told(&faults)));
+            }
         }
         for (kind, key, number, limit) in [
             ("repositories", "max_repositories", self.repositories.len(), self.limits.max_repositories),
@@ -178,15 +184,16 @@ impl Config {
                     service.name
                 )));
             }
+            let mut faults = service.faults();
             if !repositories.contains(&service.repository) {
-                return Err(ConfigError::invalid(format!(
-                    "service `{}` names repository `{}`, and there is no [[repository]] of that name",
-                    service.name, service.repository
-                )));
+                let detail = format!("there is no [[repository]] `{}`", service.repository);
+                faults.push(Fault::new("repository", detail));
             }
-            service.selection()?;
+            if !faults.is_empty() {
+                wrong.push(format!("service `{}`: {}", service.name, told(&faults)));
+            }
         }
-        Ok(())
+        if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
     }
 
     /// The files that the configuration names and that are not there: a configuration is often checked where its

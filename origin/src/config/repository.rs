@@ -11,7 +11,7 @@ use weir_shared::process::tls;
 
 use super::NamedBy;
 use super::verify::VerifyConfig;
-use crate::mirror::{self, Redirects, Upstream};
+use crate::mirror::{Redirects, Upstream};
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
@@ -19,10 +19,6 @@ const DEFAULT_SHORTEST_GAP: Duration = Duration::from_secs(2);
 const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Each delivery of a webhook is verified with every one of them.
-const MOST_WEBHOOK_SECRETS: usize = 8;
-const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// An upstream Git remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,125 +225,6 @@ impl RepositoryConfig {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let wrong = |what: String| Err(ConfigError::invalid(format!("repository `{}`: {what}", self.name)));
-        self.validate_intervals().or_else(wrong)?;
-        if let Some(Err(reason)) = self.verify.as_ref().map(VerifyConfig::validate) {
-            return wrong(reason);
-        }
-        if self.url.is_empty() {
-            return wrong("`url` is empty".to_owned());
-        }
-        // The message must not repeat the URL: it may hold a password.
-        let Ok(url) = gix::url::parse(self.url.as_str()) else {
-            return wrong("`url` is not an address such as `https://git.example/acme/shop.git`".to_owned());
-        };
-        if url.scheme == Scheme::Ssh {
-            return self.validate_ssh().or_else(wrong);
-        }
-        if url.password().is_some() || url.user().is_some() {
-            return wrong(
-                "`url` holds a user name or a password: put the user into `username` and the password into a file \
-                 named by `password_file`"
-                    .to_owned(),
-            );
-        }
-        self.validate_http(&url.scheme).or_else(wrong)?;
-        Ok(())
-    }
-
-    fn validate_ssh(&self) -> Result<(), String> {
-        mirror::check_ssh_address(&self.url).map_err(|reason| format!("`url`: {reason}"))?;
-        if self.ssh_key.is_none() || self.ssh_known_hosts.is_none() {
-            let reason = "SSH needs `ssh_key` (the file of a private key) and `ssh_known_hosts` (a file with the keys of \
-                          the host): no other key is tried, and no host is trusted that is not known";
-            return Err(reason.to_owned());
-        }
-        let for_http =
-            self.files().find(|(key, _)| !key.starts_with("ssh_") && !key.starts_with("verify.")).map(|(key, _)| key);
-        let for_http = for_http.or(self.username.as_ref().map(|_| "username")).or(self.proxy.as_ref().map(|_| "proxy"));
-        match for_http {
-            Some(key) => Err(format!("`{key}` means nothing for SSH: take it away")),
-            None => Ok(()),
-        }
-    }
-
-    fn validate_http(&self, scheme: &Scheme) -> Result<(), String> {
-        for (one, other, names) in [
-            (self.username.is_some(), self.password_file.is_some(), ["username", "password_file"]),
-            (self.client_certificate.is_some(), self.client_key.is_some(), ["client_certificate", "client_key"]),
-            (
-                self.proxy_username.is_some(),
-                self.proxy_password_file.is_some(),
-                ["proxy_username", "proxy_password_file"],
-            ),
-        ] {
-            let [first, second] = names;
-            match (one, other) {
-                (true, false) => return Err(format!("`{first}` needs `{second}`")),
-                (false, true) => return Err(format!("`{second}` needs `{first}`")),
-                _ => {}
-            }
-        }
-        if self.ssh_key.is_some() || self.ssh_known_hosts.is_some() {
-            return Err("`ssh_key` and `ssh_known_hosts` are for an `url` of SSH".to_owned());
-        }
-        let (password, token) = (self.username.is_some(), self.token_file.is_some());
-        if password && token {
-            return Err("`token_file` and `username` exclude each other".to_owned());
-        }
-        if (password || token) && *scheme != Scheme::Https {
-            let reason = "a password or token is sent over `https://` only, where nobody else can read it: change `url`, \
-                          or take it away";
-            return Err(reason.to_owned());
-        }
-        if self.client_certificate.is_some() && *scheme != Scheme::Https {
-            return Err("`client_certificate` is shown over `https://` only".to_owned());
-        }
-        match &self.proxy {
-            Some(_) if !matches!(scheme, Scheme::Https | Scheme::Http) => {
-                Err("`proxy` is for `https://` and `http://` only".to_owned())
-            }
-            Some(proxy) => validate_proxy(proxy),
-            None if self.proxy_username.is_some() => Err("`proxy_username` needs `proxy`".to_owned()),
-            None => Ok(()),
-        }
-    }
-
-    fn validate_intervals(&self) -> Result<(), String> {
-        if self.webhook_secret_files.len() > MOST_WEBHOOK_SECRETS {
-            return Err(format!("`webhook_secret_files` names more than {MOST_WEBHOOK_SECRETS} files"));
-        }
-        if self.shortest_gap > LONGEST_INTERVAL {
-            return Err("`shortest_gap` must be at most `366d`".to_owned());
-        }
-        for (key, value) in [
-            ("poll_interval", self.poll_interval),
-            ("stall_timeout", self.stall_timeout),
-            ("poll_timeout", self.poll_timeout),
-            ("build_timeout", self.build_timeout),
-        ] {
-            if value < SHORTEST_INTERVAL {
-                return Err(format!("`{key}` must be at least `1s`"));
-            }
-            if value > LONGEST_INTERVAL {
-                return Err(format!("`{key}` must be at most `366d`"));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn validate_proxy(proxy: &str) -> Result<(), String> {
-    let url = gix::url::parse(proxy).ok().filter(|url| matches!(url.scheme, Scheme::Http | Scheme::Https));
-    match url {
-        None => Err("`proxy` is not an address such as `http://proxy.example:3128`".to_owned()),
-        Some(url) if url.user().is_some() || url.password().is_some() => {
-            Err("`proxy` holds a user name or a password: use `proxy_username` and `proxy_password_file`".to_owned())
-        }
-        Some(_) => Ok(()),
     }
 }
 

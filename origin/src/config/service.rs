@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::config::ConfigError;
 
+use super::fault::Fault;
 use crate::folder_path::FolderPath;
 use crate::revision::Revision;
 use crate::tarball::{Filters, Selection};
@@ -51,6 +52,17 @@ impl ServiceConfig {
             exclude: Vec::new(),
             lfs: false,
         }
+    }
+
+    /// All that is wrong with it.
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        let patterns = |field: &'static str, patterns: &[String]| -> Vec<Fault> {
+            patterns
+                .iter()
+                .filter_map(|text| Some(Fault::new(field, Filters::check(text).err()?.to_string())))
+                .collect()
+        };
+        [patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
     }
 
     /// What of a commit goes into the tarball.

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use weir_shared::process::config::ConfigError;
 
 use super::RepositoryConfig;
+use super::fault::Fault;
 use crate::mirror::{
-    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts,
-    NotAllowed, Reach, Upstream,
+    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach,
+    Upstream,
 };
 
 /// `[upstreams]`.
@@ -71,18 +72,21 @@ impl UpstreamsConfig {
         }
     }
 
-    /// Whether the host of a repository may be asked, as far as its name says. Its addresses are judged at each poll, when
-    /// the name is looked up.
-    ///
-    /// # Errors
-    /// It may not; the message names the key of `[upstreams]` that says so.
-    pub fn may_mirror(&self, repository: &RepositoryConfig) -> Result<(), NotAllowed> {
-        // What is no address is told by `validate`.
-        let Ok(url) = gix::url::parse(repository.url.as_str()) else { return Ok(()) };
-        match url.host() {
-            Some(host) if url.scheme != Scheme::File => self.reach(repository.named_by).check_host(host),
-            _ => Ok(()),
+    /// Where a repository leads that may not be asked, as far as its document says: by the rule of a poll, which judges
+    /// addresses too, when it looks names up. Each names the key of `[upstreams]` that says so.
+    pub fn faults(&self, repository: &RepositoryConfig) -> Vec<Fault> {
+        let reach = self.reach(repository.named_by);
+        let refused = |field: &'static str, url: &str| {
+            // What is no address is told by the repository's own faults.
+            let url = gix::url::parse(url).ok().filter(|url| url.scheme != Scheme::File)?;
+            Some(Fault::new(field, reach.check_host(url.host()?).err()?.to_string()))
+        };
+        let mut faults: Vec<_> = refused("url", &repository.url).into_iter().collect();
+        // Who may go anywhere may have any proxy.
+        if reach.public_only {
+            faults.extend(repository.proxy.as_ref().and_then(|proxy| refused("proxy", proxy)));
         }
+        faults
     }
 
     fn reach(&self, named_by: NamedBy) -> Reach {
@@ -115,14 +119,15 @@ mod tests {
     fn who_writes_the_file_may_go_anywhere_that_is_listed() {
         let mut upstreams = UpstreamsConfig::default();
         for url in ["https://git.example/x", "/srv/git/x", "file:///srv/x", "http://127.0.0.1/x", "git@10.0.0.1:x"] {
-            upstreams.may_mirror(&repository(url)).unwrap();
+            assert_eq!(upstreams.faults(&repository(url)), [], "{url}");
         }
         upstreams.hosts = Hosts::new(["*.example".to_owned()]).unwrap();
         for url in ["https://git.example/x", "ssh://git@git.example/x", "/srv/git/x"] {
-            upstreams.may_mirror(&repository(url)).unwrap();
+            assert_eq!(upstreams.faults(&repository(url)), [], "{url}");
         }
         for url in ["https://evil.org/x", "git@evil.org:x", "git://evil.org/x"] {
-            assert_eq!(upstreams.may_mirror(&repository(url)), Err(NotAllowed::Host("evil.org".to_owned())));
+            let faults = upstreams.faults(&repository(url));
+            assert!(faults[0].field == "url" && faults[0].detail.contains("`evil.org`"), "{faults:?}");
         }
     }
 
@@ -130,14 +135,19 @@ mod tests {
     fn who_creates_at_run_time_does_not_reach_the_neighbours() {
         let mut upstreams = UpstreamsConfig::default();
         let by_operator = |url: &str| RepositoryConfig { named_by: NamedBy::Operator, ..repository(url) };
-        upstreams.may_mirror(&by_operator("https://github.com/a/b")).unwrap();
+        assert_eq!(upstreams.faults(&by_operator("https://github.com/a/b")), []);
         for url in ["http://169.254.169.254/latest", "https://[::1]/x", "git@10.0.0.1:x", "git://127.0.0.1/x"] {
-            let refused = upstreams.may_mirror(&by_operator(url));
-            assert!(matches!(refused, Err(NotAllowed::Address(_))), "{url}");
+            let faults = upstreams.faults(&by_operator(url));
+            assert!(faults[0].field == "url" && faults[0].detail.contains("no public address"), "{url}: {faults:?}");
         }
+        let proxied =
+            |url: &str| RepositoryConfig { proxy: Some("http://10.0.0.1:3128".to_owned()), ..repository(url) };
+        assert_eq!(upstreams.faults(&proxied("https://h/x")), []);
+        let proxied = RepositoryConfig { named_by: NamedBy::Operator, ..proxied("https://h/x") };
+        assert_eq!(upstreams.faults(&proxied)[0].field, "proxy");
         assert!(upstreams.upstream(&by_operator("https://h/x")).reach.public_only);
         assert!(!upstreams.upstream(&repository("https://h/x")).reach.public_only);
         upstreams.private_addresses = true;
-        upstreams.may_mirror(&by_operator("https://10.0.0.1/x")).unwrap();
+        assert_eq!(upstreams.faults(&by_operator("https://10.0.0.1/x")), []);
     }
 }

@@ -42,16 +42,4 @@ impl VerifyConfig {
         let ssh = self.ssh_allowed_signers.iter_mut().map(|file| ("verify.ssh_allowed_signers", file));
         ssh.chain(self.pgp_keyring.iter_mut().map(|file| ("verify.pgp_keyring", file)))
     }
-
-    /// What is wrong with it.
-    pub(super) fn validate(&self) -> Result<(), String> {
-        match self.files().next() {
-            Some(_) => Ok(()),
-            None => {
-                Err("[repository.verify] needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could \
-                         ever be published"
-                    .to_owned())
-            }
-        }
-    }
 }

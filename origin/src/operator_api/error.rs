@@ -10,8 +10,8 @@ use weir_shared::process::serve::{Body, RequestBodyError};
 use weir_shared::query::QueryError;
 use weir_shared::route::RouteError;
 
-use super::faults::Fault;
 use crate::catalog::{EditError, Refusal};
+use crate::config::{self, Fault};
 use crate::versions::VersionError;
 
 /// When to try again what could not be done just now.
@@ -177,11 +177,7 @@ impl OperatorError {
             )
             .about("repository", &name),
             Self::Faults { kind, name, faults } => {
-                let each = faults.iter().map(|fault| match fault.field.as_str() {
-                    "" => fault.detail.clone(),
-                    field => format!("`{field}`: {}", fault.detail),
-                });
-                let detail = each.collect::<Vec<_>>().join("; ");
+                let detail = config::told(&faults);
                 let errors = serde_json::to_value(&faults).unwrap_or_default();
                 let title = "The document cannot be taken";
                 Problem::new(StatusCode::BAD_REQUEST, "invalid-document", title, detail)

@@ -2,25 +2,10 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::catalog::{Defined, DefinedBy};
-use crate::config::{RepositoryConfig, ServiceConfig};
-
-/// What is wrong with a field.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Fault {
-    /// The field. Empty: the document as a whole.
-    pub(super) field: String,
-    /// In words.
-    pub(super) detail: String,
-}
-
-impl Fault {
-    fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { field: field.into(), detail: detail.into() }
-    }
-}
+use crate::config::{Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 /// A document as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,38 +20,29 @@ pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
     /// Fields without which there is none, and values that would do.
     const NEEDED: &'static [(&'static str, &'static str)];
 
-    /// What no single field shows, in the words of the configuration file.
+    /// Tables in the document, each with a field without which there is none, and a value that would do.
+    const TABLES: &'static [(&'static str, &'static str, &'static str)];
+
+    /// What no single field shows.
     fn check(&self) -> Vec<Fault>;
 }
 
 impl Object for RepositoryConfig {
     const NEEDED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("url", "https://git.example/x.git")];
+    const TABLES: &'static [(&'static str, &'static str, &'static str)] = &[("verify", "mode", "commit")];
 
     fn check(&self) -> Vec<Fault> {
-        let whole = self.validate().err().map(|error| Fault::new(String::new(), without_preface(&error.to_string())));
-        whole.into_iter().collect()
+        self.faults()
     }
 }
 
 impl Object for ServiceConfig {
     const NEEDED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("repository", "x")];
+    const TABLES: &'static [(&'static str, &'static str, &'static str)] = &[];
 
     fn check(&self) -> Vec<Fault> {
-        let patterns = [("include", &self.include), ("exclude", &self.exclude)];
-        let wrong = patterns.into_iter().filter_map(|(field, patterns)| {
-            let alone = ServiceConfig {
-                include: patterns.clone(),
-                ..ServiceConfig::new(self.name.clone(), self.repository.clone())
-            };
-            Some(Fault::new(field, without_preface(&alone.selection().err()?.to_string())))
-        });
-        wrong.collect()
+        self.faults()
     }
-}
-
-/// The error of a configuration without what says that it is one.
-fn without_preface(error: &str) -> String {
-    error.strip_prefix("the configuration is wrong: ").unwrap_or(error).to_owned()
 }
 
 /// Reads a document that is to have this name. What only the origin says of an object (`status`, `defined_by`) may stand
@@ -99,7 +75,7 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8]) -> Result<Sent<T>, Vec<Fa
             faults.push(Fault::new(*field, "it is missing"));
         }
     }
-    faults.extend(fields.iter().filter_map(|(field, value)| fault_of::<T>(field, value)));
+    faults.extend(fields.iter().flat_map(|(field, value)| faults_of::<T>(field, value)));
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -108,20 +84,43 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8]) -> Result<Sent<T>, Vec<Fa
     if faults.is_empty() { Ok(Sent { document, based_on }) } else { Err(faults) }
 }
 
-/// Reads a field in a document that is good but for it, so that each fault is found, and is known by its field.
-fn fault_of<T: Object>(field: &str, value: &Value) -> Option<Fault> {
+/// Reads a field in a document that is good but for it, so that each fault is found, and is known by its field. The same
+/// with the fields of a table.
+fn faults_of<T: Object>(field: &str, value: &Value) -> Vec<Fault> {
+    let table = T::TABLES.iter().find(|(name, _, _)| *name == field);
+    let Some(((table, needed, good), inner)) = table.zip(value.as_object()) else {
+        return fault_of::<T>(field, field, value).into_iter().collect();
+    };
+    let mut faults = Vec::new();
+    if !inner.contains_key(*needed) {
+        faults.push(Fault::new(format!("{table}.{needed}"), "it is missing"));
+    }
+    faults.extend(inner.iter().filter_map(|(name, value)| {
+        let alone = json!({ *needed: good, name: value });
+        fault_of::<T>(&format!("{table}.{name}"), table, &alone)
+    }));
+    faults
+}
+
+fn fault_of<T: Object>(called: &str, field: &str, value: &Value) -> Option<Fault> {
     let mut alone: Map<String, Value> =
         T::NEEDED.iter().map(|(field, value)| ((*field).to_owned(), Value::from(*value))).collect();
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
-    Some(Fault::new(field.chars().take(100).collect::<String>(), error.to_string()))
+    Some(Fault::new(called.chars().take(100).collect::<String>(), error.to_string()))
 }
 
-/// What a repository names that operators may not name.
-pub(super) fn not_permitted(document: &RepositoryConfig, secrets_dir: Option<&std::path::Path>) -> Option<Fault> {
+/// What a repository names that operators may not name, or where it leads that may not be asked.
+pub(super) fn not_permitted(
+    document: &RepositoryConfig,
+    secrets_dir: Option<&std::path::Path>,
+    upstreams: &UpstreamsConfig,
+) -> Vec<Fault> {
     let defined = Defined { by: DefinedBy::Api, document: document.clone().into() };
-    let (field, why) = crate::catalog::permitted(&defined, secrets_dir).err()?;
-    Some(Fault::new(field, why))
+    match crate::catalog::permitted(&defined, secrets_dir) {
+        Ok(permitted) => upstreams.faults(&permitted),
+        Err((field, why)) => vec![Fault::new(field, why)],
+    }
 }
 
 #[cfg(test)]
@@ -154,7 +153,23 @@ mod tests {
         assert_eq!(wrong, ["colour", "folder", "include", "name", "ref", "repository", "version"]);
         let patterns = r#"{"repository": "x", "include": ["!a"], "exclude": ["", "b"]}"#;
         assert_eq!(fields::<ServiceConfig>("a", patterns), ["include", "exclude"]);
+        assert_eq!(
+            fields::<ServiceConfig>("a", r#"{"repository": "x", "include": ["!a", "ok", "!b"]}"#),
+            ["include"; 2]
+        );
+        assert_eq!(fields::<ServiceConfig>("a", r#"{"repository": "x", "lfs": "yes"}"#), ["lfs"]);
         assert_eq!(fields::<RepositoryConfig>("a", r#"{"poll_interval": "often"}"#), ["url", "poll_interval"]);
+        let verify = r#"{"url": "https://h/x", "verify": {"mode": "never", "keys": 1, "pgp_keyring": 7}}"#;
+        let mut wrong = fields::<RepositoryConfig>("a", verify);
+        wrong.sort();
+        assert_eq!(wrong, ["verify.keys", "verify.mode", "verify.pgp_keyring"]);
+        for (verify, field) in [("{}", "verify.mode"), ("7", "verify"), (r#"{"mode": "tag"}"#, "verify")] {
+            let body = format!(r#"{{"url": "https://h/x", "verify": {verify}}}"#);
+            assert_eq!(fields::<RepositoryConfig>("a", &body), [field], "{verify}");
+        }
+        let several = r#"{"url": "http://h/x", "poll_interval": "1ms", "username": "u", "proxy": "x"}"#;
+        let expected = ["poll_interval", "username", "username", "proxy"];
+        assert_eq!(fields::<RepositoryConfig>("a", several), expected);
         for body in ["", "[]", "{", "\u{0}", "7"] {
             assert_eq!(fields::<ServiceConfig>("a", body), [""], "{body}");
         }

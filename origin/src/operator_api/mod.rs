@@ -44,7 +44,7 @@ use self::route::Route;
 use self::versions::Order;
 use self::webhook::Webhooks;
 use crate::catalog::{Catalog, Edit, Editor, Made, Outcome, Snapshot};
-use crate::config::{Config, RepositoryConfig, ServiceConfig};
+use crate::config::{Config, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 
 /// The longest document that is read, in bytes.
@@ -58,6 +58,7 @@ pub(crate) struct OperatorApi {
     dry_runs: DryRuns,
     versions: Versions,
     secrets_dir: Option<PathBuf>,
+    upstreams: UpstreamsConfig,
     access: Access,
     webhooks: Webhooks,
     metrics: OperatorMetrics,
@@ -76,11 +77,11 @@ impl OperatorApi {
         registry: &Registry,
     ) -> anyhow::Result<Self> {
         let access = Access::new(config.operator.token().context("[operator]")?);
-        let secrets_dir = config.operator.secrets_dir.clone();
+        let (secrets_dir, upstreams) = (config.operator.secrets_dir.clone(), config.upstreams.clone());
         let dry_runs = DryRuns::new(catalog.clone(), &config.limits)?;
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone());
-        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, access, webhooks, metrics })
+        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, upstreams, access, webhooks, metrics })
     }
 
     /// Serves on `listen` until the drain.
@@ -166,8 +167,9 @@ impl OperatorApi {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
         let wrong = |faults| OperatorError::Faults { kind: "repository", name: name.to_string(), faults };
         let Sent { document, based_on } = faults::read::<RepositoryConfig>(name.as_str(), &body).map_err(wrong)?;
-        if let Some(fault) = faults::not_permitted(&document, self.secrets_dir.as_deref()) {
-            return Err(wrong(vec![fault]));
+        let faults = faults::not_permitted(&document, self.secrets_dir.as_deref(), &self.upstreams);
+        if !faults.is_empty() {
+            return Err(wrong(faults));
         }
         precondition.based_on = based_on;
         let Made { outcome, left } = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;

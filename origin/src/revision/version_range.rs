@@ -1,5 +1,6 @@
 //! `semver:…`: the highest version among the tags that lies in a range.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
@@ -8,6 +9,9 @@ use semver::{BuildMetadata, Comparator, Op, Prerelease, Version, VersionReq};
 
 /// A prefix may end in one of these; the range follows.
 const PREFIX_ENDS: [char; 4] = ['/', '-', '_', '@'];
+
+/// What ranges are made of besides versions. No prefix holds any of it: `>=1.0-` begins no tag that anybody means.
+const RANGE_SIGNS: [char; 8] = ['<', '>', '=', '^', '~', '|', ',', ' '];
 
 /// A range of versions, and what comes before the version in the names of tags.
 ///
@@ -42,6 +46,9 @@ impl FromStr for VersionRange {
         let mut first_error = None;
         for start in std::iter::once(0).chain(ends) {
             let (prefix, range) = text.split_at(start);
+            if prefix.contains(RANGE_SIGNS) {
+                break;
+            }
             match alternatives(range) {
                 Ok(alternatives) if is_prefix(prefix) => {
                     return Ok(Self { prefix: prefix.to_owned(), alternatives, text: text.to_owned() });
@@ -111,7 +118,8 @@ fn range(text: &str) -> Result<VersionReq, String> {
             "" => VersionReq::parse(&format!("={version}"))
                 .or_else(|_| VersionReq::parse(version))
                 .map_err(|error| error.to_string())?,
-            operator => VersionReq::parse(&format!("{operator}{version}")).map_err(|error| error.to_string())?,
+            operator => VersionReq::parse(&format!("{operator}{}", with_all_numbers(version)))
+                .map_err(|error| error.to_string())?,
         };
         if comparator == VersionReq::STAR && !is_any {
             return Err(format!("`{word}` says nothing"));
@@ -122,6 +130,18 @@ fn range(text: &str) -> Result<VersionReq, String> {
         return Err("a version is missing".to_owned());
     }
     Ok(VersionReq { comparators: comparators.into_iter().flat_map(|range| range.comparators).collect() })
+}
+
+/// `1.0-rc` as `1.0.0-rc`: behind an operator a pre-release needs no more numbers in Flux and Argo CD. Alone it does, because
+/// `2024-1` may be a prefix and a range.
+fn with_all_numbers(version: &str) -> Cow<'_, str> {
+    match version.split_once('-') {
+        Some((numbers, pre)) if numbers.matches('.').count() < 2 => {
+            let missing = ".0".repeat(2 - numbers.matches('.').count());
+            format!("{numbers}{missing}-{pre}").into()
+        }
+        _ => version.into(),
+    }
 }
 
 /// Whether all comparators hold. The library's own `matches` takes pre-releases of the very version that is named alone;
@@ -227,6 +247,11 @@ mod tests {
             ("<=1.2.3", &["1.2.3"], &["1.2.4"]),
             ("1.x || 3.x", &["1.5.0", "3.5.0"], &["2.5.0"]),
             (">=1.0.0-0 <2", &["1.0.0-alpha", "1.5.0-rc.1", "1.5.0"], &["2.0.0-rc.1", "2.0.0"]),
+            (">=1.0-0", &["1.0.0-alpha", "1.0.0", "2.5.0-rc.1"], &["0.9.9", "0.9.9-rc.1"]),
+            (">=1-0 <2-0", &["1.0.0-alpha", "1.9.9"], &["2.0.0-alpha", "2.0.0"]),
+            (">= 1.2-rc.1, < v2", &["1.2.0-rc.1", "1.2.0"], &["1.2.0-beta", "2.0.0-rc.1"]),
+            ("^1.2-0", &["1.2.0-rc.1", "1.9.0"], &["2.0.0-rc.1"]),
+            ("<1.0-0 || >=3.0-0", &["0.9.0", "3.0.0-rc.1"], &["1.0.0-rc.1", "2.0.0"]),
             ("^1.2.0-rc.1", &["1.2.0-rc.2", "1.3.0-rc.1", "1.2.0"], &["1.2.0-beta", "2.0.0-rc.1"]),
             ("<2.0.0-rc.2 >=1.0.0", &["2.0.0-rc.1", "1.0.0"], &["2.0.0-rc.2", "1.0.0-rc.1"]),
             ("18446744073709551615.x", &["18446744073709551615.1.0"], &["1.0.0"]),
@@ -252,6 +277,10 @@ mod tests {
             ("release-2024-1.x", "release-2024-"),
             ("1.2.3-rc.1", ""),
             ("k8s/*", "k8s/"),
+            (">=1.0-0", ""),
+            (">= 1.0-0 <2-0", ""),
+            ("api/>=1.0-0", "api/"),
+            ("2024-1.x", "2024-"),
         ] {
             assert_eq!(parse(text).prefix(), prefix, "{text}");
             assert_eq!(parse(text).to_string(), text);
@@ -290,6 +319,12 @@ mod tests {
             "latest",
             "~>1.2",
             "^*",
+            ">=1.0- 2",
+            "a>1-2",
+            "1.x,-2",
+            ">=x-0",
+            ">=1.x-0",
+            "=-1",
         ] {
             let error = text.parse::<VersionRange>().expect_err(text).to_string();
             assert!(error.contains(text), "{error}");

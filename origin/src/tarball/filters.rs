@@ -48,6 +48,14 @@ impl Filters {
         Ok(Self { include: read(include)?, exclude: read(exclude)? })
     }
 
+    /// Whether a pattern can be used.
+    ///
+    /// # Errors
+    /// As of [`Filters::new`].
+    pub fn check(pattern: &str) -> Result<(), FilterError> {
+        Glob::new(pattern).map(drop)
+    }
+
     /// The include and exclude patterns as they were written.
     pub(super) fn texts(&self) -> [Vec<&str>; 2] {
         [&self.include, &self.exclude].map(|globs| globs.iter().map(|glob| glob.text.as_str()).collect())

@@ -96,6 +96,27 @@ fn an_error_names_the_object_and_says_what_to_do() {
 }
 
 #[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let text = EXAMPLE
+        .replace("poll_interval = \"2m\"", "poll_interval = \"1ms\"\nstall_timeout = \"400d\"")
+        .replace("username = \"ci\"", "")
+        .replace("repository = \"shop\"", "repository = \"none\"")
+        .replace("[\"**/*.yaml\"]", "[\"!a\", \"#b\"]");
+    let error = load(&text).unwrap_err();
+    for part in [
+        "repository `shop`: `poll_interval`: it must be at least `1s`",
+        "`stall_timeout`: it must be at most `366d`",
+        "`password_file`: it needs `username`",
+        "service `shop-prod`: `include`:",
+        "!a",
+        "#b",
+        "`repository`: there is no [[repository]] `none`",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
 fn a_url_with_user_info_is_refused_without_repeating_it() {
     for url in ["https://ci:s3cret@git.example/a.git", "https://s3cret@git.example/a.git"] {
         let error = refused("https://git.example/acme/shop.git", url);
@@ -130,12 +151,12 @@ fn a_password_is_for_https_alone_and_ssh_needs_a_key_and_known_hosts() {
 fn each_key_of_an_upstream_needs_what_belongs_to_it() {
     let password = "username = \"ci\"\npassword_file = \"git-password\"";
     for (keys, part) in [
-        ("username = \"ci\"", "`username` needs `password_file`"),
-        ("password_file = \"x\"", "`password_file` needs `username`"),
+        ("username = \"ci\"", "`username`: it needs `password_file`"),
+        ("password_file = \"x\"", "`password_file`: it needs `username`"),
         ("username = \"ci\"\npassword_file = \"x\"\ntoken_file = \"y\"", "exclude each other"),
-        ("client_key = \"x\"", "`client_key` needs `client_certificate`"),
-        ("proxy_username = \"x\"\nproxy_password_file = \"y\"", "needs `proxy`"),
-        ("proxy = \"proxy:3128\"", "`proxy` is not an address"),
+        ("client_key = \"x\"", "`client_key`: it needs `client_certificate`"),
+        ("proxy_username = \"x\"\nproxy_password_file = \"y\"", "`proxy_username`: it needs `proxy`"),
+        ("proxy = \"proxy:3128\"", "`proxy`: it is not an address"),
         ("proxy = \"http://me:s3cret@proxy:3128\"", "`proxy_username`"),
         ("ssh_key = \"x\"", "for an `url` of SSH"),
         ("redirects = \"all\"", "`all` is none of"),

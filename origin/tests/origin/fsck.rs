@@ -14,7 +14,7 @@ use weir_shared::encoding::Encoding;
 use weir_shared::process::key_pair;
 
 use crate::node::{Home, SERVICE, blob_of, flip_a_bit};
-use crate::operators::{self, Operator};
+use crate::operator::{self, Operator};
 use crate::upstream::Upstream;
 
 const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("current_v1");
@@ -380,7 +380,7 @@ async fn whatever_bit_of_the_database_flips_no_generation_goes_back_and_the_orig
 #[tokio::test]
 async fn what_operators_defined_is_read_and_what_cannot_be_is_named_and_stays() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let config = operators::config(&home, &upstream);
+    let config = operator::config(&home, &upstream);
     let node = home.start(config.clone()).await;
     let operator = Operator::of(&home, &node);
     let document = serde_json::json!({ "repository": "shop", "folder": "docs" });

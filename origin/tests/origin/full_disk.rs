@@ -11,7 +11,7 @@ use weir_origin::versions::Asked;
 
 use crate::mount::Mount;
 use crate::node::{Home, service};
-use crate::operators::{self, Operator};
+use crate::operator::{self, Operator};
 use crate::upstream::Upstream;
 
 /// Takes all the room that is left.
@@ -106,7 +106,7 @@ async fn a_database_that_found_the_disk_full_goes_on_without_a_restart() {
 async fn an_operator_s_edit_that_found_the_disk_full_is_refused_and_the_next_one_goes_on_without_a_restart() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
-    let mut config = operators::config(&home, &upstream);
+    let mut config = operator::config(&home, &upstream);
     config.limits.min_free = ByteSize(0);
     let node = home.start(config.clone()).await;
     node.published(|_| true).await;

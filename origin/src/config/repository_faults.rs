@@ -1,0 +1,181 @@
+//! What is wrong with a `[[repository]]` that no single key shows, or that its type allows.
+
+use std::time::Duration;
+
+use gix::url::Scheme;
+
+use super::RepositoryConfig;
+use super::fault::Fault;
+use crate::mirror;
+
+/// Each delivery of a webhook is verified with every one of them.
+const MOST_WEBHOOK_SECRETS: usize = 8;
+
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
+
+impl RepositoryConfig {
+    /// All that is wrong with it.
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        let mut faults = self.bounds();
+        if self.verify.as_ref().is_some_and(|verify| verify.files().next().is_none()) {
+            let detail =
+                "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could ever be published";
+            faults.push(Fault::new("verify", detail));
+        }
+        // The message must not repeat the URL: it may hold a password.
+        match gix::url::parse(self.url.as_str()) {
+            Err(_) => {
+                let detail = "it is not an address such as `https://git.example/acme/shop.git`";
+                faults.push(Fault::new("url", detail));
+            }
+            Ok(url) if url.scheme == Scheme::Ssh => faults.extend(self.faults_for_ssh()),
+            Ok(url) => {
+                if url.password().is_some() || url.user().is_some() {
+                    let detail = "it holds a user name or a password: put the user into `username` and the password \
+                                  into a file named by `password_file`";
+                    faults.push(Fault::new("url", detail));
+                }
+                faults.extend(self.faults_beside_ssh(&url.scheme));
+            }
+        }
+        faults
+    }
+
+    fn bounds(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if self.webhook_secret_files.len() > MOST_WEBHOOK_SECRETS {
+            faults.push(Fault::new("webhook_secret_files", format!("it names more than {MOST_WEBHOOK_SECRETS} files")));
+        }
+        for (field, value, shortest) in [
+            ("poll_interval", self.poll_interval, SHORTEST_INTERVAL),
+            ("shortest_gap", self.shortest_gap, Duration::ZERO),
+            ("stall_timeout", self.stall_timeout, SHORTEST_INTERVAL),
+            ("poll_timeout", self.poll_timeout, SHORTEST_INTERVAL),
+            ("build_timeout", self.build_timeout, SHORTEST_INTERVAL),
+        ] {
+            if value < shortest {
+                faults.push(Fault::new(field, "it must be at least `1s`"));
+            }
+            if value > LONGEST_INTERVAL {
+                faults.push(Fault::new(field, "it must be at most `366d`"));
+            }
+        }
+        faults
+    }
+
+    fn faults_for_ssh(&self) -> Vec<Fault> {
+        let mut faults: Vec<Fault> =
+            mirror::check_ssh_address(&self.url).err().map(|reason| Fault::new("url", reason)).into_iter().collect();
+        for (field, file, what) in [
+            ("ssh_key", &self.ssh_key, "the file of a private key, because no other key is tried"),
+            (
+                "ssh_known_hosts",
+                &self.ssh_known_hosts,
+                "a file with the keys of the host, because no other host is trusted",
+            ),
+        ] {
+            if file.is_none() {
+                faults.push(Fault::new(field, format!("SSH needs it: {what}")));
+            }
+        }
+        let for_others = self.files().map(|(key, _)| key);
+        let for_others = for_others.filter(|key| !key.starts_with("ssh_") && !key.starts_with("verify."));
+        let texts = [("username", &self.username), ("proxy", &self.proxy), ("proxy_username", &self.proxy_username)];
+        let texts = texts.into_iter().filter_map(|(key, text)| text.as_ref().map(|_| key));
+        faults.extend(for_others.chain(texts).map(|key| Fault::new(key, "it means nothing for SSH: take it away")));
+        faults
+    }
+
+    fn faults_beside_ssh(&self, scheme: &Scheme) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut wrong = |field: &str, detail: &str| faults.push(Fault::new(field, detail));
+        let proxy_user = self.proxy_username.is_some();
+        for ((one, is_one), (other, is_other)) in [
+            (("username", self.username.is_some()), ("password_file", self.password_file.is_some())),
+            (("client_certificate", self.client_certificate.is_some()), ("client_key", self.client_key.is_some())),
+            (("proxy_username", proxy_user), ("proxy_password_file", self.proxy_password_file.is_some())),
+        ] {
+            match (is_one, is_other) {
+                (true, false) => wrong(one, &format!("it needs `{other}`")),
+                (false, true) => wrong(other, &format!("it needs `{one}`")),
+                _ => {}
+            }
+        }
+        for (field, file) in [("ssh_key", &self.ssh_key), ("ssh_known_hosts", &self.ssh_known_hosts)] {
+            if file.is_some() {
+                wrong(field, "it is for an `url` of SSH");
+            }
+        }
+        if self.token_file.is_some() && self.username.is_some() {
+            wrong("token_file", "it and `username` exclude each other");
+        }
+        if *scheme != Scheme::Https {
+            let secret = "a password or token is sent over `https://` only, where nobody else can read it: change `url`, \
+                          or take it away";
+            for (field, is_there, detail) in [
+                ("username", self.username.is_some(), secret),
+                ("token_file", self.token_file.is_some(), secret),
+                ("client_certificate", self.client_certificate.is_some(), "it is shown over `https://` only"),
+            ] {
+                if is_there {
+                    wrong(field, detail);
+                }
+            }
+        }
+        match &self.proxy {
+            Some(_) if !matches!(scheme, Scheme::Https | Scheme::Http) => {
+                wrong("proxy", "it is for `https://` and `http://` only");
+            }
+            Some(proxy) => match gix::url::parse(proxy.as_str()) {
+                Ok(url) if !matches!(url.scheme, Scheme::Http | Scheme::Https) => wrong("proxy", NO_PROXY),
+                Err(_) => wrong("proxy", NO_PROXY),
+                Ok(url) if url.user().is_some() || url.password().is_some() => {
+                    let detail = "it holds a user name or a password: use `proxy_username` and `proxy_password_file`";
+                    wrong("proxy", detail);
+                }
+                Ok(_) => {}
+            },
+            None if proxy_user => wrong("proxy_username", "it needs `proxy`"),
+            None => {}
+        }
+        faults
+    }
+}
+
+const NO_PROXY: &str = "it is not an address such as `http://proxy.example:3128`";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(change: impl FnOnce(&mut RepositoryConfig)) -> Vec<String> {
+        let mut repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
+        change(&mut repository);
+        repository.faults().into_iter().map(|fault| fault.field).collect()
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        assert!(fields(|_| ()).is_empty());
+        let many = fields(|it| {
+            it.url = "http://me:s3cret@git.example/x".to_owned();
+            it.poll_interval = Duration::ZERO;
+            it.build_timeout = Duration::MAX;
+            it.username = Some("ci".to_owned());
+            it.token_file = Some("t".into());
+            it.ssh_key = Some("k".into());
+            it.proxy = Some("proxy:3128".to_owned());
+        });
+        let expected = ["poll_interval", "build_timeout", "url", "username", "ssh_key", "token_file", "username"];
+        assert_eq!(many[..7], expected);
+        assert_eq!(many[7..], ["token_file", "proxy"]);
+        let ssh = fields(|it| {
+            it.url = "git@git.example:x".to_owned();
+            it.ca = Some("ca".into());
+            it.proxy = Some("http://p:1".to_owned());
+        });
+        assert_eq!(ssh, ["ssh_key", "ssh_known_hosts", "ca", "proxy"]);
+        assert_eq!(fields(|it| it.url = String::new()), ["url"]);
+    }
+}

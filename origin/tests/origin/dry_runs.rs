@@ -1,0 +1,109 @@
+//! What a service would hold, without publishing it.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::node::{Home, names};
+use crate::operator::{Operator, Told, config};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    upstream.push("deploy/bin/run", b"#!/bin/sh\n");
+    upstream.push("deploy/notes.txt", b"notes");
+    let node = home.start(config(&home, &upstream)).await;
+    let first = node.published(|_| true).await;
+    node.repository(|state| state.attempts > 0).await;
+    let operator = Operator::of(&home, &node);
+    let post = async |path: &str, body: Option<Value>| operator.send(Method::POST, path, &[], body).await;
+    let told = post("/v1/services/shop-prod/dry-run", None).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    let paths = |told: &Told| -> Vec<String> {
+        let entries = told.body["entries"].as_array().unwrap();
+        entries.iter().map(|entry| entry["path"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(paths(&told), names(&node.tarball(&first).await), "what is published");
+    assert_eq!(told.body["commit"], first.publication().commit.to_string());
+    assert_eq!(told.body["entries"][0], json!({ "path": "app.yaml", "kind": "file", "mode": "0644", "bytes": 12 }));
+
+    // In pages, of one commit, whatever is pushed meanwhile.
+    let page = post("/v1/services/shop-prod/dry-run?limit=3", None).await;
+    upstream.push("deploy/a", b"new");
+    node.poll().await;
+    let next = page.body["next_page"].as_str().unwrap();
+    let rest = post(&format!("/v1/services/shop-prod/dry-run?limit=3&page={next}"), None).await;
+    assert_eq!([paths(&page), paths(&rest)].concat(), paths(&told));
+    assert_eq!((&rest.body["next_page"], &rest.body["entries_total"]), (&Value::Null, &json!(4)));
+
+    // Not with the page of another document, or one that somebody made up.
+    let other = json!({ "repository": "shop", "ref": "main", "folder": "docs" });
+    let told = post(&format!("/v1/services/shop-prod/dry-run?page={next}"), Some(other)).await;
+    assert_eq!((told.status.as_u16(), told.problem().0), (400, "malformed-request"));
+
+    // A document that is not stored.
+    let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy", "exclude": ["*.txt"] });
+    let told = post("/v1/services/new/dry-run", Some(document)).await;
+    assert_eq!(paths(&told), ["a", "app.yaml", "bin/", "bin/run"]);
+    assert_eq!(operator.get("/v1/services/new").await.status, 404);
+    assert_eq!(post("/v1/services/new/dry-run", None).await.status, 404);
+    // Files of LFS are listed as what their pointers say, without being fetched, or as left out.
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 77777\n", "a".repeat(64));
+    upstream.push("deploy/.gitattributes", b"*.bin filter=lfs\n");
+    upstream.push("deploy/model.bin", pointer.as_bytes());
+    node.poll().await;
+    for (lfs, omitted, bytes) in [(false, 1, None), (true, 0, Some(77777))] {
+        let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy", "lfs": lfs });
+        let told = post("/v1/services/new/dry-run", Some(document)).await;
+        assert_eq!(told.body["omitted_total"], omitted, "{told:?}");
+        let model = told.body["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == "model.bin");
+        assert_eq!(model.and_then(|entry| entry["bytes"].as_u64()), bytes);
+    }
+    let told = post("/v1/services/new/dry-run", Some(json!({ "repository": "shop", "folder": "gone" }))).await;
+    assert_eq!((told.status.as_u16(), told.problem().0), (409, "not-publishable"));
+    let told = post("/v1/services/new/dry-run", Some(json!({ "repository": "none" }))).await;
+    assert_eq!(told.problem().0, "no-such-repository");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let old = upstream.push("deploy/of-the-request", b"x");
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
+    upstream.git(&["reset", "--quiet", "--hard", "HEAD~"]);
+    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
+    let mut config = config(&home, &upstream);
+    config.services[0].revision = "refs/pull/7/head".parse().unwrap();
+    config.limits.max_tarball = bytesize::ByteSize(4000);
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    node.repository(|state| state.attempts > 0).await;
+    let operator = Operator::of(&home, &node);
+    let path = "/v1/services/shop-prod/dry-run";
+    let post = async |path: &str, body: Option<Value>| operator.send(Method::POST, path, &[], body).await;
+    let first = post(&format!("{path}?limit=1"), None).await;
+    assert_eq!(first.body["commit"], old, "no branch leads to it");
+    // And then nothing does any more.
+    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD:refs/pull/7/head"]);
+    node.poll().await;
+    let next = first.body["next_page"].as_str().unwrap();
+    let rest = post(&format!("{path}?limit=1&page={next}"), None).await;
+    assert_eq!((&rest.body["commit"], &rest.body["entries"][0]["path"]), (&json!(old), &json!("of-the-request")));
+    assert_eq!(post(path, None).await.body["entries_total"], 1);
+    // Nobody has a commit listed by writing a cursor himself.
+    let made_up = format!("{path}?page={old}.0.{}", "0".repeat(64));
+    assert_eq!(post(&made_up, None).await.status, 400);
+    let by_id = post(path, Some(json!({ "repository": "shop", "ref": old }))).await;
+    assert_eq!(by_id.problem().0, "not-publishable");
+
+    // What would be too large is not publishable either.
+    upstream.push("deploy/large", &[b'x'; 3000]);
+    node.poll().await;
+    let told = post(path, Some(json!({ "repository": "shop", "ref": "main" }))).await;
+    assert_eq!(told.problem().0, "not-publishable");
+    assert!(told.problem().1.contains("more than 4000 bytes"), "{told:?}");
+    let unknown = post(path, Some(json!({ "repository": "shop", "ref": "refs/pull/8/head" }))).await;
+    assert!(unknown.problem().1.contains("not asked for it yet"), "{unknown:?}");
+    node.stop().await;
+}
