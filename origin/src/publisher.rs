@@ -3,10 +3,10 @@
 
 mod sweep;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use bytesize::ByteSize;
@@ -38,6 +38,8 @@ pub(crate) struct Publisher {
     state: State,
     /// Read: from when a blob gets its name, or is found to be there, until a descriptor names it. Written: a sweep.
     order: RwLock<()>,
+    /// Services that were deleted while the state could not be written.
+    unretired: Mutex<BTreeSet<ServiceName>>,
     generation_floor: Generation,
     events: Arc<EventLog>,
     metrics: Metrics,
@@ -86,7 +88,8 @@ impl Publisher {
     ) -> Result<Self, PublishError> {
         let blobs = BlobStore::open(&data_dir.blobs())?;
         let state = State::open(&data_dir.state(), retention)?;
-        Ok(Self { blobs, state, order: RwLock::new(()), generation_floor, events, metrics, _data_dir: data_dir })
+        let (order, unretired) = (RwLock::new(()), Mutex::default());
+        Ok(Self { blobs, state, order, unretired, generation_floor, events, metrics, _data_dir: data_dir })
     }
 
     /// Has everything signed from now on, and what is stored signed as the keys of the configuration have it.
@@ -121,7 +124,9 @@ impl Publisher {
     /// What was published before the process started. Services that are not configured any more are retired, and those
     /// below the floor of generations are lifted above it.
     pub(crate) fn load(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<Published, StateError> {
-        let retired = self.state.retire(|service| !configured.contains(service), now)?;
+        let known = self.state.services()?;
+        let gone = known.iter().map(String::as_str).filter(|service| !configured.contains(service));
+        let retired = self.state.retire(gone, now)?;
         if !retired.is_empty() {
             tracing::info!(retired = retired.len(), "services that are not configured any more are not served");
         }
@@ -135,14 +140,38 @@ impl Publisher {
         Ok(Published { current, pins: self.state.pins()?, retired })
     }
 
-    /// Takes a service that was deleted out of what is current. Nothing is published of it after this. Its last
-    /// generation, when anything was published.
-    pub(crate) fn retire(&self, service: &Service, now: SystemTime) -> Result<Option<Generation>, StateError> {
-        service.withdraw();
-        // Whoever has looked whether it is withdrawn is done by then.
+    /// Waits until nobody publishes any more who had looked whether a service is withdrawn before it was.
+    pub(crate) fn let_publications_end(&self) {
+        drop(self.order.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Takes services that were deleted out of what is current, all at once. Nothing is published of them after this.
+    /// Returns those of which anything was published, each with its last generation. What cannot be written now is
+    /// written before anything else is.
+    pub(crate) fn retire(
+        &self,
+        services: &[Arc<Service>],
+        now: SystemTime,
+    ) -> Result<HashMap<ServiceName, Generation>, StateError> {
+        services.iter().for_each(|service| service.withdraw());
         let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        let retired = self.state.retire(|name| name == service.name.as_str(), now)?;
-        Ok(retired.first().map(|(_, generation)| *generation))
+        self.lock_unretired().extend(services.iter().map(|service| service.name.clone()));
+        self.retire_the_rest(now)
+    }
+
+    /// A service may be defined again before it could be written that it was deleted: what was current then is not.
+    fn retire_the_rest(&self, now: SystemTime) -> Result<HashMap<ServiceName, Generation>, StateError> {
+        let mut unretired = self.lock_unretired();
+        if unretired.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let retired = self.state.retire(unretired.iter().map(ServiceName::as_str), now)?;
+        unretired.clear();
+        Ok(retired.into_iter().collect())
+    }
+
+    fn lock_unretired(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+        self.unretired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes the contents that were built before and whose blobs are still there, all at once. For each that was
@@ -292,9 +321,13 @@ impl Publisher {
         self.state.version(service, digest)
     }
 
-    /// A descriptor that names this blob.
-    pub(crate) fn reference(&self, blob: &BlobDigest) -> Result<Option<Reference>, StateError> {
-        self.state.reference(blob)
+    /// A descriptor that names this blob, of a service that is asked for: several may hold the same.
+    pub(crate) fn reference(
+        &self,
+        blob: &BlobDigest,
+        of: impl Fn(&str) -> bool,
+    ) -> Result<Option<Reference>, StateError> {
+        self.state.reference(blob, of)
     }
 
     /// A part of the history of a service, the newest publications first; see [`State::history`].
@@ -337,6 +370,7 @@ impl Publisher {
         if service.is_withdrawn() {
             return Err(OrderError::Withdrawn(service.name.clone()));
         }
+        self.retire_the_rest(SystemTime::now())?;
         Ok(alone)
     }
 
@@ -347,6 +381,7 @@ impl Publisher {
         stated: &[Stated],
         now: SystemTime,
     ) -> Result<Vec<Result<(), StateError>>, StateError> {
+        self.retire_the_rest(now)?;
         let changes = self.state.publish(stated, now, self.generation_floor)?;
         failpoint!("the publication is durable");
         let shown =
@@ -360,7 +395,17 @@ impl Publisher {
     fn show(&self, service: &Service, change: Change) {
         let tell = |shown: &Descriptor| self.events.append(EventKind::Descriptor(shown.bytes().clone()));
         match change {
-            Change::None => {}
+            Change::Kept(current) => {
+                if let Some(current) = current {
+                    service.show(current, tell);
+                }
+            }
+            Change::Pinned(current, since) => {
+                service.pinned(since);
+                if let Some(current) = current {
+                    service.show(current, tell);
+                }
+            }
             Change::Revised(descriptor) => {
                 self.metrics.revisions.inc();
                 tracing::info!(service = %service.name, revision = descriptor.revision(), "revised");

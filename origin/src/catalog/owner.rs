@@ -224,6 +224,12 @@ impl Owner {
                 Err(error) => tracing::error!(service = %name, error, "the service cannot be served"),
             }
         }
+        if before.services.values().any(|service| service.is_withdrawn()) {
+            // Whoever is answered that a service is another one now sees nothing more of what it was.
+            let publisher = self.crew.publisher.clone();
+            let ended = spawn_blocking(move || publisher.let_publications_end()).await;
+            ended.unwrap_or_else(|error| tracing::error!(%error, "publications were not waited for"));
+        }
         let agents = self.bring_agents(&definitions, &before, &services);
         for service in services.values().filter(|service| !agents.contains_key(&service.repository)) {
             let repository = &service.repository;
@@ -234,9 +240,8 @@ impl Owner {
         self.count(&definitions);
         self.crew.census.replace(services.values().cloned().collect());
         self.catalog.replace(Snapshot { definitions, agents, services: services.clone() });
-        for (name, service) in before.services.iter().filter(|(name, _)| !services.contains_key(*name)) {
-            self.retire(name, service.clone()).await;
-        }
+        let gone = before.services.iter().filter(|(name, _)| !services.contains_key(*name));
+        self.retire(gone.map(|(_, service)| service.clone()).collect()).await;
     }
 
     /// Stops the agents of repositories that are gone or changed, starts those of new ones, and hands each its services.
@@ -312,21 +317,30 @@ impl Owner {
         });
     }
 
-    async fn retire(&self, name: &ServiceName, service: Arc<Service>) {
-        let (publisher, retired) = (self.crew.publisher.clone(), service.clone());
-        let outcome = spawn_blocking(move || publisher.retire(&retired, SystemTime::now())).await;
+    async fn retire(&self, gone: Arc<[Arc<Service>]>) {
+        if gone.is_empty() {
+            return;
+        }
+        let (publisher, retiring) = (self.crew.publisher.clone(), gone.clone());
+        let outcome = spawn_blocking(move || publisher.retire(&retiring, SystemTime::now())).await;
         let outcome =
             outcome.map_err(|error| error.to_string()).and_then(|done| done.map_err(|error| error.to_string()));
-        let generation = outcome.unwrap_or_else(|error| {
-            tracing::error!(service = %name, error, "a deleted service is retired at the next start");
-            service.current().map(|current| current.publication().generation)
-        });
-        tracing::info!(service = %name, generation, "the service is deleted");
-        if let Some(generation) = generation {
-            self.catalog.retire(name.clone(), generation);
-            self.log.append(EventKind::Tombstone { service: name.clone(), generation });
-            self.crew.published.notify_one();
+        if let Err(error) = &outcome {
+            tracing::error!(error, services = gone.len(), "deleted services are retired as soon as that can be written");
         }
+        for service in gone.iter() {
+            let name = &service.name;
+            let generation = match &outcome {
+                Ok(retired) => retired.get(name).copied(),
+                Err(_) => service.generation().map(|(_, generation)| generation),
+            };
+            tracing::info!(service = %name, generation, "the service is deleted");
+            if let Some(generation) = generation {
+                self.catalog.retire(name.clone(), generation);
+                self.log.append(EventKind::Tombstone { service: name.clone(), generation });
+            }
+        }
+        self.crew.published.notify_one();
     }
 
     /// What operators defined under a name that the file has now is kept, and not used.

@@ -161,8 +161,10 @@ impl EdgeApi {
 
     /// A configured service and its descriptor that names the blob.
     async fn reference(&self, digest: &BlobDigest) -> Result<Option<(Arc<Service>, Descriptor)>, Failure> {
-        let (publisher, wanted) = (self.publisher.clone(), *digest);
-        match spawn_blocking(move || publisher.reference(&wanted)).await {
+        let (publisher, wanted, snapshot) = (self.publisher.clone(), *digest, self.catalog.snapshot());
+        let read =
+            spawn_blocking(move || publisher.reference(&wanted, |service| snapshot.services.contains_key(service)));
+        match read.await {
             Ok(Ok(reference)) => {
                 let descriptor = reference.map(|reference| reference.descriptor);
                 Ok(descriptor.and_then(|descriptor| {

@@ -84,7 +84,7 @@ impl State {
             let change = match (stays, digest) {
                 (Some(current), _) => {
                     history::amend(&mut tables.history, &current, |entry| entry.pinned_by(order))?;
-                    Change::None
+                    Change::Kept(Some(current))
                 }
                 (None, None) => return Ok(Err(OrderError::NothingPublished(order.service.clone()))),
                 (None, Some(digest)) => {
@@ -146,6 +146,6 @@ impl Entry {
     }
 }
 
-fn from_unix(milliseconds: u64) -> SystemTime {
+pub(super) fn from_unix(milliseconds: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
 }

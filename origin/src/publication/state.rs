@@ -1,6 +1,6 @@
 //! The durable state of publications: one redb file. All of this blocks.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,6 +16,7 @@ use super::decision::{self, Content, Decision, Statement};
 use super::expiry::KEYS;
 use super::history::{Entry, Why};
 use super::inspection::parse_content;
+use super::pin::{PINS, from_unix};
 use super::references::{NAMES, TOTALS, UNREAD};
 use super::tables::Tables;
 use crate::config::RetentionConfig;
@@ -75,8 +76,10 @@ impl OfDatabase for StateError {
 /// What a statement changed.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// Nothing.
-    None,
+    /// Nothing: this is durable already, and may be more than the process shows.
+    Kept(Option<Descriptor>),
+    /// Nothing, because the service is pinned to this since then.
+    Pinned(Option<Descriptor>, SystemTime),
     /// The representations, under the same generation.
     Revised(Descriptor),
     /// A new generation.
@@ -235,15 +238,18 @@ impl State {
         let current = tables.current(service)?;
         let last = tables.last_generation(service)?;
         match decision::decide(current.as_ref(), statement, content, last, now, floor) {
-            Decision::Keep => Ok(Change::None),
+            Decision::Keep => Ok(Change::Kept(current)),
             Decision::Revise(fields) => {
                 let descriptor = checked(self.signer.descriptor(fields))?;
                 tables.revise_current(&descriptor, now)?;
                 Ok(Change::Revised(descriptor))
             }
-            // It was pinned while this was looked for or built.
-            Decision::Publish(_) if current.is_some() && tables.pins.get(service)?.is_some() => Ok(Change::None),
             Decision::Publish(fields) => {
+                // Perhaps while this was looked for or built.
+                let pinned = tables.pins.get(service)?.map(|since| from_unix(since.value()));
+                if let Some(since) = pinned.filter(|_| current.is_some()) {
+                    return Ok(Change::Pinned(current, since));
+                }
                 let descriptor = checked(self.signer.descriptor(fields))?;
                 let entry = Entry::new(&descriptor, Why::Followed, None);
                 tables.replace_current(&descriptor, &entry, &self.retention, now)?;
@@ -252,27 +258,40 @@ impl State {
         }
     }
 
-    /// Takes the services that are `gone` out of the current ones; their last versions are kept as superseded ones are, and
-    /// their generations for good. Returns them, each with its last generation.
-    pub(crate) fn retire(
+    /// The services of which something is current or pinned, whether it can be read or not.
+    pub(crate) fn services(&self) -> Result<BTreeSet<String>, StateError> {
+        self.read(|transaction| {
+            let mut services = BTreeSet::new();
+            for row in transaction.open_table(CURRENT)?.iter()? {
+                services.insert(row?.0.value().to_owned());
+            }
+            for row in transaction.open_table(PINS)?.iter()? {
+                services.insert(row?.0.value().to_owned());
+            }
+            Ok(services)
+        })
+    }
+
+    /// Takes services out of the current ones, all in one transaction; their last versions are kept as superseded ones
+    /// are, and their generations for good. Returns those that were there, each with its last generation.
+    pub(crate) fn retire<'a>(
         &self,
-        gone: impl Fn(&str) -> bool,
+        gone: impl Iterator<Item = &'a str> + Clone,
         now: SystemTime,
     ) -> Result<Vec<(ServiceName, Generation)>, StateError> {
         self.write(|transaction| {
             let mut tables = Tables::open(transaction)?;
-            let mut names = Vec::new();
-            for row in tables.currents.iter()? {
-                names.extend(Some(row?.0.value().to_owned()).filter(|service| gone(service)));
-            }
-            tables.pins.retain(|service, _| !gone(service))?;
             let mut retired = Vec::new();
-            for service in names {
-                if let Some(current) = tables.take_current(&service)? {
+            for service in gone.clone() {
+                tables.pins.remove(service)?;
+                if tables.currents.get(service)?.is_none() {
+                    continue;
+                }
+                if let Some(current) = tables.take_current(service)? {
                     tables.supersede(&current, now)?;
                 }
                 // Also of one that cannot be read: readers hold what it was.
-                if let (Some(generation), Ok(service)) = (tables.last_generation(&service)?, service.parse()) {
+                if let (Some(generation), Ok(service)) = (tables.last_generation(service)?, service.parse()) {
                     retired.push((service, generation));
                 }
             }
@@ -324,15 +343,22 @@ impl State {
         self.write(|transaction| Tables::open(transaction)?.drop_superseded(service.as_str(), digest, now))
     }
 
-    /// A descriptor that names this blob; a current one when there is one.
-    pub(crate) fn reference(&self, blob: &BlobDigest) -> Result<Option<Reference>, StateError> {
+    /// A descriptor that names this blob, of a service that is asked for; a current one when there is one.
+    pub(crate) fn reference(
+        &self,
+        blob: &BlobDigest,
+        of: impl Fn(&str) -> bool,
+    ) -> Result<Option<Reference>, StateError> {
         let named = self.read(|transaction| {
             let mut named = Vec::new();
             for row in transaction.open_table(NAMES)?.range((blob.as_bytes(), "", &[0; 32])..)? {
                 let (key, _) = row?;
-                let (of, service, digest) = key.value();
-                if of != blob.as_bytes() {
+                let (named_blob, service, digest) = key.value();
+                if named_blob != blob.as_bytes() {
                     break;
+                }
+                if !of(service) {
+                    continue;
                 }
                 named.push((service.to_owned(), TarballDigest::from(blake3::Hash::from_bytes(*digest))));
             }

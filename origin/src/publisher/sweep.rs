@@ -29,6 +29,7 @@ impl Publisher {
     pub(crate) fn sweep(&self, now: SystemTime, clock: Clock) -> Result<Swept, PublishError> {
         // First, because it alone writes nothing before it makes room: a full disk takes nothing else.
         let removed = self.remove_superfluous(now)?;
+        self.retire_the_rest(now)?;
         let expired = self.state.expire(now, clock)?;
         self.metrics.expired_versions.with_label_values(&["age"]).inc_by(expired.by_age);
         self.metrics.expired_versions.with_label_values(&["bytes"]).inc_by(expired.by_bytes);

@@ -141,8 +141,8 @@ fn a_deleted_service_is_not_published_by_a_build_that_ends_later() {
     let (gone, never) = (service("gone"), service("never"));
     publish(&publisher, &gone, 1);
     let generation = gone.current().unwrap().publication().generation;
-    assert_eq!(publisher.retire(&gone, at(2)).unwrap(), Some(generation));
-    assert_eq!(publisher.retire(&never, at(2)).unwrap(), None, "nothing was published of it");
+    let retired = publisher.retire(&[gone.clone(), never], at(2)).unwrap();
+    assert_eq!(retired, [(gone.name.clone(), generation)].into(), "nothing was published of the other");
     publish(&publisher, &gone, 3);
     let sighting = Sighting { service: gone.clone(), commit: commit(4), key: key(1) };
     assert_eq!(publisher.settle_known(&[sighting], at(4)).unwrap(), [true], "nothing is to be done");
@@ -152,6 +152,99 @@ fn a_deleted_service_is_not_published_by_a_build_that_ends_later() {
     let again = service("gone");
     publish(&publisher, &again, 1);
     assert!(again.current().unwrap().publication().generation > generation);
+}
+
+#[test]
+fn many_services_are_retired_at_once_and_the_others_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let all: Vec<_> = (0..20).map(|number| service(&format!("service-{number}"))).collect();
+    for service in &all {
+        publish(&publisher, service, 1);
+    }
+    let (gone, stay) = all.split_at(15);
+    publisher.pin(&gone[0], &order(&gone[0], 2), None).unwrap();
+    let retired = publisher.retire(gone, at(3)).unwrap();
+    assert_eq!(retired, gone.iter().filter_map(|service| service.generation()).collect());
+    assert!(publisher.retire(gone, at(3)).unwrap().is_empty(), "it is told once");
+    let left: BTreeSet<_> = stay.iter().map(|service| service.name.to_string()).collect();
+    assert_eq!(publisher.state.services().unwrap(), left, "the pin went with its service");
+}
+
+#[test]
+fn what_could_not_be_retired_is_retired_before_its_name_is_published_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let gone = service("shop-prod");
+    publish(&publisher, &gone, 1);
+    publisher.pin(&gone, &order(&gone, 2), None).unwrap();
+    let told_as_gone = gone.current().unwrap().publication().generation;
+    // As after a retirement that the disk refused.
+    let refused = || publisher.lock_unretired().insert(gone.name.clone());
+    gone.withdraw();
+    refused();
+    let again = service("shop-prod");
+    let nothing = publisher.pin(&again, &order(&again, 3), None);
+    assert!(matches!(nothing, Err(OrderError::NothingPublished(_))), "the new one has nothing yet");
+    let sighting = |service: &Arc<Service>| Sighting { service: service.clone(), commit: commit(1), key: key(1) };
+    assert_eq!(publisher.settle_known(&[sighting(&again)], at(4)).unwrap(), [true]);
+    let generation = again.current().unwrap().publication().generation;
+    assert!(generation > told_as_gone, "who was told that it is gone takes nothing of that generation any more");
+
+    again.withdraw();
+    refused();
+    sweep(&publisher, at(5));
+    assert!(publisher.state.services().unwrap().is_empty(), "a sweep writes it down as well");
+}
+
+#[test]
+fn what_is_durable_and_not_shown_is_shown_by_the_next_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let shown = service("shop-prod");
+    publish(&publisher, &shown, 1);
+    // As after a commit that was durable, and that the disk failed to say so of.
+    let behind = service("shop-prod");
+    let sighting = Sighting { service: behind.clone(), commit: commit(1), key: key(1) };
+    assert_eq!(publisher.settle_known(&[sighting], at(2)).unwrap(), [true]);
+    assert_eq!(behind.current().unwrap().bytes(), shown.current().unwrap().bytes());
+
+    publisher.pin(&shown, &order(&shown, 3), None).unwrap();
+    let behind = service("shop-prod");
+    publish(&publisher, &behind, 4);
+    assert_eq!(behind.current().unwrap().bytes(), shown.current().unwrap().bytes());
+    assert_eq!(behind.condition(), shown.condition(), "and that it is pinned, since when");
+}
+
+#[test]
+fn a_publication_on_its_way_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (ended, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let publication = publisher.order.read().unwrap();
+        scope.spawn(|| {
+            publisher.let_publications_end();
+            ended.send(()).unwrap();
+        });
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
+        drop(publication);
+        told.recv().unwrap();
+    });
+}
+
+#[test]
+fn a_blob_of_several_services_is_found_for_each_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (one, other) = (service("one"), service("other"));
+    let blob = publish(&publisher, &one, 1);
+    publish(&publisher, &other, 1);
+    for name in ["one", "other"] {
+        let reference = publisher.reference(&blob, |service| service == name).unwrap().unwrap();
+        assert_eq!(reference.descriptor.publication().service.as_str(), name);
+    }
+    assert!(publisher.reference(&blob, |_| false).unwrap().is_none());
 }
 
 #[test]
@@ -397,13 +490,13 @@ fn the_index_of_a_directory_that_has_none_is_made() {
     let blobs = [1, 2, 3].map(|number| publish(&publisher, &service, number));
     let kept = publisher.state.kept().unwrap();
     publisher.state.forget_index();
-    assert!(publisher.state.reference(&blobs[0]).is_err());
+    assert!(publisher.state.reference(&blobs[0], |_| true).is_err());
     drop(publisher);
     let publisher = open(dir.path());
     publisher.load(&["shop-prod"].into(), at(4)).unwrap();
     assert_eq!(publisher.state.kept().unwrap(), kept);
-    assert!(!publisher.reference(&blobs[0]).unwrap().unwrap().current);
-    assert!(publisher.reference(&blobs[2]).unwrap().unwrap().current);
+    assert!(!publisher.reference(&blobs[0], |_| true).unwrap().unwrap().current);
+    assert!(publisher.reference(&blobs[2], |_| true).unwrap().unwrap().current);
     sweep(&publisher, at(4) + 480 * HOUR);
     assert_eq!(stored(&publisher, &blobs), [2]);
 }

@@ -54,9 +54,11 @@ impl Task {
         })
     }
 
+    /// Of its own services alone: those of other repositories may hold the same blob.
     async fn reference(&self, blob: BlobDigest) -> Option<Reference> {
-        let publisher = self.crew.publisher.clone();
-        let read = tokio::task::spawn_blocking(move || publisher.reference(&blob)).await;
+        let (publisher, services) = (self.crew.publisher.clone(), self.services.clone());
+        let own = move |name: &str| services.iter().any(|service| service.name.as_str() == name);
+        let read = tokio::task::spawn_blocking(move || publisher.reference(&blob, own)).await;
         match read {
             Ok(Ok(reference)) => reference,
             Ok(Err(error)) => {
