@@ -9,6 +9,7 @@ use anyhow::Context;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_shared::process::admin::Admin;
+use weir_shared::process::bounds;
 use weir_shared::process::directory_lock::{DirectoryLock, Released};
 use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
@@ -16,7 +17,6 @@ use weir_shared::process::shutdown::Drain;
 use crate::access::{Access, HeardFile};
 use crate::agent_api::{AgentApi, Sources};
 use crate::blob_cache::{BlobCache, Directory};
-use crate::bounds;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -174,7 +174,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         clock,
     });
     let looked_at = Arc::downgrade(&status);
-    bounds::register(&registry, move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
+    bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let listening = async {
         let address = listen(config.listen, &reloading.tls(), api, &http_metrics, &drain).await?;
         // Last of all, so that nobody reads "ready" before agents can connect.

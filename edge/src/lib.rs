@@ -8,7 +8,6 @@
 mod access;
 mod agent_api;
 mod blob_cache;
-mod bounds;
 mod clock;
 pub mod config;
 mod edge;

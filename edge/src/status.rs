@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::Readiness;
+use weir_shared::process::bounds::Bound;
 use weir_shared::query::{self, QueryError};
 
 use crate::access::Access;
 use crate::blob_cache::BlobCache;
-use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::origin_client::Origins;
 use crate::reload::Reloading;

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 
 use serde::Serialize;
 use tar::{Archive, Entries, EntryType};
+use tokio_util::sync::CancellationToken;
 use weir_shared::entry_path::percent_encode;
 
 /// The most differences that are listed; the others are counted.
@@ -67,6 +68,27 @@ pub enum Kind {
     Symlink,
     /// What format 1 does not know.
     Other,
+}
+
+/// Bytes that fail once nobody waits for them any more.
+pub(crate) struct Stoppable<R> {
+    bytes: R,
+    stop: CancellationToken,
+}
+
+impl<R> Stoppable<R> {
+    pub(crate) fn new(bytes: R, stop: CancellationToken) -> Self {
+        Self { bytes, stop }
+    }
+}
+
+impl<R: Read> Read for Stoppable<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_cancelled() {
+            return Err(io::Error::other("nobody waits for it any more"));
+        }
+        self.bytes.read(buffer)
+    }
 }
 
 /// Compares two tarballs, and lists `limit` differences at the most and never more than [`MOST_LISTED`]. Memory does
@@ -263,6 +285,30 @@ mod tests {
         assert_eq!((&at("e").new, &at("e-").old), (&None, &None));
         assert_eq!(at("f").new, held(Kind::Symlink, "0777", 0, Some("b")));
         assert_eq!(at("g").new, held(Kind::Symlink, "0777", 0, Some("a")));
+    }
+
+    #[test]
+    fn it_ends_when_nobody_waits_for_it_any_more() {
+        /// A tarball of one file without an end; the wait for it is given up in its middle.
+        struct Endless(CancellationToken, u64);
+        impl Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 += buffer.len() as u64;
+                if self.1 > 1 << 20 {
+                    self.0.cancel();
+                }
+                buffer.fill(0);
+                Ok(buffer.len())
+            }
+        }
+        let mut header = tar::Header::new_ustar();
+        header.set_path("zeros").unwrap();
+        header.set_mode(0o644);
+        header.set_size(1 << 40);
+        header.set_cksum();
+        let stop = CancellationToken::new();
+        let tar = || Stoppable::new(header.as_bytes().chain(Endless(stop.clone(), 0)), stop.clone());
+        assert!(diff(tar(), tar(), 1).unwrap_err().to_string().contains("nobody waits"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod access;
 mod blob_store;
+mod bounds;
 mod catalog;
 mod census;
 mod commit_policy;

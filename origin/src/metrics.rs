@@ -6,6 +6,7 @@ use prometheus::{
 };
 use weir_shared::process::metric_families::MetricFamilies;
 
+use crate::bounds::Bounds;
 use crate::config::RetentionConfig;
 
 /// The families of one origin.
@@ -17,7 +18,7 @@ pub(crate) struct Metrics {
     pub(crate) poll_failures: IntCounterVec,
     /// By repository.
     pub(crate) poll_duration: HistogramVec,
-    /// By what a poll waited for: `host_place`, `host_budget`, `place`.
+    /// By what a poll waited for: `host_place`, `host_budget`, `place`, `clone_place`.
     pub(crate) poll_wait_seconds: CounterVec,
     /// By repository: 1 when the last poll reached the upstream.
     pub(crate) repository_healthy: IntGaugeVec,
@@ -80,8 +81,7 @@ pub(crate) struct Metrics {
     pub(crate) expired_versions: IntCounterVec,
     /// By what is bounded: `versions`, `age_seconds`, `bytes`.
     retention_limit: IntGaugeVec,
-    /// By what is bounded: `fetches`, `builds`, `verifications`, `gzips`.
-    pub(crate) permits_limit: IntGaugeVec,
+    pub(crate) bounds: Bounds,
     /// 1 while the files of keys and denials can be used.
     pub(crate) access_files_readable: IntGauge,
     /// By repository.
@@ -142,7 +142,8 @@ impl Metrics {
             poll_wait_seconds: families.add(CounterVec::new(
                 Opts::new(
                     "weir_origin_poll_wait_seconds_total",
-                    "Seconds that polls which were due waited, by what for (host_place, host_budget, place).",
+                    "Seconds that polls which were due waited, by what for (host_place, host_budget, place, \
+                     clone_place).",
                 ),
                 &["for"],
             )?)?,
@@ -299,11 +300,7 @@ impl Metrics {
             )?,
             swept_blobs: families
                 .counter("weir_origin_swept_blobs_total", "Blobs that were removed because nothing names them.")?,
-            permits_limit: families.gauges(
-                "weir_origin_concurrency_limit",
-                "What may be done at a time: fetches, builds, verifications, gzips.",
-                &["work"],
-            )?,
+            bounds: Bounds::register(registry)?,
             access_files_readable: families.gauge(
                 "weir_origin_access_files_readable",
                 "1 while the files of keys and denials can be used; at 0 what was read last is told.",

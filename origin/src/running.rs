@@ -105,27 +105,17 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let (catalog, editor) = catalog::begin(estate, earlier, &drain).await;
     drain.spawn(housekeeping::run(publisher.clone(), published_again, drain.clone()));
 
-    let verifications = config.limits.concurrent_verifications;
-    for (work, limit) in [
-        ("fetches", config.limits.concurrent_fetches),
-        ("fetches_of_a_host", config.limits.concurrent_fetches_per_host),
-        ("requests_of_a_host_per_minute", config.limits.requests_per_minute_per_host as usize),
-        ("builds", config.limits.concurrent_builds),
-        ("verifications", verifications),
-        ("gzips", config.limits.concurrent_gzips),
-    ] {
-        metrics.permits_limit.with_label_values(&[work]).set(i64::try_from(limit).unwrap_or(i64::MAX));
-    }
     let published = catalog.clone();
     let current = move || published.snapshot().services.values().filter_map(|service| service.generation()).collect();
     let heartbeats = signer.beat(&config.name, current, log.clone(), &drain);
     metrics.show_retention(&config.retention);
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
-    let versions = Versions::new(catalog.clone(), publisher.clone());
+    let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let api = EdgeApi::new(catalog.clone(), publisher, metrics.clone(), &config.limits, events, heartbeats);
     serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
-    let operators = OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, &registry)?;
+    let operators =
+        OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
     let operator_address = match config.operator_listen {
         None => None,
         Some(listen) => match operators.start(listen, &config, &http, &drain).await {

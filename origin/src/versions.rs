@@ -5,15 +5,18 @@ use std::io::Seek;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 use weir_shared::descriptor::Generation;
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 
 use crate::blob_store::BlobError;
+use crate::bounds::Bounds;
 use crate::catalog::Catalog;
+use crate::diff::Stoppable;
 pub use crate::diff::{Diff, Difference, Held, Kind};
 pub use crate::publication::history::{Entry, Listed, Page, Why};
 use crate::publication::{Order, OrderError, StateError};
@@ -21,8 +24,17 @@ use crate::publisher::Publisher;
 use crate::repository_agent::Handle;
 use crate::service::Service;
 
-/// Diffs and rollbacks at a time: each reads whole blobs. Further ones wait.
-const AT_A_TIME: usize = 2;
+/// Diffs at a time: each reads two whole tarballs. Further ones wait.
+const DIFFS: usize = 2;
+
+/// Rollbacks at a time: each reads a whole blob. Further ones wait; not for diffs, because they are wanted in an emergency.
+const ROLLBACKS: usize = 2;
+
+/// How long they wait for their turn.
+const TURN_WAIT: Duration = Duration::from_secs(10);
+
+/// How long two tarballs are compared.
+const DIFF_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a blob that is missing or damaged is waited for while it is built again.
 const HEAL_WAIT: Duration = Duration::from_secs(60);
@@ -32,7 +44,8 @@ const HEAL_WAIT: Duration = Duration::from_secs(60);
 pub struct Versions {
     catalog: Arc<Catalog>,
     publisher: Arc<Publisher>,
-    readers: Arc<Semaphore>,
+    diffs: Arc<Semaphore>,
+    rollbacks: Arc<Semaphore>,
 }
 
 /// Who asks for a change, and of what.
@@ -73,6 +86,12 @@ pub enum VersionError {
     /// The state or a blob cannot be read or written just now.
     #[error("{0}")]
     Unreadable(String),
+    /// As many are made as may be at a time, and none ended soon.
+    #[error("as many {0} are made as may be at a time: ask again")]
+    Busy(&'static str),
+    /// The comparison was given up.
+    #[error("to compare them takes longer than {} s, and was given up", DIFF_TIMEOUT.as_secs())]
+    TooLong,
     /// A fault in the program.
     #[error("a fault in the program ended it; the log of the process says where")]
     Fault,
@@ -102,9 +121,16 @@ impl From<std::io::Error> for VersionError {
     }
 }
 
+/// Waits for one's turn.
+async fn turn(turns: &Arc<Semaphore>, of: &'static str) -> Result<OwnedSemaphorePermit, VersionError> {
+    let turn = tokio::time::timeout(TURN_WAIT, turns.clone().acquire_owned()).await;
+    turn.map_err(|_| VersionError::Busy(of))?.map_err(|_| VersionError::Fault)
+}
+
 impl Versions {
-    pub(crate) fn new(catalog: Arc<Catalog>, publisher: Arc<Publisher>) -> Self {
-        Self { catalog, publisher, readers: Arc::new(Semaphore::new(AT_A_TIME)) }
+    pub(crate) fn new(catalog: Arc<Catalog>, publisher: Arc<Publisher>, bounds: &Bounds) -> Self {
+        let (diffs, rollbacks) = (bounds.semaphore("diffs", DIFFS), bounds.semaphore("rollbacks", ROLLBACKS));
+        Self { catalog, publisher, diffs, rollbacks }
     }
 
     /// A part of a service's history, the newest publications first: those before a generation, or from the newest on.
@@ -126,7 +152,7 @@ impl Versions {
     /// are counted.
     ///
     /// # Errors
-    /// There is no such service, one of the two is not retained, or its bytes are lost.
+    /// There is no such service, one of the two is not retained, its bytes are lost, or this takes too long.
     pub async fn diff(
         &self,
         service: &ServiceName,
@@ -135,14 +161,18 @@ impl Versions {
         limit: usize,
     ) -> Result<Diff, VersionError> {
         let service = self.service(service)?;
-        let turn = self.readers.clone().acquire_owned().await.map_err(|_| VersionError::Fault)?;
+        let turn = turn(&self.diffs, "diffs").await?;
         let (old, new) = (self.tarball(&service, old).await?, self.tarball(&service, new).await?);
-        self.blocking(move |_| {
-            let diff = crate::diff::diff(zstd::Decoder::new(old)?, zstd::Decoder::new(new)?, limit)?;
+        let stop = CancellationToken::new();
+        // Also when whoever asked has gone.
+        let _stops = stop.clone().drop_guard();
+        let compared = self.blocking(move |_| {
+            let tar = |blob| Ok::<_, VersionError>(Stoppable::new(zstd::Decoder::new(blob)?, stop.clone()));
+            let diff = crate::diff::diff(tar(old)?, tar(new)?, limit)?;
             drop(turn);
             Ok(diff)
-        })
-        .await
+        });
+        tokio::time::timeout(DIFF_TIMEOUT, compared).await.unwrap_or(Err(VersionError::TooLong))
     }
 
     /// Publishes a retained digest under a new generation, and pins the service to it until it is unpinned. The current
@@ -158,7 +188,7 @@ impl Versions {
         asked: Asked,
     ) -> Result<(), VersionError> {
         let (service, digest) = (self.service(service)?, *digest);
-        let turn = self.readers.acquire().await.map_err(|_| VersionError::Fault)?;
+        let turn = turn(&self.rollbacks, "rollbacks").await?;
         self.tarball(&service, &digest).await?;
         drop(turn);
         // Looked up again: it may have been changed meanwhile.

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::sync::Semaphore;
 use weir_shared::digest::BlobDigest;
+use weir_shared::process::bounds::Bound;
 use weir_shared::process::serve::Body;
 use weir_shared::process::shutdown::Drain;
 
@@ -32,7 +33,6 @@ use self::held::Held;
 use self::past_disk::PastDisk;
 use self::reader::{BlobBody, CHUNK, Chunks, DECODED_CHUNK};
 use self::store::Store;
-use crate::bounds::Bound;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::metrics::{Dropped, Metrics, Tier};

@@ -9,6 +9,7 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
 use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
+use weir_shared::process::bounds::Bound;
 use weir_shared::process::shutdown::Drain;
 
 use super::changes::{Change, Outcome, Said, Told};
@@ -20,7 +21,6 @@ use super::past::{PastVersion, PastVersions};
 use super::rules::{Rule, Rules};
 use super::store::StoreError;
 use super::table::Table;
-use crate::bounds::Bound;
 use crate::clock::{Clock, Moment};
 use crate::metrics::{StaleWhy, TableMetrics};
 use crate::origin_client::{OriginId, Origins, Word};

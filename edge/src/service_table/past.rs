@@ -6,6 +6,7 @@ use moka::sync::Cache;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
+use weir_shared::process::bounds::Bound;
 use weir_shared::process::shutdown::Drain;
 
 use super::entry::{Entry, PurgeMode};
@@ -14,7 +15,6 @@ use super::lookup::{FIRST_WORD_WAIT, MAX_ASKS, within};
 use super::missed::Order;
 use super::negative::Negative;
 use super::table::Table;
-use crate::bounds::Bound;
 use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, Origins, Word};
 use crate::single_flight::SingleFlight;

@@ -34,8 +34,9 @@ pub(super) struct Gzips {
 }
 
 impl Gzips {
-    pub(super) fn new(at_a_time: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(at_a_time)), under_way: Arc::default() }
+    /// So many at a time as there are `turns`.
+    pub(super) fn new(turns: Arc<Semaphore>) -> Self {
+        Self { turns, under_way: Arc::default() }
     }
 
     fn lock_of(&self, digest: &TarballDigest) -> Arc<tokio::sync::Mutex<()>> {

@@ -49,8 +49,8 @@ impl EdgeApi {
         events: Events,
         heartbeats: Heartbeats,
     ) -> Self {
-        let verifications = Arc::new(Semaphore::new(limits.concurrent_verifications));
-        let gzips = Gzips::new(limits.concurrent_gzips);
+        let verifications = metrics.bounds.semaphore("verifications", limits.concurrent_verifications);
+        let gzips = Gzips::new(metrics.bounds.semaphore("gzips", limits.concurrent_gzips));
         Self { catalog, publisher, metrics, verifications, gzips, events, heartbeats }
     }
 

@@ -15,6 +15,7 @@ use weir_shared::process::serve::Body;
 use weir_shared::query::{self, QueryError};
 
 use super::error::OperatorError;
+use crate::bounds::Bounds;
 use crate::catalog::{Catalog, version};
 use crate::config::{LimitsConfig, ServiceConfig};
 use crate::repository_agent::{At, PreviewError, Wanted};
@@ -112,8 +113,8 @@ impl Part {
 impl DryRuns {
     /// # Errors
     /// The system gives no random numbers.
-    pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig) -> anyhow::Result<Self> {
-        let places = Arc::new(Semaphore::new(limits.concurrent_dry_runs));
+    pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig, bounds: &Bounds) -> anyhow::Result<Self> {
+        let places = bounds.semaphore("dry_runs", limits.concurrent_dry_runs);
         let random = ring::rand::generate(&SystemRandom::new());
         let key = random.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?.expose();
         Ok(Self { catalog, places, limits: limits.tarball(), key })

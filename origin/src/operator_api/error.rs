@@ -320,10 +320,13 @@ fn version(error: &VersionError) -> Problem {
         VersionError::Overtaken { .. } | VersionError::Withdrawn(_) => {
             (StatusCode::CONFLICT, "lost-update", "A newer write was first")
         }
+        VersionError::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+        VersionError::TooLong => (StatusCode::SERVICE_UNAVAILABLE, "too-long", "The comparison takes too long"),
         VersionError::Lost(_) => (StatusCode::SERVICE_UNAVAILABLE, "blob-unavailable", "The version's bytes are lost"),
         VersionError::NoSuchService(_) | VersionError::Unreadable(_) | VersionError::Fault => {
             (StatusCode::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed")
         }
     };
-    Problem::new(status, kind, title, format!("{error}."))
+    let problem = Problem::new(status, kind, title, format!("{error}."));
+    if matches!(error, VersionError::Busy(_)) { problem.retry_after(SOON) } else { problem }
 }

@@ -43,6 +43,7 @@ use self::page::Page;
 use self::route::Route;
 use self::versions::Order;
 use self::webhook::Webhooks;
+use crate::bounds::Bounds;
 use crate::catalog::{Catalog, Edit, Editor, Made, Outcome, Snapshot};
 use crate::config::{Config, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
@@ -74,13 +75,13 @@ impl OperatorApi {
         editor: Editor,
         versions: Versions,
         config: &Config,
-        registry: &Registry,
+        (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
         let access = Access::new(config.operator.token().context("[operator]")?);
         let (secrets_dir, upstreams) = (config.operator.secrets_dir.clone(), config.upstreams.clone());
-        let dry_runs = DryRuns::new(catalog.clone(), &config.limits)?;
+        let dry_runs = DryRuns::new(catalog.clone(), &config.limits, bounds)?;
         let metrics = OperatorMetrics::register(registry)?;
-        let webhooks = Webhooks::new(catalog.clone(), metrics.clone());
+        let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
         Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, upstreams, access, webhooks, metrics })
     }
 

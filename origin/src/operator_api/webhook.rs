@@ -14,6 +14,7 @@ use weir_shared::process::serve::{Body, RequestBody};
 
 use super::error::OperatorError;
 use super::metrics::OperatorMetrics;
+use crate::bounds::Bounds;
 use crate::catalog::Catalog;
 use crate::webhook::{Delivery, Provider, Secret, Verdict};
 
@@ -41,8 +42,8 @@ pub(super) struct Webhooks {
 }
 
 impl Webhooks {
-    pub(super) fn new(catalog: Arc<Catalog>, metrics: OperatorMetrics) -> Self {
-        Self { catalog, reading: Arc::new(Semaphore::new(MAX_DELIVERIES)), metrics }
+    pub(super) fn new(catalog: Arc<Catalog>, metrics: OperatorMetrics, bounds: &Bounds) -> Self {
+        Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics }
     }
 
     /// Takes a delivery for a repository, and has that polled when it is to be.
@@ -86,10 +87,9 @@ impl Webhooks {
         let place = tokio::time::timeout(PLACE_TIMEOUT, self.reading.acquire()).await;
         let _reading = place.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
         // A repository that is not there has no secrets, and is answered as one whose signature is wrong.
-        let files = self.catalog.repository(name).map(|agent| agent.webhook_secret_files()).unwrap_or_default();
-        let shown = name.clone();
-        let secrets =
-            tokio::task::spawn_blocking(move || read(&shown, &files)).await.map_err(|_| OperatorError::Failed)?;
+        let config = self.catalog.repository(name).map(|agent| agent.config());
+        let read = move || config.map(|config| read(&config.name, &config.webhook_secret_files)).unwrap_or_default();
+        let secrets = tokio::task::spawn_blocking(read).await.map_err(|_| OperatorError::Failed)?;
         let mut delivery = Delivery::begin(provider, headers, &secrets);
         let whole = async {
             let mut length = 0;

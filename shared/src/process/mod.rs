@@ -2,6 +2,7 @@
 
 pub mod access_files;
 pub mod admin;
+pub mod bounds;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod config;

@@ -5,7 +5,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts, Registry};
 
 /// A bound's name, what is used of it, and the bound.
-pub(crate) type Bound = (&'static str, u64, u64);
+pub type Bound = (&'static str, u64, u64);
 
 struct Bounds {
     in_use: IntGaugeVec,
@@ -13,16 +13,17 @@ struct Bounds {
     look: Box<dyn Fn() -> Vec<Bound> + Send + Sync>,
 }
 
-/// Registers the bounds that `look` gives.
+/// Registers the bounds that `look` gives, as `weir_<role>_bound_in_use` and `weir_<role>_bound_limit`.
 ///
 /// # Errors
 /// The names are taken.
-pub(crate) fn register(
+pub fn register(
     registry: &Registry,
+    role: &str,
     look: impl Fn() -> Vec<Bound> + Send + Sync + 'static,
 ) -> prometheus::Result<()> {
-    let in_use = Opts::new("weir_edge_bound_in_use", "What is used of each bound.");
-    let limit = Opts::new("weir_edge_bound_limit", "Each bound.");
+    let in_use = Opts::new(format!("weir_{role}_bound_in_use"), "What is used of each bound.");
+    let limit = Opts::new(format!("weir_{role}_bound_limit"), "Each bound.");
     registry.register(Box::new(Bounds {
         in_use: IntGaugeVec::new(in_use, &["bound"])?,
         limit: IntGaugeVec::new(limit, &["bound"])?,

@@ -1,0 +1,45 @@
+//! The bounds of an origin's work, each beside its use.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::Registry;
+use tokio::sync::Semaphore;
+use weir_shared::process::bounds::{self, Bound};
+
+type Look = Box<dyn Fn() -> Bound + Send>;
+
+/// What is shown of bounds. Clones show the same.
+#[derive(Clone, Default)]
+pub(crate) struct Bounds(Arc<Mutex<Vec<Look>>>);
+
+impl Bounds {
+    /// Registers the families.
+    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let all = Self::default();
+        let shown = all.clone();
+        bounds::register(registry, "origin", move || {
+            shown.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|bound| bound()).collect()
+        })?;
+        Ok(all)
+    }
+
+    /// A semaphore of so many permits, shown by this name.
+    pub(crate) fn semaphore(&self, name: &'static str, limit: usize) -> Arc<Semaphore> {
+        let semaphore = Arc::new(Semaphore::new(limit));
+        let watched = semaphore.clone();
+        self.show(name, limit, move || limit - watched.available_permits());
+        semaphore
+    }
+
+    /// Shows a bound by this name. `in_use` is asked whenever somebody collects the metrics.
+    pub(crate) fn show(&self, name: &'static str, limit: usize, in_use: impl Fn() -> usize + Send + 'static) {
+        let bound = move || (name, in_use() as u64, limit as u64);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(bound));
+    }
+}
+
+impl std::fmt::Debug for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bounds").finish_non_exhaustive()
+    }
+}
