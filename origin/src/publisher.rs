@@ -126,7 +126,7 @@ impl Publisher {
     pub(crate) fn load(&self, configured: &HashSet<&str>, now: SystemTime) -> Result<Published, StateError> {
         let known = self.state.services()?;
         let gone = known.iter().map(String::as_str).filter(|service| !configured.contains(service));
-        let retired = self.state.retire(gone, now)?;
+        let retired = self.state.retire(&gone, now)?;
         if !retired.is_empty() {
             tracing::info!(retired = retired.len(), "services that are not configured any more are not served");
         }
@@ -165,7 +165,7 @@ impl Publisher {
         if unretired.is_empty() {
             return Ok(HashMap::new());
         }
-        let retired = self.state.retire(unretired.iter().map(ServiceName::as_str), now)?;
+        let retired = self.state.retire(&unretired.iter().map(ServiceName::as_str), now)?;
         unretired.clear();
         Ok(retired.into_iter().collect())
     }

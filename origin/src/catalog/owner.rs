@@ -12,12 +12,12 @@ use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::shutdown::Drain;
 
-use super::definitions::{Defined, DefinedBy, Definitions, Documents};
+use super::definitions::{DefinedBy, Definitions, Documents};
 use super::edit::{Edit, Outcome, Precondition, Refusal};
 use super::permitted::permitted;
 use super::store::{Store, Write};
 use super::{Catalog, Snapshot};
-use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};
+use crate::config::{LimitsConfig, ServiceConfig};
 use crate::event_log::EventLog;
 use crate::repository_agent::{self, Begin, Crew, Gone, Handle, MirrorFate};
 use crate::service::Service;
@@ -101,8 +101,6 @@ struct Owner {
     crew: Crew,
     log: Arc<EventLog>,
     catalog: Arc<Catalog>,
-    /// What the agents that run were started with.
-    mirrored: BTreeMap<RepositoryName, RepositoryConfig>,
     /// The agents that were stopped and may not have ended.
     leaving: BTreeMap<RepositoryName, Gone>,
     /// Why repositories are not mirrored, as it was said last.
@@ -114,7 +112,7 @@ struct Owner {
 pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Estate { file, api, store, secrets_dir, limits, crew, log } = estate;
     let catalog = Arc::new(Catalog::new(Snapshot::default(), std::mem::take(&mut earlier.retired)));
-    let (mirrored, leaving) = (BTreeMap::new(), BTreeMap::new());
+    let metrics = crew.metrics.clone();
     let store = Arc::new(store);
     let mut owner = Owner {
         file,
@@ -125,8 +123,7 @@ pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -
         crew,
         log,
         catalog: catalog.clone(),
-        mirrored,
-        leaving,
+        leaving: BTreeMap::new(),
         refused: BTreeMap::new(),
         drain: drain.clone(),
     };
@@ -137,6 +134,9 @@ pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -
     owner.tell_of_shadowed();
     owner.bring_about(earlier).await;
     let (orders, mut waiting) = mpsc::channel(QUEUE);
+    let queue = orders.downgrade();
+    let queued = move || queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
+    metrics.bounds.show("edits", QUEUE, queued);
     let begun = drain.clone();
     drain.spawn(async move {
         loop {
@@ -213,7 +213,10 @@ impl Owner {
         let mut services = BTreeMap::new();
         for (name, defined) in definitions.services.iter() {
             let known = before.services.get(name).zip(before.definitions.services.get(name));
-            match service(&defined.document, known, earlier.current.remove(name)) {
+            let stays = known.is_some_and(|(_, was)| was.document == defined.document)
+                && published_alike(&before.definitions, &definitions, &defined.document.repository);
+            let known = known.map(|(service, _)| service);
+            match service(&defined.document, known, stays, earlier.current.remove(name)) {
                 Ok(service) => {
                     if let Some(since) = earlier.pins.remove(name) {
                         service.pinned(since);
@@ -271,7 +274,7 @@ impl Owner {
         }
         let mut agents = BTreeMap::new();
         for (name, agent) in &before.agents {
-            if wanted.get(name).is_some_and(|config| self.mirrored.get(name) == Some(config)) {
+            if wanted.get(name).is_some_and(|config| config.is_asked_as(&agent.config())) {
                 agents.insert(name.clone(), agent.clone());
                 continue;
             }
@@ -281,7 +284,6 @@ impl Owner {
             // One that left the file may have been mistyped: a name for a day must not cost a clone.
             let fate = if by_operators { MirrorFate::Removed } else { MirrorFate::Kept };
             self.leaving.insert(name.clone(), agent.stop(fate));
-            self.mirrored.remove(name);
             if !wanted.contains_key(name) {
                 self.forget_when_gone(name.clone(), agent);
             }
@@ -291,13 +293,13 @@ impl Owner {
         for (name, config) in wanted {
             let own = of.remove(&name).unwrap_or_default();
             if let Some(agent) = agents.get(&name) {
+                agent.reconfigure(config);
                 agent.publish(own);
                 continue;
             }
-            let begin = Begin { together, after: self.leaving.remove(&name) };
-            let agent = repository_agent::start(config.clone(), own, &self.crew, begin, &self.drain);
-            self.mirrored.insert(name.clone(), config);
-            agents.insert(name, agent);
+            let known = before.agents.get(&name).map(|agent| agent.leaves_to(&config)).unwrap_or_default();
+            let begin = Begin { together, after: self.leaving.remove(&name), before: known };
+            agents.insert(name, repository_agent::start(config, own, &self.crew, begin, &self.drain));
         }
         agents
     }
@@ -326,7 +328,11 @@ impl Owner {
         let outcome =
             outcome.map_err(|error| error.to_string()).and_then(|done| done.map_err(|error| error.to_string()));
         if let Err(error) = &outcome {
-            tracing::error!(error, services = gone.len(), "deleted services are retired as soon as that can be written");
+            tracing::error!(
+                error,
+                services = gone.len(),
+                "deleted services are retired as soon as that can be written"
+            );
         }
         for service in gone.iter() {
             let name = &service.name;
@@ -365,15 +371,25 @@ impl Owner {
     }
 }
 
-/// The service of a document: the one that is known when it says the same, or one that goes on from there.
+/// Whether what is published of a repository comes from where it came from, by the same policy.
+fn published_alike(before: &Definitions, now: &Definitions, repository: &RepositoryName) -> bool {
+    let defined = before.repositories.get(repository).zip(now.repositories.get(repository));
+    defined.is_some_and(|(before, now)| {
+        let (was, is) = (&before.document, &now.document);
+        before == now || (before.by == now.by && was.verify == is.verify && is.is_asked_as(was))
+    })
+}
+
+/// The service of a document: the one that is known when it stays, or one that goes on from there.
 fn service(
     document: &Arc<ServiceConfig>,
-    known: Option<(&Arc<Service>, &Defined<ServiceConfig>)>,
+    known: Option<&Arc<Service>>,
+    stays: bool,
     published: Option<Descriptor>,
 ) -> Result<Arc<Service>, String> {
     match known {
-        Some((service, defined)) if defined.document == *document => Ok(service.clone()),
-        Some((service, _)) => {
+        Some(service) if stays => Ok(service.clone()),
+        Some(service) => {
             let new = service.reconfigured(document).map_err(|error| error.to_string())?;
             service.withdraw();
             Ok(Arc::new(new))

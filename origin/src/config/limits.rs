@@ -10,9 +10,11 @@ use crate::tarball::Limits;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Upstreams that are asked at a time.
+    /// Upstreams that are asked at a time whether anything moved.
+    pub concurrent_listings: usize,
+    /// Upstreams that something is fetched from at a time. First clones get at most half of this.
     pub concurrent_fetches: usize,
-    /// Of these, so many of one host: one that hangs must not take all places.
+    /// Of either, so many of one host: one that hangs must not take all places.
     pub concurrent_fetches_per_host: usize,
     /// Requests that one upstream host is asked in a minute, all its repositories together.
     pub requests_per_minute_per_host: u32,
@@ -51,6 +53,7 @@ impl Default for LimitsConfig {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let tarball = Limits::default();
         Self {
+            concurrent_listings: 32,
             concurrent_fetches: 8,
             concurrent_fetches_per_host: 4,
             requests_per_minute_per_host: 1200,
@@ -84,6 +87,7 @@ impl LimitsConfig {
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         for (key, value) in [
+            ("concurrent_listings", self.concurrent_listings),
             ("concurrent_fetches", self.concurrent_fetches),
             ("concurrent_fetches_per_host", self.concurrent_fetches_per_host),
             ("requests_per_minute_per_host", self.requests_per_minute_per_host as usize),

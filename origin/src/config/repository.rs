@@ -160,6 +160,13 @@ impl RepositoryConfig {
         }
     }
 
+    /// Whether the same upstream is asked in the same way, so that a poll under way may go on. How often, how long and what
+    /// for it is asked may be another.
+    pub(crate) fn is_asked_as(&self, other: &Self) -> bool {
+        let asked = |config: &Self| Upstream { stall_timeout: Duration::ZERO, ..config.upstream() };
+        self.named_by == other.named_by && asked(self) == asked(other)
+    }
+
     /// The files that it names, each with its key.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let files = [

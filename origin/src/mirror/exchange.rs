@@ -29,12 +29,12 @@ pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
     progress: &FetchProgress,
-    interrupt: &AtomicBool,
+    (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
     let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
     let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
     let attempt = Attempt::new(upstream, interrupt)?;
-    let exchange = Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, interrupt };
+    let exchange = Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, interrupt, may_fetch };
     match url.scheme {
         Scheme::Https | Scheme::Http => exchange.run(url.clone(), http::transport(&attempt, url)?),
         Scheme::Git => {
@@ -91,6 +91,7 @@ struct Exchange<'a> {
     attempt: &'a Attempt<'a>,
     progress: &'a FetchProgress,
     interrupt: &'a AtomicBool,
+    may_fetch: &'a dyn Fn() -> bool,
 }
 
 impl Exchange<'_> {
@@ -140,11 +141,15 @@ impl Exchange<'_> {
         if difference.is_none() {
             return Ok(Poll::Unchanged { refs });
         }
+        if difference.moved && !(self.may_fetch)() {
+            return Ok(Poll::Moved);
+        }
         refs::delete(self.repo, difference.gone)?;
         if difference.moved {
             let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
             let packs = leftovers::indices(self.repo.git_dir()).map_err(MirrorError::local("list its packs"))?;
             self.attempt.fetch_begins(self.progress, measured.bytes);
+            self.progress.preparing();
             let fetched = self.fetch(prepared, &advertised);
             // Whoever sends what leads nowhere, again and again, would fill the disk with it.
             if fetched.is_err() && refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {

@@ -71,6 +71,8 @@ pub enum Poll {
         /// How many refs are mirrored.
         refs: usize,
     },
+    /// Something moved, and it was not the turn of whoever polls to fetch it; nothing was written.
+    Moved,
 }
 
 impl Mirror {
@@ -131,14 +133,28 @@ impl Mirror {
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
+        self.poll_in_turn(upstream, progress, interrupt, &|| true)
+    }
+
+    /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn poll_in_turn(
+        &self,
+        upstream: &Upstream,
+        progress: &FetchProgress,
+        interrupt: &AtomicBool,
+        may_fetch: &dyn Fn() -> bool,
+    ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         let _watched = progress.start();
-        let mut result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, interrupt);
+        let mut result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, (interrupt, may_fetch));
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
             // Which format that is only the upstream can say, and a mirror has to be made before it is asked.
             fs::remove_dir_all(&self.dir).map_err(MirrorError::local("be made anew"))?;
             create(&self.dir, format)?;
-            result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, interrupt);
+            result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, (interrupt, may_fetch));
         }
         if result.is_err() {
             leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;

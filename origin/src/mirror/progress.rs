@@ -102,6 +102,11 @@ impl FetchProgress {
         self.view().phase = Phase::Listing;
     }
 
+    /// The refs are listed, and a pack is asked for.
+    pub(super) fn preparing(&self) {
+        self.view().phase = Phase::Preparing;
+    }
+
     fn view(&self) -> MutexGuard<'_, View> {
         // It only shows something to people, so a panic elsewhere does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -276,7 +276,7 @@ impl State {
     /// are, and their generations for good. Returns those that were there, each with its last generation.
     pub(crate) fn retire<'a>(
         &self,
-        gone: impl Iterator<Item = &'a str> + Clone,
+        gone: &(impl Iterator<Item = &'a str> + Clone),
         now: SystemTime,
     ) -> Result<Vec<(ServiceName, Generation)>, StateError> {
         self.write(|transaction| {

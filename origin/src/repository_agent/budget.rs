@@ -19,6 +19,17 @@ impl Budget {
         Self { pause: Duration::from_secs(60) / per_minute.max(1), full_at: now }
     }
 
+    /// The requests that a full bucket holds.
+    pub(super) fn saved_up(per_minute: u32) -> usize {
+        per_minute.max(1) as usize * SAVED_UP.as_secs() as usize / 60
+    }
+
+    /// How many requests it would take to be full: more than it holds when some were made without being asked for.
+    pub(super) fn taken(&self, now: Instant) -> usize {
+        let missing = self.full_at.saturating_duration_since(now);
+        usize::try_from(missing.as_nanos().div_ceil(self.pause.as_nanos())).unwrap_or(usize::MAX)
+    }
+
     /// Takes requests out. When there are not enough, nothing is taken and the answer is how long that will be so.
     pub(super) fn take(&mut self, requests: u32, now: Instant) -> Result<(), Duration> {
         let wanted = self.pause * requests;
@@ -50,6 +61,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(budget.take(2, start), Ok(()));
         }
+        assert_eq!((budget.taken(start), Budget::saved_up(60)), (10, 10));
         assert_eq!(budget.take(2, start), Err(Duration::from_secs(2)));
         assert_eq!(budget.take(2, start + Duration::from_secs(1)), Err(Duration::from_secs(1)));
         assert_eq!(budget.take(2, start + Duration::from_secs(2)), Ok(()));

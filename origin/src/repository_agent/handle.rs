@@ -1,6 +1,5 @@
 //! What others hold of a repository's agent.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,8 +8,11 @@ use tokio_util::sync::CancellationToken;
 use weir_shared::digest::BlobDigest;
 
 use super::mirror_slot::MirrorSlot;
+use super::places::host;
 use super::state::RepositoryState;
+use super::task::Before;
 use super::threads::Threads;
+use crate::config::RepositoryConfig;
 use crate::service::Service;
 
 /// Heals that wait for the agent at the most; who comes later waits for a place, as long as it wants.
@@ -66,7 +68,7 @@ pub(crate) struct Handle {
     pub(super) stop: CancellationToken,
     pub(super) remove_mirror: Arc<AtomicBool>,
     pub(super) gone: Gone,
-    pub(super) webhook_secret_files: Arc<[PathBuf]>,
+    pub(super) config: Arc<watch::Sender<Arc<RepositoryConfig>>>,
 }
 
 impl Handle {
@@ -80,9 +82,27 @@ impl Handle {
         self.state.borrow().clone()
     }
 
-    /// The files with the secrets of its webhooks.
-    pub(crate) fn webhook_secret_files(&self) -> Arc<[PathBuf]> {
-        self.webhook_secret_files.clone()
+    /// What it goes by.
+    pub(crate) fn config(&self) -> Arc<RepositoryConfig> {
+        self.config.borrow().clone()
+    }
+
+    /// Has it go by another configuration from now on. The upstream must be asked as before
+    /// ([`RepositoryConfig::is_asked_as`]): what is under way goes on.
+    pub(crate) fn reconfigure(&self, config: RepositoryConfig) {
+        self.config.send_if_modified(|current| {
+            let news = **current != config;
+            *current = Arc::new(config);
+            news
+        });
+    }
+
+    /// What it leaves to an agent of this configuration: that its host wants to be left alone is not undone by asking in
+    /// another way.
+    pub(crate) fn leaves_to(&self, config: &RepositoryConfig) -> Before {
+        let state = self.state.borrow();
+        let same_host = host(&config.url) == host(&self.config.borrow().url);
+        Before { attempts: state.attempts, held_until: state.held_until.filter(|_| same_host) }
     }
 
     /// Asks for a poll: something moved upstream.

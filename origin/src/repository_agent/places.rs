@@ -1,6 +1,8 @@
 //! Who may ask an upstream just now: so many at a time in all and of each host, and each host only so often.
 //!
-//! A host that hangs takes the places of its own repositories. Others have theirs, because no host may take all.
+//! To list refs is short, and ends soon even where the host drips; to fetch what moved may take hours. So there are places
+//! for the one and places for the other, and a fetch takes none of those that the next poll needs. A host that hangs takes
+//! the places of its own repositories. Others have theirs, because no host may take all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,23 +13,27 @@ use gix::url::Scheme;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::budget::Budget;
+use super::fetch_places::{FetchPlace, FetchPlaces};
+use super::shares::{Shares, Who, half};
 use super::state::WaitsFor;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 
 /// The places of one origin.
 pub(crate) struct Places {
-    all: Arc<Semaphore>,
+    listings: Arc<Semaphore>,
+    fetches: Arc<FetchPlaces>,
     of_a_host: usize,
     requests_per_minute: u32,
     /// Those that a repository is at.
-    hosts: Mutex<HashMap<String, Weak<Host>>>,
+    hosts: Mutex<HashMap<Arc<str>, Weak<Host>>>,
     metrics: Metrics,
 }
 
 /// An upstream host as its repositories share it.
 pub(super) struct Host {
-    places: Arc<Semaphore>,
+    name: Arc<str>,
+    listings: Arc<Semaphore>,
     budget: Mutex<Budget>,
     /// Held by the one who waits for the budget; others wait behind, in the order of their arrival.
     first_in_line: tokio::sync::Mutex<()>,
@@ -41,28 +47,58 @@ pub(super) struct AtHost {
     listing: u32,
 }
 
-/// A place among the polls; others get it when this is dropped.
-pub(super) struct Place {
+/// A place among those who list refs; others get it when this is dropped.
+pub(super) struct ListingPlace {
     _of_the_host: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
+/// The host of a URL; nothing for a path on this machine.
+pub(super) fn host(url: &str) -> String {
+    gix::url::parse(url).ok().as_ref().and_then(gix::Url::host).unwrap_or_default().to_ascii_lowercase()
+}
+
 impl Places {
     pub(crate) fn new(limits: &LimitsConfig, metrics: Metrics) -> Self {
+        let of_a_host = limits.concurrent_fetches_per_host;
         Self {
-            all: Arc::new(Semaphore::new(limits.concurrent_fetches)),
-            of_a_host: limits.concurrent_fetches_per_host.min(limits.concurrent_fetches),
+            listings: metrics.bounds.semaphore("listings", limits.concurrent_listings),
+            fetches: Arc::new(FetchPlaces::new(Shares::new(limits.concurrent_fetches, of_a_host))),
+            of_a_host,
             requests_per_minute: limits.requests_per_minute_per_host,
             hosts: Mutex::default(),
             metrics,
         }
     }
 
+    /// Shows how many places are taken; of those of a host, by the one that takes the most.
+    pub(crate) fn show(self: &Arc<Self>, limits: &LimitsConfig) {
+        let bounds = &self.metrics.bounds;
+        let of_a_host = limits.concurrent_fetches_per_host;
+        let show = |name, limit, in_use: fn(&Self) -> usize| {
+            let places = Arc::downgrade(self);
+            bounds.show(name, limit, move || places.upgrade().map_or(0, |places| in_use(&places)));
+        };
+        show("fetches", limits.concurrent_fetches, |places| places.fetches.taken().places);
+        show("first_clones", half(limits.concurrent_fetches), |places| places.fetches.taken().clones);
+        show("fetches_of_a_host", of_a_host, |places| places.fetches.taken_by_the_busiest_host());
+        show("listings_of_a_host", of_a_host, |places| {
+            places.busiest(|host| places.of_a_host - host.listings.available_permits())
+        });
+        show("saved_up_requests_of_a_host", Budget::saved_up(limits.requests_per_minute_per_host), |places| {
+            places.busiest(|host| host.budget().taken(Instant::now()))
+        });
+    }
+
+    fn busiest(&self, in_use: impl Fn(&Host) -> usize) -> usize {
+        let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.values().filter_map(Weak::upgrade).map(|host| in_use(&host)).max().unwrap_or(0)
+    }
+
     /// The host of a URL. Repositories on this machine share one too.
     pub(super) fn at_host(&self, url: &str) -> AtHost {
-        let url = gix::url::parse(url).ok();
-        let name = url.as_ref().and_then(gix::Url::host).unwrap_or_default().to_ascii_lowercase();
-        let listing = match url.map(|url| url.scheme) {
+        let name: Arc<str> = host(url).into();
+        let listing = match gix::url::parse(url).ok().map(|url| url.scheme) {
             Some(Scheme::Https | Scheme::Http) => 2,
             Some(Scheme::File) | None => 0,
             Some(_) => 1,
@@ -72,7 +108,8 @@ impl Places {
         let known = hosts.get(&name).and_then(Weak::upgrade);
         let host = known.unwrap_or_else(|| {
             let host = Arc::new(Host {
-                places: Arc::new(Semaphore::new(self.of_a_host)),
+                name: name.clone(),
+                listings: Arc::new(Semaphore::new(self.of_a_host)),
                 budget: Mutex::new(Budget::new(self.requests_per_minute, Instant::now())),
                 first_in_line: tokio::sync::Mutex::new(()),
             });
@@ -82,16 +119,32 @@ impl Places {
         AtHost { host, listing }
     }
 
-    /// Waits for a place and for what listing refs takes of the host's budget. `waits` is told what for, and that it is
-    /// over. None: the origin stops.
-    pub(super) async fn enter(&self, at: &AtHost, waits: impl Fn(Option<WaitsFor>)) -> Option<Place> {
-        let of_the_host = at.host.places.clone().acquire_owned();
+    /// Waits for a place to list refs, and for what that takes of the host's budget. `waits` is told what for, and that it
+    /// is over. None: the origin stops.
+    pub(super) async fn to_list(&self, at: &AtHost, waits: impl Fn(Option<WaitsFor>)) -> Option<ListingPlace> {
+        let of_the_host = at.host.listings.clone().acquire_owned();
         let of_the_host = self.counted(WaitsFor::HostPlace, &waits, of_the_host).await.ok()?;
         self.counted(WaitsFor::HostBudget, &waits, at.take_listing()).await;
         // Last, so that nobody holds one while he waits for something else.
-        let of_all = self.all.clone().acquire_owned();
+        let of_all = self.listings.clone().acquire_owned();
         let of_all = self.counted(WaitsFor::Place, &waits, of_all).await.ok()?;
-        Some(Place { _of_the_host: of_the_host, _of_all: of_all })
+        Some(ListingPlace { _of_the_host: of_the_host, _of_all: of_all })
+    }
+
+    /// A place to fetch, if there is one just now.
+    pub(super) fn try_to_fetch(&self, at: &AtHost, clones: bool) -> Result<FetchPlace, WaitsFor> {
+        self.fetches.try_enter(&at.who(clones))
+    }
+
+    /// Waits for a place to fetch. Its refs are listed once more then: nobody keeps a connection open in line.
+    pub(super) async fn to_fetch(&self, at: &AtHost, clones: bool, waits: impl Fn(Option<WaitsFor>)) -> FetchPlace {
+        let who = at.who(clones);
+        let place = match self.fetches.try_enter(&who) {
+            Ok(place) => place,
+            Err(what) => self.counted(what, &waits, self.fetches.enter(&who)).await,
+        };
+        at.charge(at.listing);
+        place
     }
 
     /// Awaits something, and tells and counts when it is not there at once.
@@ -129,9 +182,18 @@ impl AtHost {
 
     /// A poll fetched something: a request more than the listing.
     pub(super) fn fetched(&self) {
+        self.charge(1);
+    }
+
+    /// Requests that nobody waited to make.
+    fn charge(&self, requests: u32) {
         if self.listing > 0 {
-            self.host.budget().charge(1, Instant::now());
+            self.host.budget().charge(requests, Instant::now());
         }
+    }
+
+    fn who(&self, clones: bool) -> Who {
+        Who { host: self.host.name.clone(), clones }
     }
 }
 

@@ -1,6 +1,5 @@
 //! One poll of an upstream, on a thread of its own, watched.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,23 +8,31 @@ use weir_shared::name::RepositoryName;
 
 use super::job::{Job, JobFault};
 use super::mirror_slot::MirrorSlot;
-use super::places::{AtHost, Place, Places};
-use super::state::{Failure, Phase, RepositoryState};
+use super::places::{AtHost, Places};
+use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
+use super::turn::Turn;
+use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
+use crate::revision::further_refs;
+use crate::service::Service;
 
 /// How often the progress of a poll is looked at and shown.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A poll that makes no progress for this many stall timeouts hangs somewhere that its own timeouts do not reach.
-const HANGING_AFTER_STALLS: u32 = 4;
+/// A poll that makes no progress for this many stall timeouts hangs somewhere that its own timeouts do not reach, and refs
+/// are listed within as many, however little comes at a time: others wait for that place.
+const LATE_AFTER_STALLS: u32 = 4;
 
 /// Everything a poll needs.
 pub(super) struct Poller {
-    pub(super) upstream: Upstream,
-    pub(super) poll_timeout: Duration,
+    /// As it is when a poll begins.
+    pub(super) config: watch::Receiver<Arc<RepositoryConfig>>,
+    /// The services that it is for, likewise.
+    pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
+    pub(super) upstreams: UpstreamsConfig,
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) places: Arc<Places>,
@@ -39,7 +46,7 @@ pub(super) struct Poller {
 /// How a poll ended.
 pub(super) struct PollEnd {
     pub(super) result: Result<Poll, Failure>,
-    /// When it had its turn.
+    /// When it had its turn: what was pushed or asked for before that, it has seen.
     pub(super) begun: Instant,
     pub(super) took: Duration,
 }
@@ -52,37 +59,46 @@ impl PollEnd {
 }
 
 impl Poller {
-    /// Polls once, and asks for these refs beside branches and tags. Other repositories' polls are waited for only as long
-    /// as they keep their deadlines.
-    pub(super) async fn poll(self: Arc<Self>, further_refs: BTreeSet<String>) -> PollEnd {
-        let place = self.places.enter(&self.at_host, |what| {
-            self.state.send_modify(|state| state.waits_for = what);
-        });
-        let place = place.await;
-        let begun = Instant::now();
-        let result = self.run(further_refs, place, begun).await;
-        if matches!(result, Ok(Poll::Changed { .. })) {
-            self.at_host.fetched();
+    /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
+    pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
+        let clones = !self.state.borrow().mirrored;
+        let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
+        let place = self.places.to_list(&self.at_host, waits).await;
+        let turn = Turn::begin(self.places.clone(), self.at_host.clone(), clones, place);
+        loop {
+            let begun = Instant::now();
+            let result = self.run(&turn, begun).await;
+            match result {
+                Ok(Poll::Moved) => {
+                    turn.give_back();
+                    self.state.send_modify(|state| state.phase = Phase::Idle);
+                    turn.go_on(self.places.to_fetch(&self.at_host, clones, waits).await);
+                }
+                result => {
+                    if matches!(result, Ok(Poll::Changed { .. })) {
+                        self.at_host.fetched();
+                    }
+                    return PollEnd { result, begun, took: begun.elapsed() };
+                }
+            }
         }
-        PollEnd { result, begun, took: begun.elapsed() }
     }
 
-    async fn run(
-        &self,
-        further_refs: BTreeSet<String>,
-        mut place: Option<Place>,
-        begun: Instant,
-    ) -> Result<Poll, Failure> {
+    async fn run(&self, turn: &Turn, begun: Instant) -> Result<Poll, Failure> {
+        let config = self.config.borrow().clone();
+        // After `begun`: whoever asks for another ref later asks for another poll.
+        let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
+        let upstream = Upstream { further_refs, ..self.upstreams.upstream(&config) };
+        let late_after = upstream.stall_timeout * LATE_AFTER_STALLS;
         let progress = FetchProgress::default();
         let mut watched = Watched::new(progress.snapshot(), begun);
         self.show(watched.progress);
-        let upstream = Upstream { further_refs, ..self.upstream.clone() };
-        let (mirror, inner) = (self.mirror.clone(), progress.clone());
+        let (mirror, inner, own_turn) = (self.mirror.clone(), progress.clone(), turn.clone());
         let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let ready = mirror.for_poll(Instant::now())?;
             ready.set_aside.inspect(|damage| set_aside(damage));
-            let result = ready.mirror.poll(&upstream, &inner, interrupt);
+            let result = ready.mirror.poll_in_turn(&upstream, &inner, interrupt, &|| own_turn.may_fetch());
             match &result {
                 Err(error @ MirrorError::OtherObjectFormat { .. }) => mirror.is_of_no_use(error.to_string()),
                 Err(error) if error.may_be_damage() => mirror.trouble(Instant::now()),
@@ -95,6 +111,8 @@ impl Poller {
         loop {
             tokio::select! {
                 ended = &mut job => return match ended {
+                    // It lost its turn.
+                    Ok(Ok(Poll::Moved)) => overdue.map_or(Ok(Poll::Moved), Err),
                     Ok(Ok(poll)) => Ok(poll),
                     Ok(Err(error)) => {
                         let kind = if overdue.is_some() { "timeout" } else { error.kind() };
@@ -110,11 +128,10 @@ impl Poller {
                     let now = Instant::now();
                     watched.look(progress.snapshot(), now);
                     self.show(watched.progress);
-                    let limits = (self.poll_timeout, self.upstream.stall_timeout * HANGING_AFTER_STALLS);
-                    let Some(late) = watched.late(begun, now, limits) else { continue };
+                    let Some(late) = watched.late(begun, now, (config.poll_timeout, late_after)) else { continue };
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
-                    place.take();
+                    turn.give_back();
                     // Now, because the poll may never end.
                     self.metrics.repository_healthy.with_label_values(&[self.name.as_str()]).set(0);
                     tracing::warn!(repository = %self.name, step = late.step, reason = late.reason, "a poll is overdue");
@@ -167,7 +184,8 @@ impl Watched {
         }
     }
 
-    /// Whether the poll is to be given up: it takes longer than the first limit, or stands still for the second.
+    /// Whether the poll is to be given up: it takes longer than the first limit, or stands still for the second, or has not
+    /// even listed the refs by then.
     fn late(&self, begun: Instant, now: Instant, (longest, standstill): (Duration, Duration)) -> Option<Failure> {
         let late = |reason: String| {
             Some(Failure { step: step_of(self.progress.phase), reason, timeout: true, retry_after: None })
@@ -177,6 +195,9 @@ impl Watched {
         }
         if now - self.since >= standstill {
             return late(format!("the poll stood still for {} s", standstill.as_secs()));
+        }
+        if now - begun >= standstill && step_of(self.progress.phase) != "fetch" {
+            return late(format!("the refs were not listed within {} s", standstill.as_secs()));
         }
         None
     }
@@ -224,6 +245,20 @@ mod tests {
         }
         let late = watched.late(begun, begun + seconds(100), limits).unwrap();
         assert!(late.timeout && late.reason.contains("100 s"), "{late:?}");
+    }
+
+    #[test]
+    fn a_listing_that_drips_is_given_up_early() {
+        let begun = Instant::now();
+        let seconds = Duration::from_secs;
+        let limits = (seconds(100), seconds(10));
+        let listing = |done| FetchSnapshot { phase: "listing", done, total: None, bytes: 0 };
+        let mut watched = Watched::new(listing(0), begun);
+        watched.look(listing(1), begun + seconds(9));
+        assert_eq!(watched.late(begun, begun + seconds(9), limits), None);
+        let late = watched.late(begun, begun + seconds(10), limits).unwrap();
+        assert_eq!((late.step, late.timeout), ("list refs", true));
+        assert!(late.reason.contains("not listed within 10 s"), "{late:?}");
     }
 
     #[test]

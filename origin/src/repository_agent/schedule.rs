@@ -52,6 +52,21 @@ impl Schedule {
         Self { interval, gap: gap.min(interval), failures: 0, begun: None, kicked: None, held_until: None, next: first }
     }
 
+    /// The same from now on with another interval and gap. A poll that is due later than an interval from now comes sooner,
+    /// unless the last one failed.
+    pub(super) fn set(&mut self, interval: Duration, gap: Duration, now: Instant) {
+        (self.interval, self.gap) = (interval, gap.min(interval));
+        if self.failures == 0 {
+            self.next = self.next.min(self.earliest(now).max(now + interval));
+        }
+    }
+
+    /// The upstream asked another one to be left alone until then.
+    pub(super) fn hold(&mut self, until: Instant) {
+        self.held_until = Some(until);
+        self.next = self.next.max(until);
+    }
+
     /// When the next poll is due.
     pub(super) fn next(&self) -> Instant {
         self.next

@@ -32,12 +32,14 @@ pub struct RepositoryState {
 /// What a poll may have to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// As many repositories of its host are asked as may be at a time.
+    /// As many repositories of its host list their refs, or fetch, as may at a time.
     HostPlace,
     /// Its host was asked as often as it may be in a minute.
     HostBudget,
-    /// As many repositories are asked as may be at a time.
+    /// As many repositories list their refs, or fetch, as may at a time.
     Place,
+    /// As many repositories are cloned for the first time as may be at a time, in all or of its host.
+    ClonePlace,
 }
 
 impl WaitsFor {
@@ -47,6 +49,7 @@ impl WaitsFor {
             Self::HostPlace => "host_place",
             Self::HostBudget => "host_budget",
             Self::Place => "place",
+            Self::ClonePlace => "clone_place",
         }
     }
 }

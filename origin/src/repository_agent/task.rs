@@ -23,12 +23,12 @@ use super::threads::Threads;
 use super::upkeep::{KeepingUp, kept_up};
 use crate::census::Census;
 use crate::commit_policy::Policy;
-use crate::config::{LimitsConfig, RepositoryConfig, UpstreamsConfig};
+use crate::config::{LimitsConfig, RepositoryConfig, UpstreamsConfig, VerifyConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::mirror::Poll;
 use crate::publisher::Publisher;
-use crate::revision::{Reach, further_refs};
+use crate::revision::Reach;
 use crate::service::{Condition, Service};
 use crate::tarball::ContentKey;
 
@@ -65,6 +65,8 @@ impl Crew {
         upstreams: &UpstreamsConfig,
     ) -> Self {
         let places = Arc::new(Places::new(limits, metrics.clone()));
+        places.show(limits);
+        let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
         Self {
             publisher,
             data_dir,
@@ -72,7 +74,7 @@ impl Crew {
             metrics,
             build: BuildOptions::new(limits),
             places,
-            builds: Arc::new(Semaphore::new(limits.concurrent_builds)),
+            builds,
             upkeep: Arc::new(Semaphore::new(1)),
             published: Arc::default(),
             threads: Threads::default(),
@@ -88,6 +90,17 @@ pub(crate) struct Begin {
     pub(crate) together: usize,
     /// The end of the one that had the mirror before.
     pub(crate) after: Option<Gone>,
+    /// What the one before knew of its upstream.
+    pub(crate) before: Before,
+}
+
+/// What an agent leaves to the one that takes its place.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before {
+    /// Polls that ended.
+    pub(crate) attempts: u64,
+    /// Until when the host asked to be left alone.
+    pub(crate) held_until: Option<SystemTime>,
 }
 
 /// Starts the agent of a repository.
@@ -99,7 +112,11 @@ pub(crate) fn start(
     drain: &Drain,
 ) -> Handle {
     let crew = Crew { threads: Threads::default(), ..crew.clone() };
-    let state = Arc::new(watch::Sender::new(RepositoryState::new()));
+    let Before { attempts, held_until } = begin.before;
+    let state = RepositoryState { attempts, held_until, ..RepositoryState::new() };
+    let state = Arc::new(watch::Sender::new(state));
+    let config = Arc::new(config);
+    let (reconfigure, configured) = watch::channel(config.clone());
     let kicks = Arc::new(Notify::new());
     let (heals, heal_queue) = mpsc::channel(HEAL_QUEUE);
     let looks = Arc::new(Notify::new());
@@ -116,11 +133,12 @@ pub(crate) fn start(
         stop: CancellationToken::new(),
         remove_mirror: Arc::new(AtomicBool::new(false)),
         gone: Gone::default(),
-        webhook_secret_files: config.webhook_secret_files.as_slice().into(),
+        config: Arc::new(reconfigure),
     };
     let poller = Arc::new(Poller {
-        upstream: crew.upstreams.upstream(&config),
-        poll_timeout: config.poll_timeout,
+        config: configured.clone(),
+        services: assigned.clone(),
+        upstreams: crew.upstreams.clone(),
         mirror: mirror.clone(),
         state: state.clone(),
         places: crew.places.clone(),
@@ -130,18 +148,18 @@ pub(crate) fn start(
         metrics: crew.metrics.clone(),
         data_dir: crew.data_dir.clone(),
     });
-    let policy = config
-        .verify
-        .clone()
-        .map(|verify| Arc::new(Policy::new(verify, config.name.clone(), crew.metrics.verifications.clone())));
     let first = Instant::now() + first_delay(begin.together, config.poll_interval, fastrand::f64());
-    let schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
+    let mut schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
+    if let Some(pause) = held_until.and_then(|until| until.duration_since(SystemTime::now()).ok()) {
+        schedule.hold(Instant::now() + pause);
+    }
     let task = Task {
+        policy: config.verify.as_ref().map(|verify| policy(verify, &config, &crew)),
         config,
+        configured,
         services,
         assigned,
         mirror,
-        policy,
         poller,
         state,
         schedule,
@@ -167,6 +185,10 @@ pub(crate) fn start(
     handle
 }
 
+fn policy(verify: &VerifyConfig, config: &RepositoryConfig, crew: &Crew) -> Arc<Policy> {
+    Arc::new(Policy::new(verify.clone(), config.name.clone(), crew.metrics.verifications.clone()))
+}
+
 /// Waits until nobody uses the mirror any more, and removes it if that was asked for.
 async fn free_mirror(agent: Handle, before: Option<Gone>) {
     if let Some(before) = before {
@@ -187,7 +209,9 @@ type Polling = AbortOnDropHandle<PollEnd>;
 
 /// The owner of a repository.
 pub(super) struct Task {
-    pub(super) config: RepositoryConfig,
+    pub(super) config: Arc<RepositoryConfig>,
+    /// The same, as it changes.
+    configured: watch::Receiver<Arc<RepositoryConfig>>,
     pub(super) services: Vec<Arc<Service>>,
     /// The same, as they change.
     assigned: watch::Receiver<Vec<Arc<Service>>>,
@@ -231,6 +255,7 @@ impl Task {
 
     async fn run(mut self, kicks: Arc<Notify>, looks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
         self.restore().await;
+        self.show_next_poll(false);
         let mut polling: Option<Polling> = None;
         let mut keeping_up: Option<KeepingUp> = None;
         loop {
@@ -256,12 +281,16 @@ impl Task {
                     self.pass(&services, false).await;
                 }
                 // Whoever assigns holds the handle, which the loop outlives only for a moment.
-                Ok(()) = self.assigned.changed() => self.reassign().await,
+                Ok(()) = self.configured.changed() => self.reconfigure(),
+                Ok(()) = self.assigned.changed() => {
+                    // Of two changes the configuration came first, and new services are for it.
+                    self.reconfigure();
+                    self.reassign().await;
+                }
                 () = tokio::time::sleep_until(due), if polling.is_none() && keeping_up.is_none() => {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);
-                    let further_refs = further_refs(self.services.iter().map(|service| &service.revision));
-                    let poll = self.poller.clone().poll(further_refs);
+                    let poll = self.poller.clone().poll();
                     polling = Some(AbortOnDropHandle::new(tokio::spawn(self.crew.threads.counted(poll))));
                 }
             }
@@ -299,6 +328,16 @@ impl Task {
         }
         self.unsettled = true;
         self.schedule.kick(Instant::now());
+    }
+
+    /// Goes by another configuration of the same upstream.
+    fn reconfigure(&mut self) {
+        let before = std::mem::replace(&mut self.config, self.configured.borrow_and_update().clone());
+        self.schedule.set(self.config.poll_interval, self.config.shortest_gap, Instant::now());
+        if self.config.verify != before.verify {
+            // Whoever changes it assigns its services anew, so that they are looked at by it.
+            self.policy = self.config.verify.as_ref().map(|verify| policy(verify, &self.config, &self.crew));
+        }
     }
 
     async fn polled(&mut self, end: PollEnd) {

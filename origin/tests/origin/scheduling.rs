@@ -1,12 +1,184 @@
 //! When upstreams are asked, and who waits for whom.
 
-use tokio::net::TcpListener;
-use weir_origin::config::RepositoryConfig;
-use weir_origin::repository_agent::{Phase, RepositoryState, WaitsFor};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
-use crate::node::{Home, repository};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use weir_origin::config::RepositoryConfig;
+use weir_origin::repository_agent::{Health, Phase, RepositoryState, WaitsFor};
+
+use crate::node::{Home, Node, in_time, repository};
+use crate::operators::{Operator, config, empty_config, repository_at, serve};
+use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, say};
 use crate::smart_http::SmartHttp;
 use crate::upstream::Upstream;
+
+/// Where a server begins to drip: a few bytes now and then, never an end, and never a silence that is long enough.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Drips {
+    InTheListing,
+    InThePack,
+}
+
+/// A server that drips, and a permit for each answer that has begun to.
+fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
+    let begun = Arc::new(Semaphore::new(0));
+    let told = begun.clone();
+    let refs = listing([("1234567812345678123456781234567812345678", "refs/heads/main")]);
+    let server = ScriptedServer::start_at(host, move |request, body, socket| {
+        let result = "application/x-git-upload-pack-result";
+        if request.starts_with("GET") {
+            return say(socket, "application/x-git-upload-pack-advertisement", &advertisement());
+        }
+        let lists = body.windows(7).any(|word| word == b"ls-refs");
+        if lists && drips == Drips::InThePack {
+            return say(socket, result, &refs);
+        }
+        begin(socket, result, 1 << 30)?;
+        if !lists {
+            std::io::Write::write_all(socket, &line("packfile\n"))?;
+        }
+        told.add_permits(1);
+        loop {
+            // Progress, or one ref after the other.
+            let drop = if lists { &refs[..refs.len() - 4] } else { &line(b"\x02Counting\r")[..] };
+            std::io::Write::write_all(socket, drop)?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    (server, begun)
+}
+
+/// Repositories of a server, to be first in line.
+fn repositories_at<'a>(server: &'a ScriptedServer, name: &'a str) -> impl Iterator<Item = RepositoryConfig> + 'a {
+    (0..8).map(move |number| RepositoryConfig::new(format!("{name}-{number}").parse().unwrap(), server.url()))
+}
+
+async fn waits_for(node: &Node, name: &str, what: WaitsFor) {
+    let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
+    in_time(state.wait_for(|state| state.waits_for == Some(what))).await.unwrap();
+}
+
+#[tokio::test]
+async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up() {
+    for drips in [Drips::InTheListing, Drips::InThePack] {
+        let (home, upstream) = (Home::new(), Upstream::small());
+        let servers = [dripping("127.0.0.2", drips), dripping("127.0.0.3", drips)];
+        let mut config = home.config(&upstream.url());
+        for ((server, _), name) in servers.iter().zip(["one", "two"]) {
+            config.repositories.splice(0..0, repositories_at(server, name));
+        }
+        config.repositories[0].stall_timeout = Duration::from_secs(1);
+        let first = config.repositories[0].name.clone();
+        let each = if drips == Drips::InTheListing { config.limits.concurrent_fetches_per_host } else { 2 };
+        let node = home.start(config).await;
+        for (_, begun) in &servers {
+            begun.acquire_many(u32::try_from(each).unwrap()).await.unwrap().forget();
+        }
+        let waits = if drips == Drips::InTheListing { WaitsFor::HostPlace } else { WaitsFor::ClonePlace };
+        waits_for(&node, "one-7", waits).await;
+        let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+        node.poll().await;
+        assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+        if drips == Drips::InTheListing {
+            let mut state = node.running.repository(&first).unwrap();
+            let state =
+                in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
+            let Health::Unhealthy { failure, .. } = &state.health else { unreachable!() };
+            assert!(failure.timeout && failure.reason.contains("not listed within 4 s"), "{failure:?}");
+        }
+        node.running.cut().await;
+    }
+}
+
+#[tokio::test]
+async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let server = SmartHttp::start(upstream.bare().parent().unwrap(), None);
+    let node = home.start(home.config(&server.url("bare.git"))).await;
+    node.published(|_| true).await;
+    node.stop().await;
+
+    let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
+    let mut config = home.config(&server.url("bare.git"));
+    config.repositories.splice(0..0, repositories_at(&drips, "large"));
+    let node = home.start(config).await;
+    begun.acquire_many(2).await.unwrap().forget();
+    for name in (0..8).map(|number| format!("large-{number}")) {
+        let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
+        let begun = |state: &RepositoryState| match &state.phase {
+            Phase::Cloning { progress } => progress.phase == "preparing",
+            _ => state.waits_for == Some(WaitsFor::ClonePlace),
+        };
+        in_time(state.wait_for(begun)).await.unwrap();
+    }
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"first_clones\"}").await, 2.0);
+    node.running.cut().await;
+}
+
+#[tokio::test]
+async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let server = serve(&upstream);
+    let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
+    let mut config = empty_config(&home, &upstream);
+    config.limits.concurrent_fetches = 1;
+    let node = home.start(config).await;
+    let operator = Operator::of(&home, &node);
+    let large = json!({ "url": drips.url(), "poll_interval": "1h", "poll_timeout": "3s" });
+    operator.put("/v1/repositories/large", large).await;
+    begun.acquire().await.unwrap().forget();
+    operator.put("/v1/repositories/shop", repository_at(&server)).await;
+    operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
+    node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+    assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "place");
+    // The deadline of the first clone ends the wait.
+    node.published(|_| true).await;
+    assert!(node.metric("weir_origin_poll_wait_seconds_total{for=\"place\"}").await > 0.0);
+    node.running.cut().await;
+}
+
+#[tokio::test]
+async fn a_ref_that_is_asked_for_while_a_poll_waits_for_its_turn_is_fetched_by_that_poll() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
+    let server = serve(&upstream);
+    let (silent, asked, release) = silent();
+    let mut config = config(&home, &upstream);
+    config.repositories[0].url = server.url("bare.git");
+    config.limits.concurrent_fetches_per_host = 1;
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    let operator = Operator::of(&home, &node);
+    operator.put("/v1/repositories/silent", json!({ "url": silent.url() })).await;
+    asked.acquire().await.unwrap().forget();
+    node.running.kick(&repository());
+    node.repository(|state| state.waits_for == Some(WaitsFor::HostPlace)).await;
+    let pull = json!({ "repository": "shop", "ref": "refs/pull/7/head" });
+    assert_eq!(operator.put("/v1/services/pull", pull).await.status, 201);
+    drop(release);
+    let mut published = node.running.service(&"pull".parse().unwrap()).unwrap();
+    in_time(published.wait_for(Option::is_some)).await.unwrap();
+    node.running.cut().await;
+}
+
+/// A server that answers nothing until it is released, and a permit for each request.
+pub(crate) fn silent() -> (ScriptedServer, Arc<Semaphore>, mpsc::Sender<()>) {
+    let (release, held) = mpsc::channel::<()>();
+    let (asked, held) = (Arc::new(Semaphore::new(0)), Mutex::new(held));
+    let told = asked.clone();
+    let server = ScriptedServer::start(move |_, _, _| {
+        told.add_permits(1);
+        let _ = held.lock().unwrap().recv();
+        Ok(())
+    });
+    (server, asked, release)
+}
 
 #[tokio::test]
 async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {

@@ -17,7 +17,15 @@ impl ScriptedServer {
     pub(crate) fn start(
         script: impl Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at("127.0.0.1", script)
+    }
+
+    /// At another address of this machine, which is another host.
+    pub(crate) fn start_at(
+        host: &str,
+        script: impl Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((host, 0)).unwrap();
         let server = Self { address: listener.local_addr().unwrap() };
         let script: Arc<Script> = Arc::new(script);
         std::thread::spawn(move || {

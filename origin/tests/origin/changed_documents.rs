@@ -1,0 +1,115 @@
+//! What a changed document of a repository changes, and what it leaves alone.
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use weir_origin::Condition;
+
+use crate::node::{Home, Node, in_time, service};
+use crate::operators::{Operator, config, empty_config, repository_at, serve};
+use crate::scheduling::silent;
+use crate::smart_http::Manner;
+use crate::upstream::Upstream;
+
+/// How an operator's repository is.
+async fn status(operator: &Operator) -> Value {
+    operator.get("/v1/repositories/shop").await.body["status"].clone()
+}
+
+#[tokio::test]
+async fn a_pause_that_the_host_asked_for_and_the_count_of_polls_outlive_a_change_and_a_back_off_only_what_concerns_it_not()
+ {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let server = serve(&upstream);
+    let node = home.start(empty_config(&home, &upstream)).await;
+    let operator = Operator::of(&home, &node);
+    let manner = Manner { status: Some(429), header: Some("Retry-After: 3000".to_owned()), ..Manner::default() };
+    server.behave(manner);
+    let mut document = repository_at(&server);
+    operator.put("/v1/repositories/shop", document.clone()).await;
+    node.repository(|state| state.held_until.is_some()).await;
+    let before = status(&operator).await;
+    assert_eq!((&before["polls"], &before["consecutive_failures"]), (&json!(1), &json!(1)));
+    server.take_requests();
+
+    // How often it is asked is no other way to ask.
+    document["poll_interval"] = "30m".into();
+    assert_eq!(operator.put("/v1/repositories/shop", document.clone()).await.status, StatusCode::OK);
+    let after = status(&operator).await;
+    for kept in ["polls", "consecutive_failures", "held_until", "next_poll", "failure"] {
+        assert_eq!(after[kept], before[kept], "{kept}");
+    }
+    // Another way to ask the same host is tried at once, but for the pause.
+    document["redirects"] = "same-host".into();
+    operator.put("/v1/repositories/shop", document.clone()).await;
+    let state = node.repository(|state| state.consecutive_failures == 0 && state.held_until.is_some()).await;
+    assert_eq!(state.attempts, 1);
+    let held = humantime::parse_rfc3339(before["held_until"].as_str().unwrap()).unwrap();
+    let drift = state.next_poll.unwrap().duration_since(held).unwrap_or_else(|early| early.duration());
+    assert!(drift.as_secs() < 60, "{state:?}, held until {held:?}");
+    assert!(server.take_requests().is_empty());
+    // Another host has asked for nothing.
+    let other = serve(&upstream);
+    document["url"] = other.url("bare.git").replace("127.0.0.1", "localhost").into();
+    operator.put("/v1/repositories/shop", document).await;
+    node.repository(|state| state.mirrored).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under_way() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (silent, asked, release) = silent();
+    let mut config = empty_config(&home, &upstream);
+    config.operator.secrets_dir = Some(home.file("secrets"));
+    std::fs::create_dir(home.file("secrets")).unwrap();
+    std::fs::write(home.file("secrets/hook"), "a secret\n").unwrap();
+    let node = home.start(config).await;
+    let operator = Operator::of(&home, &node);
+    operator.put("/v1/repositories/shop", json!({ "url": silent.url() })).await;
+    asked.acquire().await.unwrap().forget();
+    let document = json!({
+        "url": silent.url(), "webhook_secret_files": ["hook"], "poll_interval": "1h", "shortest_gap": "1s",
+        "stall_timeout": "40s", "poll_timeout": "2h", "build_timeout": "1h",
+    });
+    let put = operator.put("/v1/repositories/shop", document).await;
+    assert_eq!(put.status, StatusCode::OK, "{put:?}");
+    drop(release);
+    // The one request was the only one of that poll.
+    let state = node.repository(|state| state.attempts == 1).await;
+    assert_eq!((state.consecutive_failures, asked.available_permits()), (1, 0), "{state:?}");
+    node.running.cut().await;
+}
+
+#[tokio::test]
+async fn a_policy_holds_from_the_answer_on_and_its_end_as_well() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = config(&home, &upstream);
+    let server = serve(&upstream);
+    config.repositories.clear();
+    config.services.clear();
+    config.operator.secrets_dir = Some(home.file("secrets"));
+    std::fs::create_dir(home.file("secrets")).unwrap();
+    std::fs::write(home.file("secrets/signers"), "").unwrap();
+    let node = home.start(config).await;
+    let operator = Operator::of(&home, &node);
+    operator.put("/v1/repositories/shop", repository_at(&server)).await;
+    operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
+    let published = node.published(|_| true).await;
+    let mut strict = repository_at(&server);
+    strict["verify"] = json!({ "mode": "commit", "ssh_allowed_signers": "signers" });
+    let put = operator.put("/v1/repositories/shop", strict).await;
+    assert_eq!(put.status, StatusCode::OK, "{put:?}");
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    node.poll().await;
+    assert_eq!(node.descriptor().await.bytes(), published.bytes());
+    refused(&node).await;
+    operator.put("/v1/repositories/shop", repository_at(&server)).await;
+    node.published(|new| new.publication().commit.as_str() == commit).await;
+    node.stop().await;
+}
+
+async fn refused(node: &Node) {
+    let mut condition = node.running.condition(&service()).unwrap();
+    let refused = |now: &Condition| matches!(now, Condition::Unhealthy { step: "verify", .. });
+    in_time(condition.wait_for(refused)).await.unwrap();
+}
