@@ -18,7 +18,7 @@ pub(crate) struct Metrics {
     pub(crate) poll_failures: IntCounterVec,
     /// By repository.
     pub(crate) poll_duration: HistogramVec,
-    /// By what a poll waited for: `host_place`, `host_budget`, `place`, `clone_place`.
+    /// By what a poll waited for: `host_place`, `host_budget`, `place`, `large_place`.
     pub(crate) poll_wait_seconds: CounterVec,
     /// By repository: 1 when the last poll reached the upstream.
     pub(crate) repository_healthy: IntGaugeVec,
@@ -143,7 +143,7 @@ impl Metrics {
                 Opts::new(
                     "weir_origin_poll_wait_seconds_total",
                     "Seconds that polls which were due waited, by what for (host_place, host_budget, place, \
-                     clone_place).",
+                     large_place).",
                 ),
                 &["for"],
             )?)?,

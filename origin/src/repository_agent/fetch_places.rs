@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     fn who(host: &str) -> Who {
-        Who { host: host.into(), clones: false }
+        Who { host: host.into(), large: false }
     }
 
     #[tokio::test]

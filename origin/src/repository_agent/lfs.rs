@@ -42,7 +42,7 @@ impl Task {
             return Err(held.failure.clone());
         }
         self.lfs_held = None;
-        let place = self.poller.places.enter(&self.poller.at_host, |what| {
+        let place = self.poller.places.to_fetch(&self.poller.at_host, true, |what| {
             self.state.send_modify(|state| state.waits_for = what);
         });
         let place = place.await;
@@ -51,7 +51,7 @@ impl Task {
         let (workshop, poller) = (self.workshop(), self.poller.clone());
         let job = Job::begin("lfs", &self.crew.threads, move |stop| {
             let budget = || poller.at_host.request();
-            Ok(workshop.fetch_lfs_files(&poller.upstream, &missing, &budget, stop))
+            Ok(workshop.fetch_lfs_files(&poller.upstream(), &missing, &budget, stop))
         });
         let result = self.awaited("lfs", job, place, self.config.poll_timeout).await;
         self.state.send_modify(|state| state.phase = before);

@@ -80,7 +80,7 @@ impl Places {
             bounds.show(name, limit, move || places.upgrade().map_or(0, |places| in_use(&places)));
         };
         show("fetches", limits.concurrent_fetches, |places| places.fetches.taken().places);
-        show("first_clones", half(limits.concurrent_fetches), |places| places.fetches.taken().clones);
+        show("large_fetches", half(limits.concurrent_fetches), |places| places.fetches.taken().large);
         show("fetches_of_a_host", of_a_host, |places| places.fetches.taken_by_the_busiest_host());
         show("listings_of_a_host", of_a_host, |places| {
             places.busiest(|host| places.of_a_host - host.listings.available_permits())
@@ -132,19 +132,17 @@ impl Places {
     }
 
     /// A place to fetch, if there is one just now.
-    pub(super) fn try_to_fetch(&self, at: &AtHost, clones: bool) -> Result<FetchPlace, WaitsFor> {
-        self.fetches.try_enter(&at.who(clones))
+    pub(super) fn try_to_fetch(&self, at: &AtHost, large: bool) -> Result<FetchPlace, WaitsFor> {
+        self.fetches.try_enter(&at.who(large))
     }
 
-    /// Waits for a place to fetch. Its refs are listed once more then: nobody keeps a connection open in line.
-    pub(super) async fn to_fetch(&self, at: &AtHost, clones: bool, waits: impl Fn(Option<WaitsFor>)) -> FetchPlace {
-        let who = at.who(clones);
-        let place = match self.fetches.try_enter(&who) {
+    /// Waits for a place to fetch; `large`: as one does that may take hours. Nobody keeps a connection open in line.
+    pub(super) async fn to_fetch(&self, at: &AtHost, large: bool, waits: impl Fn(Option<WaitsFor>)) -> FetchPlace {
+        let who = at.who(large);
+        match self.fetches.try_enter(&who) {
             Ok(place) => place,
             Err(what) => self.counted(what, &waits, self.fetches.enter(&who)).await,
-        };
-        at.charge(at.listing);
-        place
+        }
     }
 
     /// Awaits something, and tells and counts when it is not there at once.
@@ -180,6 +178,11 @@ impl AtHost {
         self.host.budget().take(1, Instant::now()).err()
     }
 
+    /// A poll lists the refs once more, after a wait.
+    pub(super) fn lists_again(&self) {
+        self.charge(self.listing);
+    }
+
     /// A poll fetched something: a request more than the listing.
     pub(super) fn fetched(&self) {
         self.charge(1);
@@ -192,8 +195,8 @@ impl AtHost {
         }
     }
 
-    fn who(&self, clones: bool) -> Who {
-        Who { host: self.host.name.clone(), clones }
+    fn who(&self, large: bool) -> Who {
+        Who { host: self.host.name.clone(), large }
     }
 }
 

@@ -61,10 +61,10 @@ impl PollEnd {
 impl Poller {
     /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
     pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
-        let clones = !self.state.borrow().mirrored;
+        let large = !self.state.borrow().mirrored;
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
         let place = self.places.to_list(&self.at_host, waits).await;
-        let turn = Turn::begin(self.places.clone(), self.at_host.clone(), clones, place);
+        let turn = Turn::begin(self.places.clone(), self.at_host.clone(), large, place);
         loop {
             let begun = Instant::now();
             let result = self.run(&turn, begun).await;
@@ -72,7 +72,8 @@ impl Poller {
                 Ok(Poll::Moved) => {
                     turn.give_back();
                     self.state.send_modify(|state| state.phase = Phase::Idle);
-                    turn.go_on(self.places.to_fetch(&self.at_host, clones, waits).await);
+                    turn.go_on(self.places.to_fetch(&self.at_host, large, waits).await);
+                    self.at_host.lists_again();
                 }
                 result => {
                     if matches!(result, Ok(Poll::Changed { .. })) {
@@ -84,11 +85,16 @@ impl Poller {
         }
     }
 
+    /// The upstream as it is to be asked now.
+    pub(super) fn upstream(&self) -> Upstream {
+        self.upstreams.upstream(&self.config.borrow())
+    }
+
     async fn run(&self, turn: &Turn, begun: Instant) -> Result<Poll, Failure> {
-        let config = self.config.borrow().clone();
+        let poll_timeout = self.config.borrow().poll_timeout;
         // After `begun`: whoever asks for another ref later asks for another poll.
         let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
-        let upstream = Upstream { further_refs, ..self.upstreams.upstream(&config) };
+        let upstream = Upstream { further_refs, ..self.upstream() };
         let late_after = upstream.stall_timeout * LATE_AFTER_STALLS;
         let progress = FetchProgress::default();
         let mut watched = Watched::new(progress.snapshot(), begun);
@@ -128,7 +134,7 @@ impl Poller {
                     let now = Instant::now();
                     watched.look(progress.snapshot(), now);
                     self.show(watched.progress);
-                    let Some(late) = watched.late(begun, now, (config.poll_timeout, late_after)) else { continue };
+                    let Some(late) = watched.late(begun, now, (poll_timeout, late_after)) else { continue };
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
                     turn.give_back();

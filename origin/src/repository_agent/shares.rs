@@ -1,7 +1,7 @@
 //! How places are divided: who may have the next one. Pure.
 //!
 //! No host gets more than its bound, and a further one only while more places are free than it holds: however many a host
-//! has, others find some. First clones, which may take hours, get at most half of all places and half of a host's, so that
+//! has, others find some. Large fetches, which may take hours, get at most half of all places and half of a host's, so that
 //! what is mirrored already is kept up to date beside them.
 
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use super::state::WaitsFor;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Who {
     pub(super) host: Arc<str>,
-    /// It fetches the repository for the first time.
-    pub(super) clones: bool,
+    /// It fetches a repository for the first time, or files of LFS.
+    pub(super) large: bool,
 }
 
 /// Places that are taken, of a number of them.
@@ -29,8 +29,8 @@ pub(super) struct Shares {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) places: usize,
-    /// Of these by first clones.
-    pub(super) clones: usize,
+    /// Of these by large fetches.
+    pub(super) large: usize,
 }
 
 impl Shares {
@@ -50,13 +50,13 @@ impl Shares {
         if !share || of_the_host.places >= self.of_a_host {
             return Err(WaitsFor::HostPlace);
         }
-        let clones = (self.taken.clones, of_the_host.clones);
-        if who.clones && (clones.0 >= half(self.all) || clones.1 >= half(self.of_a_host)) {
-            return Err(WaitsFor::ClonePlace);
+        let large = (self.taken.large, of_the_host.large);
+        if who.large && (large.0 >= half(self.all) || large.1 >= half(self.of_a_host)) {
+            return Err(WaitsFor::LargePlace);
         }
         for taken in [&mut self.taken, self.hosts.entry(who.host.clone()).or_default()] {
             taken.places += 1;
-            taken.clones += usize::from(who.clones);
+            taken.large += usize::from(who.large);
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Shares {
         let Some(of_the_host) = self.hosts.get_mut(&who.host) else { return };
         for taken in [&mut self.taken, of_the_host] {
             taken.places -= 1;
-            taken.clones -= usize::from(who.clones);
+            taken.large -= usize::from(who.large);
         }
         self.hosts.retain(|_, taken| taken.places > 0);
     }
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn who(host: &str, clones: bool) -> Who {
-        Who { host: host.into(), clones }
+    fn who(host: &str, large: bool) -> Who {
+        Who { host: host.into(), large }
     }
 
     /// How many a host gets that takes all it can.
@@ -117,15 +117,15 @@ mod tests {
     }
 
     #[test]
-    fn first_clones_get_half() {
+    fn large_fetches_get_half() {
         let mut shares = Shares::new(8, 4);
         assert_eq!(all_it_can(&mut shares, &who("a", true)), 2);
-        assert_eq!(shares.take(&who("a", true)), Err(WaitsFor::ClonePlace));
+        assert_eq!(shares.take(&who("a", true)), Err(WaitsFor::LargePlace));
         assert_eq!(all_it_can(&mut shares, &who("b", true)), 2);
-        assert_eq!(shares.take(&who("c", true)), Err(WaitsFor::ClonePlace), "half of all");
+        assert_eq!(shares.take(&who("c", true)), Err(WaitsFor::LargePlace), "half of all");
         assert_eq!(shares.take(&who("a", false)), Ok(()));
         assert_eq!(shares.take(&who("c", false)), Ok(()));
-        assert_eq!(shares.taken(), Taken { places: 6, clones: 4 });
+        assert_eq!(shares.taken(), Taken { places: 6, large: 4 });
         let mut one = Shares::new(1, 1);
         assert_eq!(all_it_can(&mut one, &who("a", true)), 1);
     }
@@ -138,27 +138,27 @@ mod tests {
         ) {
             let mut shares = Shares::new(all, of_a_host);
             let mut held: Vec<Who> = Vec::new();
-            for (host, clones, comes) in steps {
-                let who = who(&host.to_string(), clones);
+            for (host, large, comes) in steps {
+                let who = who(&host.to_string(), large);
                 if comes {
-                    let has = |clones: bool| held.iter().filter(|one| one.host == who.host && (!clones || one.clones)).count();
-                    let (has, clones_there, full) = (has(false), has(true), held.len() == all);
-                    let clones_in_all = held.iter().filter(|one| one.clones).count();
+                    let has = |large: bool| held.iter().filter(|one| one.host == who.host && (!large || one.large)).count();
+                    let (has, large_there, full) = (has(false), has(true), held.len() == all);
+                    let large_in_all = held.iter().filter(|one| one.large).count();
                     match shares.take(&who) {
                         Ok(()) => {
                             prop_assert!(!full && has < of_a_host);
-                            prop_assert!(!clones || clones_in_all < half(all) && clones_there < half(of_a_host));
+                            prop_assert!(!large || large_in_all < half(all) && large_there < half(of_a_host));
                             held.push(who);
                         }
                         Err(WaitsFor::Place) => prop_assert!(full),
-                        Err(WaitsFor::ClonePlace) => prop_assert!(clones),
+                        Err(WaitsFor::LargePlace) => prop_assert!(large),
                         Err(_) => prop_assert!(has > 0),
                     }
                 } else if let Some(at) = held.iter().position(|one| *one == who) {
                     shares.give_back(&held.swap_remove(at));
                 }
-                let clones = held.iter().filter(|one| one.clones).count();
-                prop_assert_eq!(shares.taken(), Taken { places: held.len(), clones });
+                let large = held.iter().filter(|one| one.large).count();
+                prop_assert_eq!(shares.taken(), Taken { places: held.len(), large });
             }
         }
     }

@@ -38,8 +38,8 @@ pub enum WaitsFor {
     HostBudget,
     /// As many repositories list their refs, or fetch, as may at a time.
     Place,
-    /// As many repositories are cloned for the first time as may be at a time, in all or of its host.
-    ClonePlace,
+    /// As many repositories are cloned for the first time, or files of LFS fetched, as may at a time, in all or of its host.
+    LargePlace,
 }
 
 impl WaitsFor {
@@ -49,7 +49,7 @@ impl WaitsFor {
             Self::HostPlace => "host_place",
             Self::HostBudget => "host_budget",
             Self::Place => "place",
-            Self::ClonePlace => "clone_place",
+            Self::LargePlace => "large_place",
         }
     }
 }

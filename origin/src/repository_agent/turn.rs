@@ -11,7 +11,7 @@ pub(super) struct Turn {
     places: Arc<Places>,
     at_host: AtHost,
     /// What it would fetch is the whole repository.
-    clones: bool,
+    large: bool,
     held: Arc<Mutex<Held>>,
 }
 
@@ -23,8 +23,8 @@ struct Held {
 
 impl Turn {
     /// A turn that begins with a place to list refs.
-    pub(super) fn begin(places: Arc<Places>, at_host: AtHost, clones: bool, place: Option<ListingPlace>) -> Self {
-        Self { places, at_host, clones, held: Arc::new(Mutex::new(Held { listing: place, fetch: None })) }
+    pub(super) fn begin(places: Arc<Places>, at_host: AtHost, large: bool, place: Option<ListingPlace>) -> Self {
+        Self { places, at_host, large, held: Arc::new(Mutex::new(Held { listing: place, fetch: None })) }
     }
 
     /// Goes on with a place to fetch.
@@ -37,7 +37,7 @@ impl Turn {
         let mut held = self.held();
         if held.fetch.is_none()
             && held.listing.is_some()
-            && let Ok(place) = self.places.try_to_fetch(&self.at_host, self.clones)
+            && let Ok(place) = self.places.try_to_fetch(&self.at_host, self.large)
         {
             *held = Held { listing: None, fetch: Some(place) };
         }

@@ -77,7 +77,7 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
         for (_, begun) in &servers {
             begun.acquire_many(u32::try_from(each).unwrap()).await.unwrap().forget();
         }
-        let waits = if drips == Drips::InTheListing { WaitsFor::HostPlace } else { WaitsFor::ClonePlace };
+        let waits = if drips == Drips::InTheListing { WaitsFor::HostPlace } else { WaitsFor::LargePlace };
         waits_for(&node, "one-7", waits).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.poll().await;
@@ -110,14 +110,14 @@ async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
         let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
         let begun = |state: &RepositoryState| match &state.phase {
             Phase::Cloning { progress } => progress.phase == "preparing",
-            _ => state.waits_for == Some(WaitsFor::ClonePlace),
+            _ => state.waits_for == Some(WaitsFor::LargePlace),
         };
         in_time(state.wait_for(begun)).await.unwrap();
     }
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.poll().await;
     assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
-    assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"first_clones\"}").await, 2.0);
+    assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"large_fetches\"}").await, 2.0);
     node.running.cut().await;
 }
 
