@@ -131,6 +131,11 @@ pub(super) fn survey(
     let repository = mirror.get()?.repository()?.to_thread_local();
     let mut verifier = policy.map(|policy| policy.verifier(&repository, stop));
     let mut reach = reach.lock().unwrap_or_else(PoisonError::into_inner);
+    let pinned = services.iter().filter_map(|service| service.revision.commit()).collect();
+    if reach.look(&repository, &pinned).is_err() {
+        // Each is looked for by itself then, and says what is wrong.
+        *reach = Reach::default();
+    }
     let mut look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
         let tip = revision::tip(&repository, &service.revision, &mut reach, stop)
             .map_err(|error| revision_failure(mirror, &error))?;

@@ -163,6 +163,14 @@ impl Revision {
         }
     }
 
+    /// The commit that is named by its id.
+    pub(crate) fn commit(&self) -> Option<gix::ObjectId> {
+        match self {
+            Self::Commit(commit) => gix::ObjectId::from_hex(commit.as_str().as_bytes()).ok(),
+            _ => None,
+        }
+    }
+
     /// Whether a ref of the upstream that moved, came or went, by its full name, may concern who follows this. In doubt
     /// it may.
     pub fn may_follow(&self, moved: &str) -> bool {

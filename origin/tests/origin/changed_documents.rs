@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use weir_origin::Condition;
 
 use crate::node::{Home, Node, in_time, service};
-use crate::operators::{Operator, config, empty_config, repository_at, serve};
+use crate::operator::{Operator, config, empty_config, repository_at, serve};
 use crate::scheduling::silent;
 use crate::smart_http::Manner;
 use crate::upstream::Upstream;

@@ -140,9 +140,9 @@ async fn a_service_moves_to_another_repository_and_stays_what_it_was_until_then(
     assert_eq!(moved.status, 200);
     assert_eq!(node.descriptor().await.bytes(), first.bytes());
     slow.behave(crate::smart_http::Manner::default());
-    // Another interval is another agent of the same mirror.
+    // Another way to ask is another agent of the same mirror.
     let mut document = repository_at(&slow);
-    document["poll_interval"] = "30m".into();
+    document["redirects"] = "none".into();
     assert_eq!(operator.put("/v1/repositories/other", document).await.status, 200);
     let second = node.published(|new| new.publication().repository.as_str() == "other").await;
     assert_eq!(names(&node.tarball(&second).await), ["app.yaml", "other.yaml"]);

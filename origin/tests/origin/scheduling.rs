@@ -10,7 +10,7 @@ use weir_origin::config::RepositoryConfig;
 use weir_origin::repository_agent::{Health, Phase, RepositoryState, WaitsFor};
 
 use crate::node::{Home, Node, in_time, repository};
-use crate::operators::{Operator, config, empty_config, repository_at, serve};
+use crate::operator::{Operator, config, empty_config, repository_at, serve};
 use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, say};
 use crate::smart_http::SmartHttp;
 use crate::upstream::Upstream;
