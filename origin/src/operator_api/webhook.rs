@@ -1,8 +1,9 @@
 //! Deliveries of webhooks. They come without a token: what counts is their signature.
 
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -30,6 +31,9 @@ const PLACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deliveries that are read at a time, of at most 1 MiB of memory each.
 const MAX_DELIVERIES: usize = 64;
 
+/// How often a secret that cannot be read is told of.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 /// The longest file of a secret that is read.
 const MAX_SECRET_BYTES: u64 = 4096;
 
@@ -39,11 +43,16 @@ pub(super) struct Webhooks {
     catalog: Arc<Catalog>,
     reading: Arc<Semaphore>,
     metrics: OperatorMetrics,
+    /// When a secret that cannot be read was last told of: anybody can send a delivery.
+    told: Arc<Mutex<Option<Instant>>>,
 }
+
+/// A file of a secret that cannot be read, and why.
+type Unread = (PathBuf, io::Error);
 
 impl Webhooks {
     pub(super) fn new(catalog: Arc<Catalog>, metrics: OperatorMetrics, bounds: &Bounds) -> Self {
-        Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics }
+        Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics, told: Arc::default() }
     }
 
     /// Takes a delivery for a repository, and has that polled when it is to be.
@@ -74,6 +83,13 @@ impl Webhooks {
         }
     }
 
+    fn tell(&self, repository: &RepositoryName, unread: Option<Unread>) {
+        let Some((file, error)) = unread else { return };
+        if is_due(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner), Instant::now()) {
+            tracing::warn!(%repository, file = %file.display(), %error, "a webhook's secret cannot be read");
+        }
+    }
+
     async fn judge(
         &self,
         provider: Provider,
@@ -88,8 +104,9 @@ impl Webhooks {
         let _reading = place.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
         // A repository that is not there has no secrets, and is answered as one whose signature is wrong.
         let config = self.catalog.repository(name).map(|agent| agent.config());
-        let read = move || config.map(|config| read(&config.name, &config.webhook_secret_files)).unwrap_or_default();
-        let secrets = tokio::task::spawn_blocking(read).await.map_err(|_| OperatorError::Failed)?;
+        let read = move || config.map(|config| read(&config.webhook_secret_files)).unwrap_or_default();
+        let (secrets, unread) = tokio::task::spawn_blocking(read).await.map_err(|_| OperatorError::Failed)?;
+        self.tell(name, unread);
         let mut delivery = Delivery::begin(provider, headers, &secrets);
         let whole = async {
             let mut length = 0;
@@ -113,19 +130,52 @@ impl Webhooks {
     }
 }
 
-/// The secrets as they are now. A file that cannot be used is passed over: another may do.
-fn read(repository: &RepositoryName, files: &[PathBuf]) -> Vec<Secret> {
+/// Whether it is to be told again, when it was told last then.
+fn is_due(told: &mut Option<Instant>, now: Instant) -> bool {
+    let is_due = told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+    if is_due {
+        *told = Some(now);
+    }
+    is_due
+}
+
+/// The secrets as they are now. A file that cannot be used is passed over: another may do. The last one of those, and why.
+fn read(files: &[PathBuf]) -> (Vec<Secret>, Option<Unread>) {
     use std::io::Read;
-    let read = |file: &PathBuf| {
+    let mut unread = None;
+    let mut read = |file: &PathBuf| {
         let mut bytes = Vec::new();
         let read = std::fs::File::open(file).and_then(|file| file.take(MAX_SECRET_BYTES).read_to_end(&mut bytes));
         match read {
             Ok(_) => Secret::from_file(&bytes),
             Err(error) => {
-                tracing::warn!(%repository, file = %file.display(), %error, "a webhook's secret cannot be read");
+                unread = Some((file.clone(), error));
                 None
             }
         }
     };
-    files.iter().filter_map(read).collect()
+    let secrets = files.iter().filter_map(&mut read).collect();
+    (secrets, unread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_once_and_after_a_while_again() {
+        let (mut told, begun) = (None, Instant::now());
+        let due: Vec<bool> = (0..=121).map(|second| is_due(&mut told, begun + Duration::from_secs(second))).collect();
+        let times: Vec<usize> = (0..due.len()).filter(|at| due[*at]).collect();
+        assert_eq!(times, [0, 60, 120]);
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_read_is_passed_over_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (absent, there) = (dir.path().join("absent"), dir.path().join("there"));
+        std::fs::write(&there, "a secret").unwrap();
+        let (secrets, unread) = read(&[absent.clone(), there]);
+        assert_eq!((secrets.len(), unread.unwrap().0), (1, absent));
+    }
 }
