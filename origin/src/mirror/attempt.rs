@@ -40,6 +40,8 @@ pub(super) struct Attempt<'a> {
     /// Bytes received in this step.
     received: Cell<u64>,
     fetch: RefCell<Option<Fetch>>,
+    /// Requests, or connections where there are none.
+    requests: Cell<u32>,
     failure: RefCell<Option<MirrorError>>,
 }
 
@@ -69,6 +71,7 @@ impl<'a> Attempt<'a> {
             step: Cell::new(Step::List),
             received: Cell::new(0),
             fetch: RefCell::new(None),
+            requests: Cell::new(0),
             failure: RefCell::new(None),
         })
     }
@@ -155,6 +158,16 @@ impl<'a> Attempt<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The upstream, or where it leads to, is asked something.
+    pub(super) fn asks(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+
+    /// How often it was asked.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests.get()
     }
 
     /// Keeps what went wrong, and makes an error of it that passes through gix.

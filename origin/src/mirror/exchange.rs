@@ -24,48 +24,25 @@ use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, lefto
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
 
-/// Connects by the URL's scheme and brings the mirror up to date.
+/// Brings the mirror up to date over one connection, or a few requests.
 pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
     progress: &FetchProgress,
     (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
-    let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
-    let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
     let attempt = Attempt::new(upstream, interrupt)?;
     let exchange = Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, interrupt, may_fetch };
-    match url.scheme {
-        Scheme::Https | Scheme::Http => exchange.run(url.clone(), http::transport(&attempt, url)?),
-        Scheme::Git => {
-            let host = url.host().ok_or_else(|| unsupported("it names no host"))?.to_owned();
-            let socket = connect(&attempt, &host, url.port.unwrap_or(GIT_DAEMON_PORT))?;
-            let (path, virtual_host) = (url.path.clone(), Some((host, url.port)));
-            let (incoming, outgoing) = halves(&attempt, socket.into_split());
-            let mode = ConnectMode::Daemon;
-            exchange.run(url, Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
-        }
-        Scheme::File => {
-            let path = url.path.clone();
-            let command = git_program::upload_pack(&path);
-            let started = Program::start(&attempt, command, &git_program::ENVIRONMENT);
-            let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
-            exchange.with_program(url, started, |step, said| git_program::complaint(step, said, &path))
-        }
-        Scheme::Ssh => {
-            let command = ssh::upload_pack(&attempt, &ssh::parse(&upstream.url).map_err(unsupported)?)?;
-            let started = Program::start(&attempt, command, &[]);
-            let started = started.map_err(MirrorError::local("start the ssh program"))?;
-            exchange.with_program(url, started, ssh::complaint)
-        }
-        _ => Err(unsupported("the scheme is none of https, http, ssh, git and file")),
-    }
+    let result = exchange.begin();
+    progress.asked(attempt.requests());
+    result
 }
 
 /// Opens a connection over TCP, to the first address that answers.
 fn connect(attempt: &Attempt, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
     let reach = &attempt.upstream.reach;
     reach.check_host(host)?;
+    attempt.asks();
     attempt.wait(async {
         let mut last = MirrorError::Connect { cause: "it has no address".to_owned(), timeout: false };
         for address in reach.resolve(host, port).await? {
@@ -95,6 +72,39 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
+    /// Connects by the URL's scheme, and goes through with it.
+    fn begin(&self) -> Result<Poll, MirrorError> {
+        let upstream = self.attempt.upstream;
+        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
+        let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
+        match url.scheme {
+            Scheme::Https | Scheme::Http => self.run(url.clone(), http::transport(self.attempt, url)?),
+            Scheme::Git => {
+                let host = url.host().ok_or_else(|| unsupported("it names no host"))?.to_owned();
+                let socket = connect(self.attempt, &host, url.port.unwrap_or(GIT_DAEMON_PORT))?;
+                let (path, virtual_host) = (url.path.clone(), Some((host, url.port)));
+                let (incoming, outgoing) = halves(self.attempt, socket.into_split());
+                let mode = ConnectMode::Daemon;
+                self.run(url, Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
+            }
+            Scheme::File => {
+                let path = url.path.clone();
+                let command = git_program::upload_pack(&path);
+                let started = Program::start(self.attempt, command, &git_program::ENVIRONMENT);
+                let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
+                self.with_program(url, started, |step, said| git_program::complaint(step, said, &path))
+            }
+            Scheme::Ssh => {
+                self.attempt.asks();
+                let command = ssh::upload_pack(self.attempt, &ssh::parse(&upstream.url).map_err(unsupported)?)?;
+                let started = Program::start(self.attempt, command, &[]);
+                let started = started.map_err(MirrorError::local("start the ssh program"))?;
+                self.with_program(url, started, ssh::complaint)
+            }
+            _ => Err(unsupported("the scheme is none of https, http, ssh, git and file")),
+        }
+    }
+
     /// Talks to a program; when it breaks off, what it complained about says why.
     fn with_program(
         &self,

@@ -67,6 +67,13 @@ struct View {
     done: Option<StepShared>,
     total: Option<Step>,
     bytes: Option<StepShared>,
+    requests: u32,
+}
+
+impl View {
+    fn begin(&mut self, phase: Phase) {
+        *self = Self { phase, requests: self.requests, ..Self::default() };
+    }
 }
 
 impl FetchProgress {
@@ -87,9 +94,19 @@ impl FetchProgress {
         self.view().bytes.is_some()
     }
 
+    /// How often the upstream was asked by the polls that ended: requests over HTTP, connections otherwise, and none of
+    /// this machine.
+    pub fn requests(&self) -> u32 {
+        self.view().requests
+    }
+
+    pub(super) fn asked(&self, times: u32) {
+        self.view().requests += times;
+    }
+
     /// A poll starts; it ends when the guard is dropped.
     pub(super) fn start(&self) -> Watched {
-        *self.view() = View { phase: Phase::Connecting, ..View::default() };
+        self.view().begin(Phase::Connecting);
         Watched(self.clone())
     }
 
@@ -118,7 +135,7 @@ pub(super) struct Watched(FetchProgress);
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        *self.0.view() = View::default();
+        self.0.view().begin(Phase::Idle);
     }
 }
 

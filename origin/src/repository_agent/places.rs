@@ -178,21 +178,14 @@ impl AtHost {
         self.host.budget().take(1, Instant::now()).err()
     }
 
-    /// A poll lists the refs once more, after a wait.
-    pub(super) fn lists_again(&self) {
-        self.charge(self.listing);
+    /// A poll made so many requests; those beyond the listing that it waited for (`0`: it waited for none) others wait for.
+    pub(super) fn asked(&self, requests: u32, waited_for: u32) {
+        self.host.budget().charge(requests.saturating_sub(waited_for), Instant::now());
     }
 
-    /// A poll fetched something: a request more than the listing.
-    pub(super) fn fetched(&self) {
-        self.charge(1);
-    }
-
-    /// Requests that nobody waited to make.
-    fn charge(&self, requests: u32) {
-        if self.listing > 0 {
-            self.host.budget().charge(requests, Instant::now());
-        }
+    /// Requests that list the refs.
+    pub(super) fn listing(&self) -> u32 {
+        self.listing
     }
 
     fn who(&self, large: bool) -> Who {

@@ -65,22 +65,18 @@ impl Poller {
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
         let place = self.places.to_list(&self.at_host, waits).await;
         let turn = Turn::begin(self.places.clone(), self.at_host.clone(), large, place);
+        let mut waited_for = self.at_host.listing();
         loop {
-            let begun = Instant::now();
-            let result = self.run(&turn, begun).await;
+            let (begun, progress) = (Instant::now(), FetchProgress::default());
+            let result = self.run(&turn, &progress, begun).await;
+            self.at_host.asked(progress.requests(), std::mem::take(&mut waited_for));
             match result {
                 Ok(Poll::Moved) => {
                     turn.give_back();
                     self.state.send_modify(|state| state.phase = Phase::Idle);
                     turn.go_on(self.places.to_fetch(&self.at_host, large, waits).await);
-                    self.at_host.lists_again();
                 }
-                result => {
-                    if matches!(result, Ok(Poll::Changed { .. })) {
-                        self.at_host.fetched();
-                    }
-                    return PollEnd { result, begun, took: begun.elapsed() };
-                }
+                result => return PollEnd { result, begun, took: begun.elapsed() },
             }
         }
     }
@@ -90,13 +86,12 @@ impl Poller {
         self.upstreams.upstream(&self.config.borrow())
     }
 
-    async fn run(&self, turn: &Turn, begun: Instant) -> Result<Poll, Failure> {
+    async fn run(&self, turn: &Turn, progress: &FetchProgress, begun: Instant) -> Result<Poll, Failure> {
         let poll_timeout = self.config.borrow().poll_timeout;
         // After `begun`: whoever asks for another ref later asks for another poll.
         let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
         let upstream = Upstream { further_refs, ..self.upstream() };
         let late_after = upstream.stall_timeout * LATE_AFTER_STALLS;
-        let progress = FetchProgress::default();
         let mut watched = Watched::new(progress.snapshot(), begun);
         self.show(watched.progress);
         let (mirror, inner, own_turn) = (self.mirror.clone(), progress.clone(), turn.clone());

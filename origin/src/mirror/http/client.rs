@@ -138,6 +138,7 @@ impl<'a> Client<'a> {
         if let Some(body) = body {
             request = request.body(body);
         }
+        self.attempt.asks();
         self.attempt.wait(request.send())?.map_err(|error| trouble::of(self.attempt, &error))
     }
 
