@@ -21,7 +21,7 @@ impl Budget {
 
     /// The requests that a full bucket holds.
     pub(super) fn saved_up(per_minute: u32) -> usize {
-        per_minute.max(1) as usize * SAVED_UP.as_secs() as usize / 60
+        (per_minute as usize * SAVED_UP.as_secs() as usize / 60).max(1)
     }
 
     /// How many requests it would take to be full: more than it holds when some were made without being asked for.

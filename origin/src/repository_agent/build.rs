@@ -1,6 +1,7 @@
 //! What a repository's agent does with its mirror: finding out what services are at, and building that. All of this
 //! blocks.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -131,8 +132,8 @@ pub(super) fn survey(
     let repository = mirror.get()?.repository()?.to_thread_local();
     let mut verifier = policy.map(|policy| policy.verifier(&repository, stop));
     let mut reach = reach.lock().unwrap_or_else(PoisonError::into_inner);
-    let pinned = services.iter().filter_map(|service| service.revision.commit()).collect();
-    if reach.look(&repository, &pinned).is_err() {
+    let pinned: HashSet<_> = services.iter().filter_map(|service| service.revision.commit()).collect();
+    if !pinned.is_empty() && reach.look(&repository, &pinned, stop).is_err() {
         // Each is looked for by itself then, and says what is wrong.
         *reach = Reach::default();
     }

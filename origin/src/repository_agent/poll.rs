@@ -94,12 +94,12 @@ impl Poller {
         let late_after = upstream.stall_timeout * LATE_AFTER_STALLS;
         let mut watched = Watched::new(progress.snapshot(), begun);
         self.show(watched.progress);
-        let (mirror, inner, own_turn) = (self.mirror.clone(), progress.clone(), turn.clone());
+        let (mirror, inner, may_fetch) = (self.mirror.clone(), progress.clone(), turn.may_fetch());
         let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let ready = mirror.for_poll(Instant::now())?;
             ready.set_aside.inspect(|damage| set_aside(damage));
-            let result = ready.mirror.poll_in_turn(&upstream, &inner, interrupt, &|| own_turn.may_fetch());
+            let result = ready.mirror.poll_in_turn(&upstream, &inner, interrupt, &may_fetch);
             match &result {
                 Err(error @ MirrorError::OtherObjectFormat { .. }) => mirror.is_of_no_use(error.to_string()),
                 Err(error) if error.may_be_damage() => mirror.trouble(Instant::now()),

@@ -148,6 +148,28 @@ mod tests {
     }
 
     #[test]
+    fn another_interval_holds_at_once_and_undoes_no_pause() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(60 * MINUTE, GAP, start);
+        schedule.begin(start);
+        schedule.succeeded(start, MIDDLE);
+        schedule.set(2 * MINUTE, GAP, start + MINUTE);
+        assert_eq!(schedule.next(), start + 3 * MINUTE);
+        schedule.set(60 * MINUTE, GAP, start + MINUTE);
+        assert_eq!(schedule.next(), start + 3 * MINUTE, "what is due sooner stays");
+
+        schedule.begin(start + 3 * MINUTE);
+        schedule.failed(start + 3 * MINUTE, Some(30 * MINUTE), 0.0);
+        schedule.set(MINUTE, GAP, start + 4 * MINUTE);
+        assert_eq!(schedule.next(), start + 33 * MINUTE);
+
+        let mut successor = Schedule::new(MINUTE, GAP, start);
+        successor.hold(start + 30 * MINUTE);
+        successor.kick(start);
+        assert_eq!((successor.next(), successor.held_until()), (start + 30 * MINUTE, Some(start + 30 * MINUTE)));
+    }
+
+    #[test]
     fn an_interval_after_each_success_give_or_take_a_tenth() {
         let start = Instant::now();
         let mut schedule = Schedule::new(2 * MINUTE, GAP, start);

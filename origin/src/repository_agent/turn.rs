@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::fetch_places::FetchPlace;
 use super::places::{AtHost, ListingPlace, Places};
 
-/// The turn of a poll. Clones are the same one.
-#[derive(Clone)]
-pub(super) struct Turn {
+/// The turn of a poll. It ends when this is dropped, also if a thread of the poll does not come back.
+pub(super) struct Turn(Arc<Inner>);
+
+struct Inner {
     places: Arc<Places>,
     at_host: AtHost,
     /// What it would fetch is the whole repository.
     large: bool,
-    held: Arc<Mutex<Held>>,
+    held: Mutex<Held>,
 }
 
 #[derive(Default)]
@@ -24,16 +25,30 @@ struct Held {
 impl Turn {
     /// A turn that begins with a place to list refs.
     pub(super) fn begin(places: Arc<Places>, at_host: AtHost, large: bool, place: Option<ListingPlace>) -> Self {
-        Self { places, at_host, large, held: Arc::new(Mutex::new(Held { listing: place, fetch: None })) }
+        let held = Mutex::new(Held { listing: place, fetch: None });
+        Self(Arc::new(Inner { places, at_host, large, held }))
     }
 
     /// Goes on with a place to fetch.
     pub(super) fn go_on(&self, place: FetchPlace) {
-        *self.held() = Held { listing: None, fetch: Some(place) };
+        *self.0.held() = Held { listing: None, fetch: Some(place) };
     }
 
-    /// Something moved: whether it may be fetched now. The place to list goes to others then.
-    pub(super) fn may_fetch(&self) -> bool {
+    /// Whether what moved may be fetched, for the thread that polls to ask then.
+    pub(super) fn may_fetch(&self) -> impl Fn() -> bool + Send + 'static {
+        let turn = Arc::downgrade(&self.0);
+        move || turn.upgrade().is_some_and(|turn| turn.may_fetch())
+    }
+
+    /// Gives back what it holds, while its poll may go on.
+    pub(super) fn give_back(&self) {
+        *self.0.held() = Held::default();
+    }
+}
+
+impl Inner {
+    /// The place to list goes to others when there is one to fetch.
+    fn may_fetch(&self) -> bool {
         let mut held = self.held();
         if held.fetch.is_none()
             && held.listing.is_some()
@@ -42,11 +57,6 @@ impl Turn {
             *held = Held { listing: None, fetch: Some(place) };
         }
         held.fetch.is_some()
-    }
-
-    /// Gives back what it holds, while its poll may go on.
-    pub(super) fn give_back(&self) {
-        *self.held() = Held::default();
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

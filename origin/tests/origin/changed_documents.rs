@@ -56,7 +56,7 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
     // Another way to ask the same host is tried at once, but for the pause.
     document["redirects"] = "none".into();
     operator.put("/v1/repositories/shop", document.clone()).await;
-    let state = node.repository(|state| state.consecutive_failures == 0 && state.held_until.is_some()).await;
+    let state = node.repository(|state| state.consecutive_failures == 0 && state.next_poll.is_some()).await;
     assert_eq!(state.attempts, 1);
     assert_about(state.next_poll.unwrap(), time(&before["next_poll"]));
     assert!(server.take_requests().is_empty());

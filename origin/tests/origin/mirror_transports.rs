@@ -111,6 +111,27 @@ fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
 }
 
 #[test]
+fn every_request_is_counted_and_what_moved_waits_for_its_turn() {
+    let (mut pair, server) = served(false);
+    let elsewhere = SmartHttp::start(pair.git.dir.parent().unwrap(), None);
+    let to = elsewhere.url("").trim_end_matches('/').to_owned();
+    server.behave(Manner { redirect: Some(to), ..Manner::default() });
+    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    let poll = |may_fetch: bool| {
+        let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
+        let poll = pair.mirror.poll_in_turn(&pair.upstream, &progress, &stop, &|| may_fetch).unwrap();
+        let sent = server.take_requests().len() + elsewhere.take_requests().len();
+        assert_eq!(progress.requests() as usize, sent, "{poll:?}");
+        (poll, sent)
+    };
+    assert_eq!(poll(false), (Poll::Moved, 3));
+    assert!(pair.resolve("main").is_err(), "nothing was written");
+    let (fetched, requests) = poll(true);
+    assert!(matches!(fetched, Poll::Changed { .. }) && requests > 3, "{fetched:?} {requests}");
+    assert!(matches!(poll(false), (Poll::Unchanged { .. }, 3)));
+}
+
+#[test]
 fn redirects_are_followed_as_configured_only() {
     let (mut pair, server) = served(false);
     let root = pair.git.dir.parent().unwrap().to_owned();

@@ -53,7 +53,7 @@ fn a_clock_that_jumps_ahead_and_is_set_right_costs_no_version_and_leaves_none_fo
     assert_eq!(publisher.sweep(at(3 + week), Clock::Doubtful).unwrap().removed, 0);
     // Published by the wrong clock, and let go by it.
     blobs.extend((0..3).map(|number| publish(&publisher, &other, 10 + week + number)));
-    publisher.retire(&other, at(20 + week)).unwrap();
+    publisher.retire(std::slice::from_ref(&other), at(20 + week)).unwrap();
     publisher.sweep(at(21 + week), Clock::Doubtful).unwrap();
     assert_eq!(stored(&publisher, &blobs), [0, 1, 2, 3, 4, 5]);
 
