@@ -4,7 +4,9 @@
 //! The git program does it, in two ways. At [`PACKS_BEFORE_REPACK`] packs the small ones are joined (geometric repacking:
 //! the work is proportional to what is new), and nothing is dropped. A week after the last time all is written anew as
 //! one pack, and what neither a ref nor a retained publication leads to is gone: what a forced push leaves behind takes
-//! room for a week or two, not for ever.
+//! room for a week or two, not for ever. What fails is left alone for a while, each time for longer; the other goes on.
+
+mod due;
 
 use std::fs::{self, File};
 use std::io;
@@ -17,26 +19,34 @@ use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_shared::commit_id::CommitId;
 
-use super::{Mirror, git_program, leftovers, size};
+pub(super) use self::due::Setbacks;
+use self::due::{Found, due};
+use super::{Mirror, MirrorSize, git_program, leftovers, size};
 use crate::outside_program::{ProgramError, run};
 
-/// Packs that are left alone.
-const PACKS_BEFORE_REPACK: usize = 16;
-
-/// From one full repack to the next.
-const FULL_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// How long joining the small packs may take.
+/// How long joining the small packs of a small mirror may take.
 const LONGEST_JOIN: Duration = Duration::from_secs(120);
 
-/// How long writing all anew may take; polls of the repository wait meanwhile.
+/// How long writing all of a small mirror anew may take; polls of the repository wait meanwhile.
 const LONGEST_FULL: Duration = Duration::from_secs(600);
+
+/// So much of a large one adds a second to that. Any disk is faster; most of it is copied as it is.
+const BYTES_PER_SECOND: u64 = 8 << 20;
 
 /// A file in the mirror whose time is that of the last full repack, or of the first look.
 const MARK: &str = "weir-repacked";
 
 /// Where the commits of retained publications are named during a full repack. Nothing of the upstream is below it.
 const KEPT: &str = "refs/weir/kept";
+
+/// Within what upkeep has to keep.
+#[derive(Debug, Clone, Copy)]
+pub struct UpkeepBounds {
+    /// Room on the disk that is left to others, in bytes.
+    pub min_free: u64,
+    /// How many bytes the mirror may have: one that has most of them is written anew each day.
+    pub max_mirror: u64,
+}
 
 /// What upkeep did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +65,22 @@ pub enum MaintenanceError {
     /// The mirror's files cannot be read or written.
     #[error("the mirror cannot be kept up: {0}")]
     Local(String),
-    /// The git program is missing, hangs, or was interrupted.
+    /// The git program is missing, or takes too long.
     #[error("the mirror cannot be kept up: {0}")]
     Program(String),
+    /// Somebody asked to stop.
+    #[error("the upkeep of the mirror was interrupted")]
+    Interrupted,
+    /// The disk has no room for a second copy.
+    #[error(
+        "the mirror cannot be written anew: that takes {needed} bytes (its own, and `limits.min_free`), and the disk has {free}"
+    )]
+    NoRoom {
+        /// Bytes that there should be.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
+    },
     /// It says that it failed.
     #[error("`git repack` failed: {0}")]
     Repack(String),
@@ -71,17 +94,10 @@ impl MaintenanceError {
 
 impl From<ProgramError> for MaintenanceError {
     fn from(error: ProgramError) -> Self {
-        Self::Program(error.to_string())
-    }
-}
-
-/// What is to be done with so many packs, this long after the last full repack.
-fn due(packs: usize, since_full: Duration) -> Upkeep {
-    match packs {
-        0 | 1 => Upkeep::NotDue,
-        _ if since_full >= FULL_EVERY => Upkeep::Full,
-        PACKS_BEFORE_REPACK.. => Upkeep::Joined,
-        _ => Upkeep::NotDue,
+        match error {
+            ProgramError::Interrupted(_) => Self::Interrupted,
+            other => Self::Program(other.to_string()),
+        }
     }
 }
 
@@ -90,49 +106,87 @@ impl Mirror {
     /// must stay though no ref leads to them any more; it is asked before a full repack only.
     ///
     /// # Errors
-    /// It failed, took too long, or was interrupted: it is due again the next time.
+    /// It failed or took too long: it is not tried again for a while. Or it was interrupted: it is due again the next time.
     pub fn keep_up(
         &self,
         kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
+        bounds: &UpkeepBounds,
         now: SystemTime,
         stop: &AtomicBool,
     ) -> Result<Upkeep, MaintenanceError> {
         let _no_fetch = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        let mark = self.dir.join(MARK);
+        let mut setbacks = self.setbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let local = |error: io::Error| MaintenanceError::local(&error);
-        let last = match fs::metadata(&mark).and_then(|data| data.modified()) {
-            Ok(time) => time,
-            Err(_) => set_mark(&mark, now).map(|()| now).map_err(local)?,
-        };
-        // A mark of the future is of a clock that was set back.
-        let due = due(size::of(&self.dir).map_err(local)?.packs, now.duration_since(last).unwrap_or_default());
+        let found = self.look_at_packs(now).map_err(local)?;
+        let due = due(&found, bounds.max_mirror, &setbacks, now);
         if due == Upkeep::NotDue {
             return Ok(due);
         }
         // A `.keep` that a failed fetch left would keep its pack out of this for ever.
         leftovers::remove(&self.dir).map_err(local)?;
-        let repacked = self.repack(due, kept, stop);
+        let repacked = match due {
+            Upkeep::Full => self.full_repack(kept, found.size, bounds.min_free, stop),
+            _ => self.join(found.size, stop),
+        };
+        match &repacked {
+            Ok(()) => setbacks.forget(due),
+            Err(MaintenanceError::Interrupted) => {}
+            Err(_) => setbacks.add(due, now),
+        }
         if repacked.is_err() {
             // What a killed program left half-written.
             leftovers::remove(&self.dir).map_err(local)?;
         } else if due == Upkeep::Full {
-            set_mark(&mark, now).map_err(local)?;
+            set_mark(&self.dir.join(MARK), now).map_err(local)?;
         }
         repacked.map(|()| due)
     }
 
-    fn repack(
+    fn look_at_packs(&self, now: SystemTime) -> io::Result<Found> {
+        let mark = self.dir.join(MARK);
+        let last = match fs::metadata(&mark).and_then(|data| data.modified()) {
+            Ok(time) if time <= now => time,
+            // There is none yet; or it is of a clock that was set back since, and would hold for as long as that was.
+            _ => set_mark(&mark, now).map(|()| now)?,
+        };
+        // All refs are in this file, so none moved while it stayed as it was.
+        let refs = fs::metadata(self.dir.join("packed-refs")).and_then(|data| data.modified());
+        Ok(Found {
+            size: size::of(&self.dir)?,
+            since_full: now.duration_since(last).unwrap_or_default(),
+            refs_moved: refs.is_ok_and(|moved| moved > last),
+        })
+    }
+
+    fn full_repack(
         &self,
-        due: Upkeep,
         kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
+        size: MirrorSize,
+        min_free: u64,
         stop: &AtomicBool,
     ) -> Result<(), MaintenanceError> {
-        let full = due == Upkeep::Full;
-        let _kept = if full { Some(KeptRefs::write(self, &kept()?)?) } else { None };
-        let longest = if full { LONGEST_FULL } else { LONGEST_JOIN };
+        let disk = rustix::fs::statvfs(&self.dir).map_err(|error| MaintenanceError::local(&error))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let needed = size.bytes.saturating_add(min_free);
+        if free < needed {
+            return Err(MaintenanceError::NoRoom { needed, free });
+        }
+        let _kept = KeptRefs::write(self, &kept()?)?;
+        self.repack(true, longest(LONGEST_FULL, size), stop)
+    }
+
+    fn join(&self, size: MirrorSize, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+        self.repack(false, longest(LONGEST_JOIN, size), stop)
+    }
+
+    fn repack(&self, full: bool, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
         let ended = run(&mut git_program::repack(&self.dir, full), b"", &self.dir, longest, stop)?;
         if ended.success { Ok(()) } else { Err(MaintenanceError::Repack(ended.in_plain_words())) }
     }
+}
+
+fn longest(of_a_small_one: Duration, size: MirrorSize) -> Duration {
+    of_a_small_one + Duration::from_secs(size.bytes / BYTES_PER_SECOND)
 }
 
 /// Refs that lead to what must stay, for as long as a full repack takes.
@@ -172,25 +226,4 @@ impl Drop for KeptRefs<'_> {
 
 fn set_mark(mark: &Path, now: SystemTime) -> io::Result<()> {
     File::options().create(true).truncate(true).write(true).open(mark)?.set_modified(now)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_packs_are_joined_and_a_week_old_mirror_is_written_anew() {
-        let day = Duration::from_secs(24 * 3600);
-        for (packs, since_full, expected) in [
-            (0, 30 * day, Upkeep::NotDue),
-            (1, 30 * day, Upkeep::NotDue),
-            (15, day, Upkeep::NotDue),
-            (16, day, Upkeep::Joined),
-            (500, 6 * day, Upkeep::Joined),
-            (2, 7 * day, Upkeep::Full),
-            (500, 7 * day, Upkeep::Full),
-        ] {
-            assert_eq!(due(packs, since_full), expected, "{packs} packs, {since_full:?}");
-        }
-    }
 }

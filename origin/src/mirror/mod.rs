@@ -41,7 +41,8 @@ pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
-pub use maintenance::{MaintenanceError, Upkeep};
+use maintenance::Setbacks;
+pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use reach::{Hosts, NotAllowed, Reach};
 pub use size::MirrorSize;
@@ -56,6 +57,8 @@ pub struct Mirror {
     dir: PathBuf,
     /// One poll at a time, whoever calls.
     polling: Mutex<()>,
+    /// What of its upkeep failed.
+    setbacks: Mutex<Setbacks>,
 }
 
 /// What a poll found.
@@ -85,7 +88,7 @@ impl Mirror {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let mirror = Self { dir: dir.to_owned(), polling: Mutex::new(()) };
+        let mirror = Self { dir: dir.to_owned(), polling: Mutex::default(), setbacks: Mutex::default() };
         leftovers::remove(dir).map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.look(damage::look)?;
         Ok(mirror)

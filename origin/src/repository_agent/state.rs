@@ -40,6 +40,8 @@ pub enum WaitsFor {
     Place,
     /// As many repositories are cloned for the first time, or files of LFS fetched, as may at a time, in all or of its host.
     LargePlace,
+    /// The mirror is being looked after.
+    Upkeep,
 }
 
 impl WaitsFor {
@@ -50,6 +52,7 @@ impl WaitsFor {
             Self::HostBudget => "host_budget",
             Self::Place => "place",
             Self::LargePlace => "large_place",
+            Self::Upkeep => "upkeep",
         }
     }
 }

@@ -169,6 +169,7 @@ pub(crate) fn start(
         reach: Arc::default(),
         lfs_held: None,
         upkeep_due: true,
+        looked_after: None,
         crew,
     };
     let (ended, begun) = (handle.clone(), drain.clone());
@@ -231,8 +232,10 @@ pub(super) struct Task {
     pub(super) reach: Arc<Mutex<Reach>>,
     /// Until when, and why, no LFS object is asked for.
     pub(super) lfs_held: Option<Held>,
-    /// Something was fetched since the mirror was last looked after.
+    /// Something was fetched since the mirror was last looked after, or was to be.
     pub(super) upkeep_due: bool,
+    /// When the mirror was last looked after.
+    pub(super) looked_after: Option<Instant>,
     pub(super) crew: Crew,
 }
 
@@ -266,7 +269,10 @@ impl Task {
                     self.polled(end).await;
                     keeping_up = self.begin_upkeep();
                 }
-                () = kept_up(&mut keeping_up) => keeping_up = None,
+                () = kept_up(&mut keeping_up) => {
+                    keeping_up = None;
+                    self.upkeep_ended();
+                }
                 // A heal reads the mirror only, so it need not wait for a poll that hangs.
                 Some(heal) = heals.recv() => {
                     // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
@@ -390,6 +396,8 @@ impl Task {
         failure.reason = self.crew.data_dir.redact(&failure.reason);
         let (step, reason, timeout) = (failure.step, failure.reason.clone(), failure.timeout);
         let retry_after = failure.retry_after;
+        // Some of it may have come, or there may be no more room for it.
+        self.upkeep_due |= step == "fetch";
         let mut news = false;
         self.state.send_modify(|state| news = state.poll_failed(failure, now));
         if news {

@@ -1,17 +1,21 @@
-//! Upkeep of the mirror: after a poll that brought something, never while one runs.
+//! Upkeep of the mirror: after a poll that brought something, or a day, never while one runs.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_shared::name::RepositoryName;
 
 use super::job::Job;
 use super::mirror_slot::MirrorSlot;
+use super::state::WaitsFor;
 use super::task::{Crew, Task};
-use crate::mirror::{MaintenanceError, MirrorSize, Upkeep};
+use crate::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
+
+/// A mirror is looked after so often though nothing is fetched: what was left behind before goes by time.
+const LOOK_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was. No task of its own: it goes with
 /// its owner, and the data directory with it.
@@ -21,13 +25,21 @@ impl Task {
     /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
     /// leaves the processor to those who publish, and who waited would not be polled.
     pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
-        if !self.upkeep_due {
+        let long_ago = self.looked_after.is_none_or(|last| last.elapsed() >= LOOK_EVERY);
+        if !self.upkeep_due && !long_ago {
             return None;
         }
         let permit = self.crew.upkeep.clone().try_acquire_owned().ok()?;
         self.upkeep_due = false;
+        self.looked_after = Some(Instant::now());
+        self.state.send_modify(|state| state.waits_for = Some(WaitsFor::Upkeep));
         let (mirror, name, crew) = (self.mirror.clone(), self.config.name.clone(), self.crew.clone());
         Some(Box::pin(keep_up(mirror, name, crew, permit)))
+    }
+
+    /// Upkeep has ended.
+    pub(super) fn upkeep_ended(&mut self) {
+        self.state.send_modify(|state| state.waits_for = None);
     }
 }
 
@@ -40,12 +52,13 @@ pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
 }
 
 async fn keep_up(mirror: Arc<MirrorSlot>, name: RepositoryName, crew: Crew, _permit: OwnedSemaphorePermit) {
-    let (publisher, repository) = (crew.publisher.clone(), name.clone());
+    let (publisher, repository, slot) = (crew.publisher.clone(), name.clone(), mirror.clone());
+    let bounds = UpkeepBounds { min_free: crew.build.min_free_bytes, max_mirror: crew.upstreams.max_mirror.as_u64() };
     let job = Job::begin("upkeep", &crew.threads, move |stop| {
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = mirror.get().map_err(|error| failed(&error))?;
         let kept = || publisher.commits(&repository).map_err(|error| failed(&error));
-        let done = mirror.keep_up(kept, SystemTime::now(), stop)?;
+        let done = mirror.keep_up(kept, &bounds, SystemTime::now(), stop)?;
         Ok::<_, MaintenanceError>((done, mirror.size().map_err(|error| failed(&error))?))
     });
     let ended = match job {
@@ -69,8 +82,12 @@ async fn keep_up(mirror: Arc<MirrorSlot>, name: RepositoryName, crew: Crew, _per
         }
         Err(error) => {
             count("failed");
+            if matches!(error, MaintenanceError::Repack(_)) {
+                // It may have found a pack that is damaged.
+                slot.trouble(Instant::now());
+            }
             let error = crew.data_dir.redact(&error.to_string());
-            tracing::warn!(repository = %name, error, "the mirror was not repacked; it is tried again after a later poll");
+            tracing::warn!(repository = %name, error, "the mirror was not repacked; it is tried again, later each time");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use weir_origin::mirror::{FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, Upstream as Remote};
+use weir_origin::mirror::{FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds, Upstream as Remote};
 use weir_origin::revision;
 use weir_shared::commit_id::CommitId;
 use weir_shared::process::config::duration;
@@ -15,6 +15,8 @@ use crate::node::{Home, names};
 
 /// Packs between two repacks, those of a geometric row, and the one that a fetch has just brought.
 const MOST_PACKS: usize = 16 + 12;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A bare upstream whose history stands ready, so that a push is nothing but a ref that moves.
 struct Prepared {
@@ -63,13 +65,15 @@ impl Prepared {
     }
 }
 
+const BOUNDS: UpkeepBounds = UpkeepBounds { min_free: 0, max_mirror: u64::MAX };
+
 fn poll(mirror: &Mirror, prepared: &Prepared) -> Poll {
     let remote = Remote::new(prepared.url().as_str());
     mirror.poll(&remote, &FetchProgress::default(), &AtomicBool::new(false)).unwrap()
 }
 
 fn keep_up(mirror: &Mirror, kept: &[CommitId], now: SystemTime) -> Upkeep {
-    mirror.keep_up(|| Ok(kept.to_vec()), now, &AtomicBool::new(false)).unwrap()
+    mirror.keep_up(|| Ok(kept.to_vec()), &BOUNDS, now, &AtomicBool::new(false)).unwrap()
 }
 
 /// The number in `deploy/number` of a commit, read as a build does.
@@ -162,11 +166,12 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     let now = SystemTime::now();
     assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
     let later = now + Duration::from_secs(8 * 24 * 3600);
-    let interrupted = mirror.keep_up(|| Ok(Vec::new()), later, &AtomicBool::new(true));
-    assert!(matches!(interrupted, Err(MaintenanceError::Program(_))), "{interrupted:?}");
-    let unknown =
-        mirror.keep_up(|| Err(MaintenanceError::Local("the state".to_owned())), later, &AtomicBool::new(false));
+    let interrupted = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, later, &AtomicBool::new(true));
+    assert!(matches!(interrupted, Err(MaintenanceError::Interrupted)), "{interrupted:?}");
+    let unknown = || Err(MaintenanceError::Local("the state".to_owned()));
+    let unknown = mirror.keep_up(unknown, &BOUNDS, later, &AtomicBool::new(false));
     assert!(unknown.is_err(), "without knowing what is retained nothing is dropped");
+    let later = later + DAY;
     assert_eq!(mirror.size().unwrap().packs, 3);
     mirror.look_closely().unwrap();
 
@@ -176,13 +181,104 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     let whole = fs::read(&pack).unwrap();
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, &whole[..whole.len() / 2]).unwrap();
-    let failed = mirror.keep_up(|| Ok(Vec::new()), later, &AtomicBool::new(false));
+    let failed = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, later, &AtomicBool::new(false));
     assert!(matches!(failed, Err(MaintenanceError::Repack(_))), "{failed:?}");
+    assert_eq!(keep_up(&mirror, &[], later + DAY), Upkeep::NotDue, "the second pause in a row is longer");
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, whole).unwrap();
-    assert_eq!(keep_up(&mirror, &[], later), Upkeep::Full);
+    assert_eq!(keep_up(&mirror, &[], later + 2 * DAY), Upkeep::Full);
     mirror.look_closely().unwrap();
     assert!(packs().all(|path| !path.file_name().unwrap().to_str().unwrap().contains("tmp")));
+}
+
+/// A mirror of so many packs.
+fn with_packs(packs: usize, prepared: &Prepared, dir: &Path) -> Mirror {
+    let mirror = Mirror::open(dir).unwrap();
+    for number in 0..packs {
+        prepared.push(number);
+        poll(&mirror, prepared);
+    }
+    mirror
+}
+
+/// Otherwise packs would grow in number for as long as it fails, with a whole repack after each poll.
+#[test]
+fn a_full_repack_that_cannot_end_does_not_keep_small_packs_from_being_joined() {
+    let prepared = Prepared::new(20, true);
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("mirror.git");
+    let mirror = with_packs(15, &prepared, &dir);
+    let begun = SystemTime::now();
+    assert_eq!(keep_up(&mirror, &[], begun), Upkeep::NotDue, "the first look sets the mark");
+    (15..20).for_each(|number| {
+        prepared.push(number);
+        poll(&mirror, &prepared);
+    });
+    // All that a ref leads to cannot be written when it is not there.
+    let lost = dir.join("refs/heads/lost");
+    fs::create_dir_all(lost.parent().unwrap()).unwrap();
+    fs::write(&lost, format!("{}\n", "1".repeat(40))).unwrap();
+    let week = begun + 7 * DAY;
+    let failed = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, week, &AtomicBool::new(false));
+    assert!(matches!(failed, Err(MaintenanceError::Repack(_))), "{failed:?}");
+    assert_eq!(mirror.size().unwrap().packs, 20);
+    assert_eq!(keep_up(&mirror, &[], week + Duration::from_secs(60)), Upkeep::Joined);
+    assert!(mirror.size().unwrap().packs < 16);
+    fs::remove_file(lost).unwrap();
+    assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
+    assert_eq!(mirror.size().unwrap().packs, 1);
+    mirror.look_closely().unwrap();
+}
+
+#[test]
+fn a_disk_without_room_for_a_second_copy_is_told_before_it_is_full() {
+    let prepared = Prepared::new(3, true);
+    let home = tempfile::tempdir().unwrap();
+    let mirror = with_packs(3, &prepared, &home.path().join("mirror.git"));
+    let begun = SystemTime::now();
+    assert_eq!(keep_up(&mirror, &[], begun), Upkeep::NotDue, "the first look sets the mark");
+    let week = begun + 7 * DAY;
+    let much = UpkeepBounds { min_free: u64::MAX, ..BOUNDS };
+    let refused = mirror.keep_up(|| Ok(Vec::new()), &much, week, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(refused, MaintenanceError::NoRoom { .. }), "{refused}");
+    assert!(refused.to_string().contains("`limits.min_free`"), "{refused}");
+    // It is not told at each poll, and tried again.
+    assert_eq!(keep_up(&mirror, &[], week + Duration::from_secs(60)), Upkeep::NotDue);
+    assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
+}
+
+#[test]
+fn a_mark_of_a_clock_that_was_set_back_does_not_hold_for_ever() {
+    let prepared = Prepared::new(2, true);
+    let home = tempfile::tempdir().unwrap();
+    let mirror = with_packs(2, &prepared, &home.path().join("mirror.git"));
+    let now = SystemTime::now();
+    assert_eq!(keep_up(&mirror, &[], now + 3650 * DAY), Upkeep::NotDue, "the first look sets the mark");
+    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
+    assert_eq!(keep_up(&mirror, &[], now + 7 * DAY), Upkeep::Full);
+}
+
+/// No pack comes with it, and nothing comes after it.
+#[test]
+fn what_a_branch_was_forced_back_from_goes_though_nothing_is_fetched() {
+    let prepared = Prepared::new(2, true);
+    let home = tempfile::tempdir().unwrap();
+    let mirror = Mirror::open(&home.path().join("mirror.git")).unwrap();
+    prepared.push(1);
+    poll(&mirror, &prepared);
+    // The first look, before the push.
+    let mark = SystemTime::now();
+    assert_eq!(keep_up(&mirror, &[], mark), Upkeep::NotDue);
+    prepared.push(0);
+    poll(&mirror, &prepared);
+    assert_eq!(mirror.size().unwrap().packs, 1);
+    assert_eq!(keep_up(&mirror, &[], mark + 7 * DAY), Upkeep::Full);
+    let repository = mirror.repository().unwrap().to_thread_local();
+    assert!(
+        number_at(&repository, &prepared.commits[1]).is_none()
+            && number_at(&repository, &prepared.commits[0]).is_some()
+    );
+    assert_eq!(keep_up(&mirror, &[], mark + 30 * DAY), Upkeep::NotDue, "nothing was left behind since");
 }
 
 #[test]

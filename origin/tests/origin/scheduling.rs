@@ -229,8 +229,7 @@ async fn an_unchanged_poll_is_one_listing_and_a_small_budget_makes_polls_wait() 
     node.published(|_| true).await;
     server.take_requests();
     node.running.kick(&repository());
-    let state = node.repository(|state| state.waits_for.is_some()).await;
-    assert_eq!(state.waits_for, Some(WaitsFor::HostBudget));
+    node.repository(|state| state.waits_for == Some(WaitsFor::HostBudget)).await;
     let shown = node.status().await;
     assert_eq!(shown["repositories"][0]["waits_for"], "host_budget");
     assert_eq!(server.take_requests().len(), 0);
