@@ -1,5 +1,7 @@
 //! The two ways to write where an SSH upstream is: `ssh://user@host:port/path` and `user@host:path`.
 
+use gix::url::Scheme;
+
 /// The user name when none is given. That of the process would depend on the host that the origin runs on.
 const DEFAULT_USER: &str = "git";
 
@@ -21,13 +23,33 @@ pub(crate) struct SshAddress {
 /// # Errors
 /// What is wrong with it; never any part of it.
 pub(crate) fn parse(url: &str) -> Result<SshAddress, &'static str> {
-    let decoded = url.strip_prefix("ssh://").map(decode).transpose()?;
-    let (authority, path) = match &decoded {
+    let address = read(url)?;
+    // What may be asked, and how often, is judged by the host that gix reads.
+    let seen = gix::url::parse(url).ok().filter(|seen| seen.scheme == Scheme::Ssh);
+    let same = |seen: gix::Url| {
+        let host = seen.host().unwrap_or_default().trim_matches(['[', ']']);
+        host.eq_ignore_ascii_case(&address.host) && seen.port == address.port
+    };
+    match seen.ok_or("it is no address of SSH").map(same)? {
+        true => Ok(address),
+        false => Err("its host can be read in more than one way"),
+    }
+}
+
+fn read(url: &str) -> Result<SshAddress, &'static str> {
+    let rest = url.strip_prefix("ssh://");
+    let decoded;
+    let (authority, path) = match rest {
         Some(rest) => {
             let slash = rest.find('/').ok_or("it names no path")?;
             let (authority, path) = rest.split_at(slash);
+            // A sign that it stands for might end the host elsewhere.
+            if authority.contains('%') {
+                return Err("a percent sign stands before its path");
+            }
+            decoded = decode(path)?;
             // `ssh://host/~user/x` is below a user's home.
-            (authority, if path.starts_with("/~") { &path[1..] } else { path })
+            (authority, if decoded.starts_with("/~") { &decoded[1..] } else { &decoded[..] })
         }
         None if url.contains("://") => return Err("it is no address of SSH"),
         None => {
@@ -36,7 +58,7 @@ pub(crate) fn parse(url: &str) -> Result<SshAddress, &'static str> {
         }
     };
     let (user, host) = authority.rsplit_once('@').unwrap_or((DEFAULT_USER, authority));
-    let (host, port) = if decoded.is_some() { split_port(host)? } else { (host, None) };
+    let (host, port) = if rest.is_some() { split_port(host)? } else { (host, None) };
     let host = match host.strip_prefix('[') {
         Some(inner) => inner.strip_suffix(']').ok_or("its host has no closing bracket")?,
         None => host,
@@ -101,13 +123,12 @@ mod tests {
     fn both_forms_are_read() {
         for (url, user, host, port, path) in [
             ("ssh://me@git.example:2222/a/b.git", "me", "git.example", Some(2222), "/a/b.git"),
-            ("ssh://git.example/a%20b%2", "git", "git.example", None, "/a b%2"),
+            ("ssh://git.example/a%20b%252", "git", "git.example", None, "/a b%2"),
             ("ssh://git.example/~me/a", "git", "git.example", None, "~me/a"),
             ("ssh://git@[::1]:22/a", "git", "::1", Some(22), "/a"),
             ("ssh://[fe80::1]/a", "git", "fe80::1", None, "/a"),
             ("git@git.example:acme/shop.git", "git", "git.example", None, "acme/shop.git"),
             ("git.example:/abs", "git", "git.example", None, "/abs"),
-            ("me@[::1]:a:b", "me", "::1", None, "a:b"),
         ] {
             let expected = SshAddress { user: user.into(), host: host.into(), port, path: path.into() };
             assert_eq!(parse(url), Ok(expected), "{url}");
@@ -119,7 +140,11 @@ mod tests {
         for url in [
             "ssh://-oProxyCommand=x/a",
             "ssh://%2doProxyCommand=x/a",
+            "ssh://127.0.0.1:2299%2f@github.com/acme/x",
+            "ssh://github.com%2f@127.0.0.1/acme/x",
+            "ssh://git%40127.0.0.1%2f@github.com/x",
             "ssh://host/a%0ab",
+            "ssh://host/a%2",
             "ssh://host/a%ff",
             "ssh://me@-oProxyCommand=x/a",
             "ssh://-l@host/a",
@@ -135,6 +160,7 @@ mod tests {
             "ssh://[::1/a",
             "git@host:",
             "host:a\nb",
+            "me@[::1]:a:b",
             "https://host/a",
             "host",
             "",
@@ -148,6 +174,14 @@ mod tests {
         fn what_is_read_is_within_its_bounds(url in "(ssh://)?[-a-z@:\\[\\]/~%$ ]{0,20}") {
             check(&url);
         }
+
+        #[test]
+        fn one_host_is_read_by_all(url in "(ssh://)?([ab1.:@#?\\\\\\[\\]]|%2f|%40|%3a|%){0,12}/[a%]{0,3}(@[ab]{1,3}/)?") {
+            if let (Ok(address), Ok(seen)) = (parse(&url), gix::url::parse(&*url)) {
+                let host = seen.host().unwrap().trim_matches(['[', ']']);
+                prop_assert!(seen.scheme == Scheme::Ssh && host.eq_ignore_ascii_case(&address.host), "{seen:?} {address:?}");
+            }
+        }
     }
 
     fn check(url: &str) {
@@ -159,7 +193,7 @@ mod tests {
             if absolute || address.path.starts_with('~') {
                 let port = address.port.map(|port| format!(":{port}")).unwrap_or_default();
                 let slash = if address.path.starts_with('/') { "" } else { "/" };
-                let path = address.path.replace('%', "%25");
+                let path = address.path.replace('%', "%25").replace(' ', "%20");
                 let again = format!("ssh://{}@{host}{port}{slash}{path}", address.user);
                 assert_eq!(parse(&again), Ok(address), "{again}");
             }
