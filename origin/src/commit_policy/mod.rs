@@ -25,6 +25,7 @@ use signed_object::{MAX_OBJECT_BYTES, NotSigned, Signed, Standard};
 
 use weir_shared::name::RepositoryName;
 
+pub(crate) use self::signature_file::PREFIX as SIGNATURE_FILE_PREFIX;
 use crate::config::{SignedBy, VerifyConfig};
 use crate::outside_program::ProgramError;
 use crate::revision::Tip;

@@ -54,6 +54,9 @@ fn verdict(status: &str) -> Result<(), Option<String>> {
         let key = words.get(1).copied().unwrap_or("?");
         let refused = |reason: String| Err(Some(reason));
         match words[0] {
+            // The keyring, or the program itself: nothing that follows says anything of the signature.
+            "ERROR" => return Err(None),
+            "NODATA" | "UNEXPECTED" => return refused("what stands for its PGP signature is none".to_owned()),
             "GOODSIG" => good += 1,
             "VALIDSIG" => valid.push(words),
             "BADSIG" => return refused(format!("the signature of the PGP key {key} is not of these bytes")),
@@ -93,6 +96,8 @@ mod tests {
         assert!(reason(&GOOD.repeat(2)).contains("more than one"));
         assert!(reason(&GOOD.replace("22 10 00", "22 2 00")).contains("SHA-1"));
         assert!(reason("[GNUPG:] GOODSIG 0A1B x\n").contains("more than one"), "good and not valid");
+        assert!(reason("[GNUPG:] NODATA 3\n[GNUPG:] NODATA 4\n").contains("is none"));
+        assert_eq!(verdict("[GNUPG:] ERROR add_keyblock_resource 33587281\n[GNUPG:] NODATA 4\n"), Err(None));
         for (word, expected) in [
             ("BADSIG 0A1B x", "not of these bytes"),
             ("EXPSIG 0A1B x", "signature of the PGP key 0A1B has expired"),

@@ -40,7 +40,7 @@ pub(super) fn verify(
     let found = ask(&["find-principals"], Some(allowed_signers))?;
     let principals: Vec<&str> = found.output.lines().filter(|line| !line.is_empty()).take(MAX_PRINCIPALS).collect();
     if !found.success || principals.is_empty() {
-        let said = found.in_plain_words();
+        let said = bad_line(&found.complaint, allowed_signers).unwrap_or_else(|| found.in_plain_words());
         return Err(VerifyError::Refused(format!(
             "the SSH key {key} is not one of `ssh_allowed_signers`, or not at this time ({said})"
         )));
@@ -53,6 +53,13 @@ pub(super) fn verify(
     Err(VerifyError::Refused(format!("`ssh_allowed_signers` does not allow the SSH key {key} to sign for Git")))
 }
 
+/// The first line of the file that the program could not read, and why, in `/etc/allowed:3: invalid key`.
+fn bad_line(complaint: &str, file: &Path) -> Option<String> {
+    let file = format!("{}:", file.display());
+    let about = complaint.lines().find_map(|line| line.trim().strip_prefix(&file))?;
+    Some(format!("its line {}", about.chars().take(200).collect::<String>()))
+}
+
 /// The fingerprint in `Good "git" signature with ED25519 key SHA256:…`.
 fn fingerprint(said: &str) -> &str {
     said.split_whitespace().find(|word| word.starts_with("SHA256:")).unwrap_or("that signed it")
@@ -61,6 +68,14 @@ fn fingerprint(said: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_named_without_the_file_s_path() {
+        let complaint = "/etc/weir/allowed:3: invalid key\r\n/etc/weir/allowed:4: missing key\nNo principal matched.\n";
+        let found = bad_line(complaint, Path::new("/etc/weir/allowed"));
+        assert_eq!(found.as_deref(), Some("its line 3: invalid key"));
+        assert_eq!(bad_line("No principal matched.\n", Path::new("/etc/weir/allowed")), None);
+    }
 
     #[test]
     fn the_key_is_named_by_its_fingerprint() {

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::commit_policy::SIGNATURE_FILE_PREFIX;
+
 /// Removes half-written packs, `.keep` files without a meaning any more, and locks. Only while nobody fetches.
 pub(super) fn remove(repository: &Path) -> io::Result<()> {
     let packs = repository.join("objects/pack");
@@ -20,6 +22,16 @@ pub(super) fn remove(repository: &Path) -> io::Result<()> {
         }
     }
     remove_ref_locks(&repository.join("refs"))
+}
+
+/// Removes signatures that were being verified. Only while nobody verifies any.
+pub(super) fn remove_signature_files(repository: &Path) -> io::Result<()> {
+    for name in names_in(repository)? {
+        if name.starts_with(SIGNATURE_FILE_PREFIX) {
+            fs::remove_file(repository.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// The packs that count, by the names of their indices.
@@ -132,12 +144,17 @@ mod tests {
         let whole = ["objects/pack/pack-1.pack", "objects/pack/pack-1.idx", "objects/pack/pack-1.rev"];
         let also = ["objects/pack/multi-pack-index", "refs/heads/a/main", "HEAD", "packed-refs"];
         let gone = ["objects/pack/pack-1.keep", "objects/pack/pack-2.pack", "objects/pack/pack-3.idx"];
+        let scratch = at("signature-a1b2c3");
+        fs::write(&scratch, "").unwrap();
         let gone_too = ["objects/pack/.tmpX1", "refs/heads/a/main.lock", "packed-refs.lock", "HEAD.lock"];
         for name in [&whole[..], &also, &gone, &gone_too].concat() {
             fs::write(at(name), "").unwrap();
         }
         remove(dir.path()).unwrap();
         remove(dir.path()).unwrap();
+        assert!(scratch.exists(), "somebody may be reading it");
+        remove_signature_files(dir.path()).unwrap();
+        assert!(!scratch.exists());
         for name in [&whole[..], &also].concat() {
             assert!(at(name).exists(), "{name}");
         }

@@ -89,7 +89,8 @@ impl Mirror {
             create(dir, gix::hash::Kind::Sha1)?;
         }
         let mirror = Self { dir: dir.to_owned(), polling: Mutex::default(), setbacks: Mutex::default() };
-        leftovers::remove(dir).map_err(MirrorError::local("clear what a killed process left"))?;
+        let cleared = leftovers::remove(dir).and_then(|()| leftovers::remove_signature_files(dir));
+        cleared.map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.look(damage::look)?;
         Ok(mirror)
     }

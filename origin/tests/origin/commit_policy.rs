@@ -145,6 +145,9 @@ async fn only_what_a_listed_ssh_key_signed_is_published_and_the_last_good_commit
         let reason = refused(&node).await;
         assert!(reason.contains("SHA256:"), "{option}: {reason}");
     }
+    allow(&["mallory@example.com ssh-ed25519 AAAA".to_owned()]);
+    let reason = refused(&node).await;
+    assert!(reason.contains("its line 1: "), "{reason}");
     fs::remove_file(&allowed).unwrap();
     let reason = refused(&node).await;
     assert!(reason.contains("cannot be read"), "{reason}");
@@ -249,6 +252,19 @@ async fn pgp_keys_count_as_long_as_they_are_listed_valid_and_not_revoked() {
     let reason = refused(&node).await;
     assert!(reason.contains("revoked"), "{reason}");
     assert_eq!(node.descriptor().await.publication().commit.as_str(), by_revoked);
+
+    // What is no signature at all is its author's doing, and no fault of the keyring.
+    let object = upstream.git(&["cat-file", "commit", "HEAD"]);
+    let (before, after) = object.split_once("-----BEGIN PGP SIGNATURE-----").unwrap();
+    let (_, after) = after.split_once("-----END PGP SIGNATURE-----").unwrap();
+    let none = "-----BEGIN PGP SIGNATURE-----\n \n aGVsbG8=\n =abcd\n -----END PGP SIGNATURE-----";
+    let forged = upstream.hash_object("commit", &format!("{before}{none}{after}\n"));
+    upstream.git(&["push", "--quiet", "--force", "origin", &format!("{forged}:refs/heads/main")]);
+    let failed = "weir_origin_verifications_total{repository=\"shop\",result=\"failed\"}";
+    let before = node.metric(failed).await;
+    let reason = refused(&node).await;
+    assert!(reason.contains("what stands for its PGP signature is none"), "{reason}");
+    assert_eq!(node.metric(failed).await, before);
 
     // An SSH key, of which the policy lists none; and a keyring that gpgv would not read.
     let (ssh, _) = desk.ssh_key("alice");
