@@ -123,6 +123,11 @@ impl RepositoryConfig {
                 }
             }
         }
+        if self.client_certificate.is_some() && self.proxy.as_ref().is_some_and(|proxy| !proxy.starts_with("http://")) {
+            let detail = "it would be shown to a `proxy` of `https://` as well: use one of `http://`, through which TLS \
+                          goes untouched";
+            wrong("client_certificate", detail);
+        }
         match &self.proxy {
             Some(_) if !matches!(scheme, Scheme::Https | Scheme::Http) => {
                 wrong("proxy", "it is for `https://` and `http://` only");

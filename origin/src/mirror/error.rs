@@ -134,7 +134,15 @@ pub enum MirrorError {
         /// How long it asks to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The mirror's own directory, or a file that the configuration names, could not be read or written.
+    /// A file that the configuration names cannot be read.
+    #[error("the file that `{key}` names cannot be read: {cause}")]
+    File {
+        /// The key of the configuration.
+        key: &'static str,
+        /// What the system said.
+        cause: String,
+    },
+    /// The mirror's own directory could not be read or written.
     #[error("the mirror cannot {what}: {cause}")]
     Local {
         /// What was being done.
@@ -167,6 +175,7 @@ impl MirrorError {
             | Self::Resolve { .. }
             | Self::Connect { .. }
             | Self::Trust(_)
+            | Self::File { .. }
             | Self::Redirected { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
             Self::EmptyRepository
@@ -204,7 +213,7 @@ impl MirrorError {
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",
             Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } => "protocol",
-            Self::Local { .. } => "local",
+            Self::Local { .. } | Self::File { .. } => "local",
             Self::Damaged { .. } => "damaged",
             Self::Interrupted => "interrupted",
         }
@@ -225,6 +234,10 @@ impl MirrorError {
 
     pub(super) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Local { what, cause: cause.to_string() }
+    }
+
+    pub(super) fn file(key: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |cause| Self::File { key, cause: cause.to_string() }
     }
 
     pub(super) fn mirror(what: &'static str) -> impl FnOnce(gix::Error) -> Self {

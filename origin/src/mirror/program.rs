@@ -12,6 +12,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use super::attempt::Attempt;
 
 /// How much of what a program complains about is kept.
@@ -20,7 +22,7 @@ const COMPLAINT_BYTES: usize = 4096;
 /// How long a program that gave up may take to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A program that runs; killed when dropped.
+/// A program that runs; killed with what it has started when dropped.
 pub(super) struct Program {
     child: Child,
     said: Option<JoinHandle<Vec<u8>>>,
@@ -66,7 +68,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // It is not waited for before, so its id is nobody else's.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -81,4 +84,26 @@ async fn listen(mut stderr: pipe::Receiver) -> Vec<u8> {
         kept.drain(..surplus);
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::mirror::Upstream;
+
+    #[test]
+    fn what_a_program_has_started_ends_with_it() {
+        let (upstream, interrupt) = (Upstream::new("/x"), AtomicBool::new(false));
+        let attempt = Attempt::new(&upstream, &interrupt).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo x; sleep 1000"]);
+        let (program, mut socket) = Program::start(&attempt, command, &[]).unwrap();
+        let mut said = [0; 16];
+        assert_eq!(attempt.wait(socket.read(&mut said)).unwrap().unwrap(), 2);
+        drop(program);
+        // Both hold the other end of the socket.
+        assert_eq!(attempt.wait(socket.read(&mut said)).unwrap().unwrap(), 0);
+    }
 }

@@ -166,8 +166,11 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     let shared = a == 100 && (64..128).contains(&b);
     let benchmarks = a == 198 && (18..20).contains(&b);
     let assignments = [a, b, c] == [192, 0, 0];
+    // Where each machine of one large cloud asks its host.
+    let cloud = address.octets() == [168, 63, 129, 16];
     !(a == 0
         || a >= 224
+        || cloud
         || shared
         || benchmarks
         || assignments
@@ -210,6 +213,7 @@ mod tests {
             "169.254.169.254",
             "0.0.0.0",
             "100.64.0.1",
+            "168.63.129.16",
             "224.0.0.1",
             "255.255.255.255",
             "198.18.0.1",

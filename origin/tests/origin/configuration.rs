@@ -155,6 +155,10 @@ fn each_key_of_an_upstream_needs_what_belongs_to_it() {
         ("password_file = \"x\"", "`password_file`: it needs `username`"),
         ("username = \"ci\"\npassword_file = \"x\"\ntoken_file = \"y\"", "exclude each other"),
         ("client_key = \"x\"", "`client_key`: it needs `client_certificate`"),
+        (
+            "client_certificate = \"x\"\nclient_key = \"x\"\nproxy = \"https://proxy.example:3129\"",
+            "`client_certificate`: it would be shown to a `proxy` of `https://`",
+        ),
         ("proxy_username = \"x\"\nproxy_password_file = \"y\"", "`proxy_username`: it needs `proxy`"),
         ("proxy = \"proxy:3128\"", "`proxy`: it is not an address"),
         ("proxy = \"http://me:s3cret@proxy:3128\"", "`proxy_username`"),

@@ -10,6 +10,7 @@ use weir_origin::mirror::{FetchProgress, Hosts, MirrorError, Poll, Redirects};
 use weir_shared::process::certificates;
 
 use crate::mirror_polls::Pair;
+use crate::scripted_server::{ScriptedServer, advertisement, listing, say};
 use crate::smart_http::{Manner, SmartHttp, git_daemon, password_file, tunnel_proxy};
 
 /// `ci:s3cret`
@@ -79,7 +80,9 @@ fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
     pair.upstream.ca = Some(other.join("ca.key"));
     assert!(pair.try_poll().unwrap_err().to_string().contains("holds no certificate"));
     pair.upstream.ca = Some(other.join("none"));
-    assert!(matches!(pair.try_poll().unwrap_err(), MirrorError::Local { .. }));
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::File { key: "ca", .. }) && !error.may_be_damage(), "{error}");
+    assert!(!error.to_string().contains("other/none"), "{error}");
 }
 
 #[test]
@@ -129,6 +132,43 @@ fn every_request_is_counted_and_what_moved_waits_for_its_turn() {
     let (fetched, requests) = poll(true);
     assert!(matches!(fetched, Poll::Changed { .. }) && requests > 3, "{fetched:?} {requests}");
     assert!(matches!(poll(false), (Poll::Unchanged { .. }, 3)));
+}
+
+#[test]
+fn a_client_certificate_is_shown_to_its_host_alone() {
+    let (mut pair, server) = served(true);
+    let root = pair.git.dir.parent().unwrap().to_owned();
+    let certificates = root.join("certificates");
+    pair.upstream.client_certificate = Some(certificates.join("edge-client.pem"));
+    pair.upstream.client_key = Some(certificates.join("edge-client.key"));
+    pair.follow();
+    let elsewhere = SmartHttp::start_for_clients_of(&root, &certificates, &certificates.join("ca.pem"));
+    server.behave(Manner { redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()), ..Manner::default() });
+    pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    let error = pair.try_poll().unwrap_err();
+    assert!(error.to_string().contains("wants a client certificate"), "{error}");
+    assert!(elsewhere.take_requests().is_empty());
+}
+
+/// As `git ls-remote` takes it.
+#[test]
+fn an_answer_may_say_more_of_its_kind_than_its_name() {
+    let pair = Pair::new();
+    pair.git.write("a", "1");
+    let first = pair.git.commit("first").to_string();
+    let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main")]);
+    pair.poll();
+    for (ending, taken) in [("; charset=utf-8", true), (" ;x", true), ("s", false)] {
+        let refs = refs.clone();
+        let server = ScriptedServer::start(move |request, _, socket| match request.starts_with("GET") {
+            true => say(socket, &format!("Application/X-Git-upload-pack-advertisement{ending}"), &advertisement()),
+            false => say(socket, &format!("application/x-git-upload-pack-result{ending}"), &refs),
+        });
+        let mut upstream = pair.upstream.clone();
+        upstream.url = server.url();
+        let poll = pair.mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false));
+        assert_eq!(poll.is_ok(), taken, "{ending}: {poll:?}");
+    }
 }
 
 #[test]

@@ -168,7 +168,9 @@ impl<'a> Client<'a> {
     fn expect(&self, answer: Response, kind: &str) -> Result<Response, MirrorError> {
         let answer = self.expect_success(answer)?;
         let found = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if found == kind {
+        // It may have parameters, of which Git's protocol knows none.
+        let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
+        if named.eq_ignore_ascii_case(kind) {
             return Ok(answer);
         }
         let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();
@@ -262,7 +264,7 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
 
 fn authorities(file: &Path) -> Result<Vec<Certificate>, MirrorError> {
     let pem = std::fs::read(file);
-    let pem = pem.map_err(MirrorError::local("read the certificate authorities of the upstream (`ca`)"))?;
+    let pem = pem.map_err(MirrorError::file("ca"))?;
     match Certificate::from_pem_bundle(&pem) {
         Ok(authorities) if !authorities.is_empty() => Ok(authorities),
         _ => Err(MirrorError::Trust("`ca` holds no certificate".to_owned())),
@@ -270,9 +272,9 @@ fn authorities(file: &Path) -> Result<Vec<Certificate>, MirrorError> {
 }
 
 fn identity(certificate: &Path, key: &Path) -> Result<Identity, MirrorError> {
-    let mut pem = std::fs::read(certificate).map_err(MirrorError::local("read `client_certificate`"))?;
+    let mut pem = std::fs::read(certificate).map_err(MirrorError::file("client_certificate"))?;
     pem.push(b'\n');
-    pem.extend(std::fs::read(key).map_err(MirrorError::local("read `client_key`"))?);
+    pem.extend(std::fs::read(key).map_err(MirrorError::file("client_key"))?);
     let wrong = "`client_certificate` and `client_key` are not a certificate and its key, both PEM";
     Identity::from_pem(&pem).map_err(|_| MirrorError::Trust(wrong.to_owned()))
 }

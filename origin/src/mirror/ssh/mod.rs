@@ -86,8 +86,7 @@ fn quoted(file: &Path, what: &'static str) -> Result<String, MirrorError> {
         return Err(wrong("its name holds one of `\" \\ $ % ~`, which `ssh` would not take literally"));
     }
     // It would be looked for below the working directory, or be quietly taken for none.
-    std::fs::metadata(file)
-        .map_err(MirrorError::local("read a file that is named for SSH (`ssh_key`, `ssh_known_hosts`)"))?;
+    std::fs::metadata(file).map_err(MirrorError::file(what))?;
     Ok(format!("\"{text}\""))
 }
 
@@ -136,11 +135,12 @@ mod tests {
         upstream.ssh_known_hosts = file("known");
         let command = build(&upstream).unwrap();
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        assert!(words.starts_with(&["-F", "none", "-T", "-a", "-x", "-o"]), "{words:?}");
         assert!(words.ends_with(&["-p", "2222", "-l", "me", "--", "git.example", "git-upload-pack '/x'"]), "{words:?}");
         assert!(words.iter().any(|word| word.starts_with("IdentityFile=\"") && word.ends_with("key of mine\"")));
         upstream.ssh_key = file("100%");
         assert!(build(&upstream).unwrap_err().to_string().contains("literally"));
         upstream.ssh_key = Some(dir.path().join("none"));
-        assert!(matches!(build(&upstream).unwrap_err(), MirrorError::Local { .. }));
+        assert!(matches!(build(&upstream).unwrap_err(), MirrorError::File { key: "ssh_key", .. }));
     }
 }
