@@ -244,17 +244,23 @@ impl Publisher {
         Ok(shown.into_iter().collect::<Result<(), _>>()?)
     }
 
-    /// Stores the blob of a superseded version that was built again, and names it in the version's descriptor.
+    /// Stores the blob of a superseded version that was built again, and names it in the version's descriptor as that is
+    /// by now.
     pub(crate) fn restore_superseded(
         &self,
-        superseded: &Descriptor,
+        service: &Service,
+        superseded: &TarballDigest,
         content: &Content,
         blob: TemporaryBlob<'_>,
     ) -> Result<(), PublishError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         blob.keep(&content.blob)?;
-        if superseded.representations().iter().all(|representation| representation.digest != content.blob) {
-            self.state.revise_superseded(superseded, content, SystemTime::now())?;
+        let added = self.state.add_representation(&service.name, superseded, &content.zstd(), SystemTime::now())?;
+        // It was gone back to meanwhile.
+        let is_new =
+            |added: &Reference| service.current().is_none_or(|shown| shown.version() < added.descriptor.version());
+        if let Some(reference) = added.filter(|added| added.current && is_new(added)) {
+            self.show(service, Change::Revised(reference.descriptor));
         }
         Ok(())
     }

@@ -45,7 +45,8 @@ impl From<Built> for Content {
 }
 
 impl Content {
-    fn zstd(&self) -> Representation {
+    /// The form that builds make.
+    pub(crate) fn zstd(&self) -> Representation {
         Representation { encoding: Encoding::Zstd, dictionary: None, digest: self.blob, size: self.blob_size }
     }
 
@@ -169,11 +170,15 @@ pub(crate) fn with(current: &Descriptor, representation: &Representation) -> Opt
     if current.representations().contains(representation) {
         return None;
     }
-    let others = current.representations().iter().filter(|other| other.encoding != representation.encoding);
+    let mut representations = current.representations().to_vec();
+    match representations.iter_mut().find(|other| other.encoding == representation.encoding) {
+        Some(other) => *other = representation.clone(),
+        None => representations.push(representation.clone()),
+    }
     Some(DescriptorFields {
         publication: current.publication().clone(),
         revision: current.revision() + 1,
-        representations: others.cloned().chain([representation.clone()]).collect(),
+        representations,
     })
 }
 

@@ -299,17 +299,6 @@ impl State {
         })
     }
 
-    /// Puts other representations under a retained, superseded version, whose blob was built anew.
-    pub(crate) fn revise_superseded(
-        &self,
-        version: &Descriptor,
-        content: &Content,
-        now: SystemTime,
-    ) -> Result<(), StateError> {
-        let revised = checked(self.signer.descriptor(decision::revised(version, content)))?;
-        self.write(|transaction| Tables::open(transaction)?.revise_superseded(&revised, now))
-    }
-
     /// Adds a representation to a service's digest, current or retained. `None`: there is no such version any more.
     pub(crate) fn add_representation(
         &self,

@@ -263,6 +263,37 @@ fn other_bytes_of_the_same_content_are_a_revision() {
     assert_eq!(after.revision(), before.revision() + 1);
 }
 
+#[test]
+fn a_blob_that_was_built_again_takes_no_other_form_from_its_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    publish(&publisher, &service, 1);
+    publish(&publisher, &service, 2);
+    let rebuilt = content("tar 1", "of a newer codec");
+    let restore = |content: &Content| {
+        let mut blob = publisher.temporary().unwrap();
+        blob.write_all(b"of a newer codec").unwrap();
+        publisher.restore_superseded(&service, &rebuilt.digest, content, blob).unwrap();
+        publisher.version(&service.name, &rebuilt.digest).unwrap().unwrap()
+    };
+    // While it was being built, somebody had its gzip form made.
+    let gzip = Representation { encoding: Encoding::Gzip, dictionary: None, digest: BlobDigest::of(b"gzip"), size: 4 };
+    publisher.state.add_representation(&service.name, &rebuilt.digest, &gzip, at(3)).unwrap();
+    let restored = restore(&rebuilt);
+    assert_eq!((restored.revision(), restored.representations()), (3, [rebuilt.zstd(), gzip].as_slice()));
+    assert_eq!(restore(&rebuilt).bytes(), restored.bytes(), "it has it already");
+
+    // And when it was gone back to meanwhile, whoever follows sees where it is.
+    publisher.pin(&service, &order(&service, 4), Some(&rebuilt.digest)).unwrap();
+    let other = content("tar 1", "of a newer codec still");
+    let mut blob = publisher.temporary().unwrap();
+    blob.write_all(b"of a newer codec still").unwrap();
+    publisher.restore_superseded(&service, &rebuilt.digest, &other, blob).unwrap();
+    let current = service.current().unwrap();
+    assert_eq!((current.revision(), &current.representations()[0]), (2, &other.zstd()));
+}
+
 fn order<'a>(service: &'a Service, minute: u64) -> Order<'a> {
     Order { service: &service.name, expected: None, by: Some("ann"), now: at(minute) }
 }

@@ -202,7 +202,7 @@ impl Workshop {
         if stated.current {
             self.publisher.settle_built(service, &publication.commit, &key, content, blob, SystemTime::now())?;
         } else {
-            self.publisher.restore_superseded(&stated.descriptor, &content, blob)?;
+            self.publisher.restore_superseded(service, &publication.digest, &content, blob)?;
         }
         Ok(true)
     }
