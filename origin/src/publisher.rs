@@ -186,7 +186,7 @@ impl Publisher {
                 settled.push(true);
                 continue;
             }
-            let known = self.state.content(key)?;
+            let known = self.state.content(&service.name, key)?;
             let known = known.filter(|content| self.blobs.contains(&content.blob, content.blob_size));
             let place = settled.len();
             settled.push(known.is_some());

@@ -45,6 +45,19 @@ impl From<Built> for Content {
 }
 
 impl Content {
+    /// What a descriptor states.
+    pub(super) fn of(descriptor: &Descriptor) -> Option<Self> {
+        let (publication, zstd) = (descriptor.publication(), descriptor.representation(Encoding::Zstd)?);
+        Some(Self {
+            digest: publication.digest,
+            sha256: publication.sha256,
+            size: publication.size,
+            omitted: publication.omitted.clone(),
+            blob: zstd.digest,
+            blob_size: zstd.size,
+        })
+    }
+
     /// The form that builds make.
     pub(crate) fn zstd(&self) -> Representation {
         Representation { encoding: Encoding::Zstd, dictionary: None, digest: self.blob, size: self.blob_size }

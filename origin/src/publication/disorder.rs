@@ -6,9 +6,11 @@ use redb::{ReadableTable, TableHandle};
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
+use super::contents::CONTENT;
 use super::references::{NAMES, TOTALS};
 use super::state::{CURRENT, SUPERSEDED, State, unix_milliseconds};
 use super::tables::AGES;
+use crate::tarball::ContentKey;
 
 impl State {
     /// All is as a version left it that kept no index.
@@ -28,6 +30,11 @@ impl State {
             Ok(transaction.open_table(NAMES)?.retain(|(named, ..), _| named != blob.as_bytes())?)
         })
         .unwrap();
+    }
+
+    /// What was built under a key is not remembered, as when there were too many others.
+    pub(crate) fn forget_content(&self, key: &ContentKey) {
+        self.write(|transaction| Ok(transaction.open_table(CONTENT)?.remove(key.as_bytes()).map(drop)?)).unwrap();
     }
 
     /// A row among the ages that is no version's.

@@ -4,17 +4,14 @@
 use std::ops::Bound;
 use std::time::SystemTime;
 
-use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{ReadableTable, ReadableTableMetadata};
 use weir_shared::digest::BlobDigest;
 
-use super::decision::Content;
+use super::contents::Contents;
 use super::references::{self, References, TOTALS, UNNAMED};
-use super::state::{CONTENT, State, StateError, unix_milliseconds};
+use super::state::{State, StateError, unix_milliseconds};
 use super::tables::{AGES, Tables};
 use crate::wall_clock::Clock;
-
-/// Blob, content key → nothing: under which keys a blob is remembered.
-pub(super) const KEYS: TableDefinition<'_, (&[u8; 32], &[u8; 32]), ()> = TableDefinition::new("keys_v1");
 
 /// Which folder of blobs is looked at next.
 const NEXT_FOLDER: &str = "next_folder";
@@ -142,21 +139,10 @@ impl State {
     pub(crate) fn forget_blobs(&self, blobs: &[BlobDigest]) -> Result<(), StateError> {
         self.write(|transaction| {
             let mut references = References::open(transaction)?;
-            let (mut keys, mut contents) = (transaction.open_table(KEYS)?, transaction.open_table(CONTENT)?);
+            let mut contents = Contents::open(transaction)?;
             for blob in blobs {
                 references.unnamed.remove(blob.as_bytes())?;
-                let mut under = Vec::new();
-                for row in keys.range((blob.as_bytes(), &[0; 32])..=(blob.as_bytes(), &[0xff; 32]))? {
-                    under.push(*row?.0.value().1);
-                }
-                for key in under {
-                    keys.remove((blob.as_bytes(), &key))?;
-                    let content =
-                        contents.get(&key)?.and_then(|row| serde_json::from_slice::<Content>(row.value()).ok());
-                    if content.is_none_or(|content| content.blob == *blob) {
-                        contents.remove(&key)?;
-                    }
-                }
+                contents.forget_blob(blob)?;
             }
             Ok(())
         })

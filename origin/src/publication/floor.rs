@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use redb::ReadableTable;
 use weir_shared::descriptor::{Descriptor, Generation};
 
+use super::contents::Contents;
 use super::decision;
 use super::history::{self, Entry, Why};
 use super::state::{State, StateError, checked};
@@ -28,30 +29,34 @@ impl State {
                     low.push(service.value().to_owned());
                 }
             }
-            let mut lifted = 0;
+            let (mut lifted, mut contents) = (0, Contents::open(transaction)?);
             for service in low {
                 let Some(current) = tables.current(&service)? else { continue };
-                lifted += usize::from(self.lift_one(&mut tables, &current, floor, now)?);
+                if let Some(generation) = self.lift_one(&mut tables, &current, floor, now)? {
+                    contents.goes_on(&service, current.publication().generation, generation)?;
+                    lifted += 1;
+                }
             }
             Ok(lifted)
         })
     }
 
-    /// False: it stays where it is, because its descriptor would be too large with the signatures of now.
+    /// The generation that it is at now. `None`: it stays where it is, because its descriptor would be too large with the
+    /// signatures of now.
     fn lift_one(
         &self,
         tables: &mut Tables<'_>,
         current: &Descriptor,
         floor: Generation,
         now: SystemTime,
-    ) -> Result<bool, StateError> {
+    ) -> Result<Option<Generation>, StateError> {
         let service = current.publication().service.as_str();
         let last = tables.last_generation(service)?;
         let descriptor = match checked(self.signer.descriptor(decision::again(current, last, now, floor))) {
             Ok(descriptor) => descriptor,
             Err(error) => {
                 tracing::warn!(service, %error, "its generation stays below generation_floor");
-                return Ok(false);
+                return Ok(None);
             }
         };
         let mut entry = Entry::new(&descriptor, Why::Lifted, None);
@@ -62,6 +67,6 @@ impl State {
             entry = Entry { by: before.by, pinned_at: before.pinned_at, ..entry };
         }
         tables.replace_current(&descriptor, &entry, self.retention(), now)?;
-        Ok(true)
+        Ok(Some(descriptor.publication().generation))
     }
 }

@@ -11,12 +11,13 @@ use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 use weir_shared::token::PublicKey;
 
+use super::contents::CONTENT;
 use super::decision::Content;
 use super::history::{self, HISTORY};
 use super::pin::PINS;
 use super::references::{BLOBS, BYTES, NAMES, TOTALS, UNNAMED};
 use super::signatures::{KEYS, SIGNATURES};
-use super::state::{CONTENT, CURRENT, GENERATION, SUPERSEDED, State, StateError, parse, parse_superseded};
+use super::state::{CURRENT, GENERATION, SUPERSEDED, State, StateError, parse, parse_superseded};
 use super::tables::{AGES, Tables};
 
 /// What the state holds.

@@ -1,5 +1,6 @@
 //! Publications: what each service is at, durable before anybody sees it.
 
+mod contents;
 mod decision;
 #[cfg(test)]
 mod disorder;

@@ -12,10 +12,9 @@ use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCR
 use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::{RepositoryName, ServiceName};
 
+use super::contents::Contents;
 use super::decision::{self, Content, Decision, Statement};
-use super::expiry::KEYS;
 use super::history::{Entry, Why};
-use super::inspection::parse_content;
 use super::pin::{PINS, from_unix};
 use super::references::{NAMES, TOTALS, UNREAD};
 use super::tables::Tables;
@@ -36,8 +35,6 @@ pub(super) const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::ne
 pub(super) const GENERATION: TableDefinition<'_, &str, u64> = TableDefinition::new("generation_v1");
 /// Service, digest → when it was superseded (Unix milliseconds), and its last descriptor's bytes.
 pub(super) const SUPERSEDED: TableDefinition<'_, VersionKey, VersionValue> = TableDefinition::new("history_v1");
-/// Content key → what a build found, as JSON.
-pub(super) const CONTENT: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinition::new("content_v1");
 
 /// The publications of an origin.
 #[derive(Debug)]
@@ -115,8 +112,7 @@ impl State {
         state.write(|transaction| {
             let has_index = transaction.list_tables()?.any(|table| table.name() == NAMES.name());
             let mut tables = Tables::open(transaction)?;
-            transaction.open_table(CONTENT)?;
-            transaction.open_table(KEYS)?;
+            Contents::open(transaction)?;
             // A directory of a version that did not keep it.
             if has_index { Ok(()) } else { tables.index(SystemTime::now()) }
         })?;
@@ -187,14 +183,6 @@ impl State {
         })
     }
 
-    /// What was built under this key before.
-    pub(crate) fn content(&self, key: &ContentKey) -> Result<Option<Content>, StateError> {
-        self.read(|transaction| {
-            let row = transaction.open_table(CONTENT)?.get(key.as_bytes())?;
-            Ok(row.and_then(|row| parse_content(row.value()).ok()))
-        })
-    }
-
     /// States which contents services have, and remembers those under their keys; all in one transaction. When this
     /// returns it is durable. A service whose descriptor would be too large is left at what it is, and holds up no other.
     pub(crate) fn publish(
@@ -205,9 +193,10 @@ impl State {
     ) -> Result<Vec<Result<Change, StateError>>, StateError> {
         self.write(|transaction| {
             let mut tables = Tables::open(transaction)?;
-            let (mut contents, mut keys) = (transaction.open_table(CONTENT)?, transaction.open_table(KEYS)?);
+            let mut contents = Contents::open(transaction)?;
             let mut changes = Vec::with_capacity(stated.len());
             for Stated { statement, key, content } in stated {
+                let service = statement.service.as_str();
                 match self.state(&mut tables, statement, content, now, floor) {
                     // Found before anything of it was written.
                     Err(StateError::DescriptorTooLarge(bytes)) => {
@@ -216,9 +205,10 @@ impl State {
                     }
                     change => changes.push(Ok(change?)),
                 }
-                let json = serde_json::to_vec(content).expect("content is plain data");
-                contents.insert(key.as_bytes(), json.as_slice())?;
-                keys.insert((content.blob.as_bytes(), key.as_bytes()), ())?;
+                contents.remember(key, content)?;
+                if let Some(current) = tables.current(service)?.filter(|at| Content::of(at).as_ref() == Some(content)) {
+                    contents.is_at(service, key, current.publication().generation)?;
+                }
                 tables.references.note(&content.blob, now)?;
             }
             failpoint!("the publication is not committed");
@@ -281,9 +271,10 @@ impl State {
     ) -> Result<Vec<(ServiceName, Generation)>, StateError> {
         self.write(|transaction| {
             let mut tables = Tables::open(transaction)?;
-            let mut retired = Vec::new();
+            let (mut retired, mut contents) = (Vec::new(), Contents::open(transaction)?);
             for service in gone.clone() {
                 tables.pins.remove(service)?;
+                contents.retire(service)?;
                 if tables.currents.get(service)?.is_none() {
                     continue;
                 }

@@ -108,6 +108,39 @@ fn a_content_that_is_known_is_published_without_a_build_as_long_as_its_blob_is_t
 }
 
 #[test]
+fn keys_of_one_blob_are_bounded_and_what_is_current_is_known_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (busy, quiet) = (service("busy"), service("quiet"));
+    let state = |service: &Service, number| {
+        let mut blob = publisher.temporary().unwrap();
+        blob.write_all(b"blob 0").unwrap();
+        publisher
+            .settle_built(service, &commit(number), &key(number), content("tar 0", "blob 0"), blob, at(number))
+            .unwrap();
+    };
+    state(&quiet, 1000);
+    // With patterns each commit has another key, and this one always the same content.
+    (0..100).for_each(|number| state(&busy, number));
+    let other = service("other").name.clone();
+    let remembered = |number| publisher.state.content(&other, &key(number)).unwrap().is_some();
+    assert_eq!((0..100).chain([1000]).filter(|number| remembered(*number)).count(), 16);
+    assert!(remembered(99), "the newest");
+
+    // Nothing of it is built again, at another commit either; whether or not its key was among those that went.
+    let key_of_quiet = key(1000);
+    publisher.state.forget_content(&key_of_quiet);
+    let sighting = |number| Sighting { service: quiet.clone(), commit: commit(number), key: key_of_quiet };
+    assert_eq!(publisher.settle_known(&[sighting(1000)], at(1000)).unwrap(), [true]);
+    assert_eq!(publisher.settle_known(&[sighting(1001)], at(1001)).unwrap(), [true]);
+    assert_eq!(quiet.current().unwrap().publication().commit, commit(1001));
+    // But it is known of what is current alone.
+    publish(&publisher, &quiet, 1002);
+    publisher.state.forget_content(&key_of_quiet);
+    assert_eq!(publisher.settle_known(&[sighting(1003)], at(1003)).unwrap(), [false]);
+}
+
+#[test]
 fn what_is_published_is_there_after_a_restart_and_a_retired_service_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let publisher = open(dir.path());
@@ -459,14 +492,15 @@ fn a_blob_lingers_for_downloads_that_come_back_and_stays_when_it_is_named_again(
     let blobs = [1, 2].map(|number| publish(&publisher, &service, number));
     sweep(&publisher, at(11));
     assert_eq!(stored(&publisher, &blobs), [0, 1], "nine minutes are not ten");
+    let name = service.name.clone();
     let back = Sighting { commit: commit(3), key: key(1), service };
     assert_eq!(publisher.settle_known(&[back], at(11)).unwrap(), [true], "it needs no build while it lingers");
     sweep(&publisher, at(20));
     assert_eq!(stored(&publisher, &blobs), [0, 1]);
     sweep(&publisher, at(21));
     assert_eq!(stored(&publisher, &blobs), [0]);
-    assert!(publisher.state.content(&key(2)).unwrap().is_none(), "what was built into it is forgotten with it");
-    assert!(publisher.state.content(&key(1)).unwrap().is_some());
+    assert!(publisher.state.content(&name, &key(2)).unwrap().is_none(), "what was built into it is forgotten with it");
+    assert!(publisher.state.content(&name, &key(1)).unwrap().is_some());
 }
 
 #[test]

@@ -31,6 +31,10 @@ fn what_is_below_the_floor_is_published_again_above_it_and_stays_pinned() {
     assert_eq!((entry.generation, entry.why, entry.by.as_deref()), (floor, Why::Lifted, Some("ann")));
     assert!(entry.pinned_at.is_some() && newest(&quiet).entry.by.is_none());
 
+    // Its content is known, whatever else was forgotten.
+    publisher.state.forget_content(&key(1));
+    assert!(publisher.state.content(&quiet.name, &key(1)).unwrap().is_some());
+
     // Once; and what goes on from there is higher still.
     assert!(
         publisher.load(&["quiet", "pinned"].into(), at(6)).unwrap().current.iter().all(|(_, d)| d.version().0 == floor)
