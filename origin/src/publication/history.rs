@@ -3,20 +3,23 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redb::{ReadableTable, Table, TableDefinition};
+use redb::{ReadTransaction, ReadableTable, Table, TableDefinition};
 use serde::{Deserialize, Serialize};
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation, Publication};
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
-use super::state::{CURRENT, SUPERSEDED, State, StateError, parse};
+use super::state::{CURRENT, GENERATION, SUPERSEDED, State, StateError, parse};
 use crate::config::RetentionConfig;
 
 /// Service, generation → an [`Entry`] as JSON.
 pub(super) const HISTORY: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("publications_v1");
 
 pub(super) type History<'t> = Table<'t, (&'static str, u64), &'static [u8]>;
+
+/// Old entries that go in one transaction at the most.
+const BATCH: usize = 1000;
 
 /// The most entries of one page.
 pub(crate) const LARGEST_PAGE: usize = 200;
@@ -171,6 +174,65 @@ pub(super) fn parse_entry(generation: Generation, json: &[u8]) -> Result<Entry, 
     if entry.generation == generation { Ok(entry) } else { Err(EntryError::AnothersRow(entry.generation)) }
 }
 
+impl State {
+    /// Drops the entries that are too old, also of services that are not published any more; that of what is current stays.
+    /// How many went. Looks at the first entries of every service: for once in a while.
+    pub(crate) fn age_history(&self, now: SystemTime) -> Result<u64, StateError> {
+        let mut dropped = 0;
+        loop {
+            let old = self.read(|transaction| old_entries(transaction, self.retention(), now))?;
+            if old.is_empty() {
+                return Ok(dropped);
+            }
+            self.write(|transaction| {
+                let mut history = transaction.open_table(HISTORY)?;
+                old.iter().try_for_each(|(service, generation)| {
+                    Ok(history.remove((service.as_str(), *generation)).map(drop)?)
+                })
+            })?;
+            dropped += old.len() as u64;
+        }
+    }
+}
+
+/// Some of the entries that are too old.
+fn old_entries(
+    transaction: &ReadTransaction,
+    retention: &RetentionConfig,
+    now: SystemTime,
+) -> Result<Vec<(String, Generation)>, StateError> {
+    let (history, currents) = (transaction.open_table(HISTORY)?, transaction.open_table(CURRENT)?);
+    let generations = transaction.open_table(GENERATION)?;
+    let (mut old, mut from) = (Vec::new(), String::new());
+    while old.len() < BATCH
+        && let Some(first) = history.range((from.as_str(), 0)..)?.next()
+    {
+        let service = first?.0.value().0.to_owned();
+        let is_published = currents.get(service.as_str())?.is_some();
+        let last = generations.get(service.as_str())?.map(|last| last.value());
+        for row in history.range((service.as_str(), 0)..=(service.as_str(), u64::MAX))? {
+            let (key, value) = row?;
+            let generation = key.value().1;
+            if is_published && last == Some(generation) || !is_old(value.value(), retention, now) {
+                break;
+            }
+            old.push((service.clone(), generation));
+            if old.len() == BATCH {
+                break;
+            }
+        }
+        // The first name that sorts after it.
+        from = service + "\0";
+    }
+    Ok(old)
+}
+
+/// Whether an entry is remembered for long enough. One that cannot be read is.
+fn is_old(json: &[u8], retention: &RetentionConfig, now: SystemTime) -> bool {
+    let published = serde_json::from_slice::<Entry>(json).map_or(UNIX_EPOCH, |entry| entry.published_at.0);
+    now.duration_since(published).is_ok_and(|age| age >= retention.history_age)
+}
+
 /// A row as it stands on the disk. One that cannot be read is passed over.
 fn read(service: &str, generation: Generation, json: &[u8]) -> Option<Entry> {
     let entry = parse_entry(generation, json).inspect_err(|error| {
@@ -193,9 +255,7 @@ pub(super) fn record(
     let mut left = history.range((service, 0)..=(service, u64::MAX))?.count();
     for row in history.range((service, 0)..(service, entry.generation))? {
         let (key, value) = row?;
-        let published = serde_json::from_slice::<Entry>(value.value()).map_or(UNIX_EPOCH, |entry| entry.published_at.0);
-        let is_old = now.duration_since(published).is_ok_and(|age| age >= retention.history_age);
-        if left <= retention.history && !is_old {
+        if left <= retention.history && !is_old(value.value(), retention, now) {
             break;
         }
         left -= 1;

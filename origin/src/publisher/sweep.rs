@@ -34,7 +34,15 @@ impl Publisher {
         self.metrics.expired_versions.with_label_values(&["age"]).inc_by(expired.by_age);
         self.metrics.expired_versions.with_label_values(&["bytes"]).inc_by(expired.by_bytes);
         failpoint!("versions have expired");
-        let looked_at = self.look_for_unknown(now)?;
+        let folder = self.state.next_folder()?;
+        // Once in each round of the folders.
+        if folder == 0 && clock == Clock::Steady {
+            let dropped = self.state.age_history(now)?;
+            if dropped > 0 {
+                tracing::info!(dropped, "entries of histories were too old");
+            }
+        }
+        let looked_at = self.look_for_unknown(folder, now)?;
         self.show_kept(&self.state.kept()?, now);
         self.require_room(0)?;
         Ok(Swept { removed, looked_at })
@@ -81,8 +89,7 @@ impl Publisher {
     }
 
     /// What a process that was killed stored and did not state is found within as many sweeps as there are folders.
-    fn look_for_unknown(&self, now: SystemTime) -> Result<u64, PublishError> {
-        let folder = self.state.next_folder()?;
+    fn look_for_unknown(&self, folder: u8, now: SystemTime) -> Result<u64, PublishError> {
         let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
         let found = self.blobs.in_folder(folder).unwrap_or_else(|error| {
             let folder = format!("{folder:02x}");

@@ -112,3 +112,32 @@ fn a_row_among_the_ages_that_is_no_version_s_goes_alone() {
     sweep(&publisher, at(2) + 48 * HOUR);
     assert_eq!(stored(&publisher, &blobs), [1, 2]);
 }
+
+#[test]
+fn the_history_of_what_is_quiet_or_gone_ends_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let (quiet, gone, late) = (service("quiet"), service("gone"), service("late"));
+    for number in 0..3 {
+        publish(&publisher, &quiet, number);
+        publish(&publisher, &gone, 10 + number);
+        publish(&publisher, &late, 1000 + number);
+    }
+    publisher.retire(std::slice::from_ref(&gone), at(20)).unwrap();
+    publisher.pin(&quiet, &order(&quiet, 21), None).unwrap();
+    let days = |number| at(60) + 24 * HOUR * number;
+    let entries = |clock, number| {
+        assert_eq!(publisher.state.next_folder().unwrap(), 0);
+        publisher.sweep(days(number), clock).unwrap();
+        // One sweep of each round looks at it.
+        (1..=255).for_each(|folder| publisher.state.found_in_folder(folder, &[], days(number)).unwrap());
+        let count = |service: &Arc<Service>| publisher.history(&service.name, None, 200).unwrap().publications.len();
+        [&quiet, &gone, &late].map(count)
+    };
+    assert_eq!(entries(Clock::Steady, 89), [3, 3, 3]);
+    assert_eq!(entries(Clock::Doubtful, 90), [3, 3, 3]);
+    assert_eq!(entries(Clock::Steady, 90), [1, 0, 3], "what is current has its entry");
+    let current = publisher.history(&quiet.name, None, 1).unwrap().publications.remove(0);
+    assert!(current.current && current.entry.pinned_at.is_some());
+    assert_eq!(entries(Clock::Steady, 91), [1, 0, 1]);
+}
