@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ use weir_shared::process::http_client::{Http2Client, read_body};
 
 use crate::node::{Home, SERVICE};
 use crate::upstream::Upstream;
+
+const SIGABRT: i32 = 6;
 
 /// Longer than anything takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -66,8 +69,11 @@ impl Process {
         Self { child, address, log }
     }
 
+    /// Whether it was killed at its step. Any other end is a fault.
     fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+        let Some(status) = self.child.try_wait().unwrap() else { return false };
+        assert_eq!(status.signal(), Some(SIGABRT), "{status}");
+        true
     }
 
     fn kill(mut self) {
