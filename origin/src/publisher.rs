@@ -272,11 +272,13 @@ impl Publisher {
         service: &Service,
         digest: &TarballDigest,
         zstd: impl io::Read,
+        min_free_bytes: u64,
     ) -> Result<Option<Descriptor>, PublishError> {
         let Some(descriptor) = self.state.version(&service.name, digest)? else { return Ok(None) };
         if self.has_gzip(&descriptor) {
             return Ok(Some(descriptor));
         }
+        self.require_room(min_free_bytes)?;
         let mut blob = self.blobs.temporary()?;
         let made = gzip::from_zstd(zstd, &mut blob)?;
         if made.tarball != *digest {

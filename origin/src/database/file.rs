@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
+use redb::{Database, ReadTransaction, ReadableDatabase, StorageError, TransactionError, WriteTransaction};
 
 use super::overlay;
 use super::{DatabaseError, OfDatabase};
@@ -70,7 +70,11 @@ impl DatabaseFile {
     /// Writes, all or nothing; when this returns it is durable.
     pub(crate) fn write<T, E: OfDatabase>(&self, act: impl Fn(&WriteTransaction) -> Result<T, E>) -> Result<T, E> {
         self.act(true, |database| {
-            let mut transaction = database.begin_write().map_err(DatabaseError::from)?;
+            let mut transaction = database.begin_write().map_err(|error| match error {
+                // A commit broke off with a fault in the program, and took with it what redb knows of free pages.
+                TransactionError::Storage(StorageError::Corrupted(_)) => redb::Error::PreviousIo.into(),
+                error => DatabaseError::from(error),
+            })?;
             // So that a start after a kill need not walk through the whole file.
             transaction.set_quick_repair(true);
             let done = act(&transaction)?;
@@ -165,4 +169,83 @@ fn checked(mut database: Database) -> Result<(Database, bool), DatabaseError> {
 fn guarded<T>(open: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, DatabaseError> {
     std::panic::catch_unwind(AssertUnwindSafe(open))
         .unwrap_or_else(|_| Err(DatabaseError::Closed("it contradicts itself".to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redb::backends::FileBackend;
+    use redb::{Builder, StorageBackend, TableDefinition};
+    use std::fs::OpenOptions;
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const NUMBERS: TableDefinition<'_, u64, u64> = TableDefinition::new("numbers");
+
+    /// A file that brings about a fault in whoever writes to it, after so many writes (0: never).
+    #[derive(Debug)]
+    struct Faulty {
+        file: FileBackend,
+        writes: Arc<AtomicUsize>,
+    }
+
+    impl StorageBackend for Faulty {
+        fn len(&self) -> io::Result<u64> {
+            self.file.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.file.read(offset, out)
+        }
+
+        fn set_len(&self, length: u64) -> io::Result<()> {
+            self.file.set_len(length)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.file.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            let left =
+                self.writes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1)));
+            assert_ne!(left, Ok(1), "a fault");
+            self.file.write(offset, data)
+        }
+    }
+
+    impl OfDatabase for DatabaseError {
+        fn of_database(&self) -> Option<&DatabaseError> {
+            Some(self)
+        }
+    }
+
+    fn add(file: &DatabaseFile, number: u64) -> Result<(), DatabaseError> {
+        file.write(|transaction| Ok(transaction.open_table(NUMBERS)?.insert(number, number).map(drop)?))
+    }
+
+    #[test]
+    fn after_a_fault_within_a_commit_it_is_written_without_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.redb");
+        drop(DatabaseFile::open(&path).unwrap());
+        for writes in 1..20 {
+            let counter = Arc::new(AtomicUsize::new(0));
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let backend = Faulty { file: FileBackend::new(file).unwrap(), writes: counter.clone() };
+            let file = DatabaseFile::of(&path, Builder::new().create_with_backend(backend).unwrap(), false);
+            add(&file, 100 * writes).unwrap();
+            counter.store(usize::try_from(writes).unwrap(), Ordering::SeqCst);
+            let broke_off = std::panic::catch_unwind(AssertUnwindSafe(|| add(&file, 100 * writes + 1)));
+            counter.store(0, Ordering::SeqCst);
+            add(&file, 100 * writes + 2).unwrap();
+            if let Ok(done) = broke_off {
+                done.unwrap();
+                assert!(writes > 1, "no commit broke off");
+                return;
+            }
+        }
+        panic!("every commit broke off");
+    }
 }

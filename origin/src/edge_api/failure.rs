@@ -43,6 +43,8 @@ pub(super) enum Failure {
     BlobUnavailable(BlobDigest),
     /// Too many verifications wait already.
     Overloaded,
+    /// What is asked for would have to be made, and the disk has too little room.
+    NoRoom,
     /// As many event streams as may be are open.
     TooManyStreams,
     /// A range that begins beyond the end.
@@ -166,6 +168,13 @@ impl Failure {
                 "Too many blobs are being verified or made at this moment.",
             )
             .retry_after(SOON),
+            Self::NoRoom => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no-room",
+                "The origin's disk is nearly full",
+                "Nothing is made until there is room; what is published is served.",
+            )
+            .retry_after(LATER),
             Self::TooManyStreams => Problem::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "too-many-streams",

@@ -29,14 +29,16 @@ const GZIP_WAIT: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) struct Gzips {
     turns: Arc<Semaphore>,
+    /// Room that the disk must have.
+    min_free_bytes: u64,
     /// One lock for each tarball that somebody waits for.
     under_way: Arc<Mutex<HashMap<TarballDigest, Weak<tokio::sync::Mutex<()>>>>>,
 }
 
 impl Gzips {
-    /// So many at a time as there are `turns`.
-    pub(super) fn new(turns: Arc<Semaphore>) -> Self {
-        Self { turns, under_way: Arc::default() }
+    /// So many at a time as there are `turns`, while the disk has this room.
+    pub(super) fn new(turns: Arc<Semaphore>, min_free_bytes: u64) -> Self {
+        Self { turns, min_free_bytes, under_way: Arc::default() }
     }
 
     fn lock_of(&self, digest: &TarballDigest) -> Arc<tokio::sync::Mutex<()>> {
@@ -86,11 +88,12 @@ impl EdgeApi {
         let stored = descriptor.representation(Encoding::Zstd).ok_or(Failure::Internal)?;
         let mut zstd = self.read(&stored.digest, BlobStore::open_verified).await?.file;
         let (publisher, service, digest) = (self.publisher.clone(), service.clone(), *digest);
-        let (name, metrics) = (service.name.clone(), self.metrics.clone());
+        let (name, metrics, min_free_bytes) = (service.name.clone(), self.metrics.clone(), self.gzips.min_free_bytes);
         // Whoever asked may go: what was begun is finished, and only then is it another's turn.
         let made = spawn_blocking(move || {
             let made = zstd.rewind().map_err(PublishError::from);
-            let made = made.and_then(|()| publisher.with_gzip(&service, &digest, io::BufReader::new(zstd)));
+            let made =
+                made.and_then(|()| publisher.with_gzip(&service, &digest, io::BufReader::new(zstd), min_free_bytes));
             drop((one, turn));
             made
         });
@@ -100,7 +103,7 @@ impl EdgeApi {
             Ok(Err(error)) => {
                 metrics.gzips.with_label_values(&["failed"]).inc();
                 tracing::warn!(service = %name, %digest, %error, "a gzip form cannot be made");
-                Err(Failure::Internal)
+                Err(if matches!(error, PublishError::NoRoom { .. }) { Failure::NoRoom } else { Failure::Internal })
             }
             Err(_) => Err(Failure::Internal),
         }

@@ -50,7 +50,8 @@ impl EdgeApi {
         heartbeats: Heartbeats,
     ) -> Self {
         let verifications = metrics.bounds.semaphore("verifications", limits.concurrent_verifications);
-        let gzips = Gzips::new(metrics.bounds.semaphore("gzips", limits.concurrent_gzips));
+        let turns = metrics.bounds.semaphore("gzips", limits.concurrent_gzips);
+        let gzips = Gzips::new(turns, limits.min_free.as_u64());
         Self { catalog, publisher, metrics, verifications, gzips, events, heartbeats }
     }
 

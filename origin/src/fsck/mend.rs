@@ -169,7 +169,7 @@ fn restore(defined: &Definitions, restorer: &Restorer, version: &Version) -> any
         let Some(zstd) = zstd else { return not_defined("the version") };
         let mut file = publisher.open_verified(&zstd.digest)?;
         std::io::Seek::rewind(&mut file)?;
-        publisher.with_gzip(&service, &version.digest, file)?;
+        publisher.with_gzip(&service, &version.digest, file, restorer.limits.min_free.as_u64())?;
     }
     Ok(Ok(()))
 }
