@@ -102,7 +102,7 @@ impl Publisher {
     }
 
     /// The commits of what is published of a repository and retained: all that may have to be built again.
-    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<CommitId>, StateError> {
+    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<(ServiceName, CommitId)>, StateError> {
         self.state.commits(repository)
     }
 

@@ -2,14 +2,32 @@
 //!
 //! An object takes its name only after its bytes were compared with its pointer and are on the disk. All of this blocks.
 
-use std::fs::{self, File};
+use std::collections::HashSet;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use ring::digest::{Context, SHA256, digest};
 use tempfile::NamedTempFile;
 
 use super::{LfsOid, Pointer};
+
+/// How much of objects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Held {
+    fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
 
 /// The objects beside a mirror.
 #[derive(Debug, Clone)]
@@ -60,6 +78,60 @@ impl LfsObjects {
         let path = self.path(&pointer.oid);
         let (file, hash) = (BufWriter::with_capacity(256 << 10, file), Context::new(&SHA256));
         Ok(Receiving { pointer: *pointer, path, file, hash, received: 0 })
+    }
+
+    /// How much is here.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn held(&self) -> io::Result<Held> {
+        let mut held = Held::default();
+        self.each(&mut |_, data| {
+            held.add(data.len());
+            Ok(())
+        })?;
+        Ok(held)
+    }
+
+    /// Removes all objects but these, and those that came after a time. What was removed, and what stays.
+    ///
+    /// # Errors
+    /// The disk refuses; what was removed by then is gone.
+    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(Held, Held)> {
+        let (mut removed, mut stays) = (Held::default(), Held::default());
+        self.each(&mut |path, data| {
+            let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
+            let old = data.modified()? <= before;
+            if old && name.is_none_or(|oid| !kept.contains(&oid)) {
+                fs::remove_file(path)?;
+                removed.add(data.len());
+            } else {
+                stays.add(data.len());
+            }
+            Ok(())
+        })?;
+        Ok((removed, stays))
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
+        let mut folders = vec![self.root.join("objects")];
+        while let Some(folder) = folders.pop() {
+            let entries = match fs::read_dir(folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                match entry.metadata() {
+                    // Somebody else removed it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                    Ok(data) if data.is_dir() => folders.push(entry.path()),
+                    Ok(data) => visit(&entry.path(), &data)?,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Gives the objects to a mirror that has none. What cannot be given is fetched again.
@@ -202,6 +274,23 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             assert!(!objects.holds(&wanted));
         }
+    }
+
+    #[test]
+    fn what_nothing_needs_goes_unless_it_came_just_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LfsObjects::of_mirror(dir.path());
+        assert_eq!(objects.held().unwrap(), Held::default());
+        let (old, new) = (pointer(b"old"), pointer(b"the new one"));
+        receive(&objects, &old, &[b"old"]).unwrap();
+        receive(&objects, &new, &[b"the new one"]).unwrap();
+        let both = objects.held().unwrap();
+        assert_eq!(both, Held { objects: 2, bytes: 14 });
+        let kept = HashSet::from([new.oid]);
+        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (Held::default(), both));
+        let (removed, stays) = objects.remove_except(&kept, SystemTime::now()).unwrap();
+        assert_eq!((removed, stays), (Held { objects: 1, bytes: 3 }, Held { objects: 1, bytes: 11 }));
+        assert!(!objects.holds(&old) && objects.holds(&new));
     }
 
     #[test]

@@ -357,14 +357,18 @@ impl State {
         Ok(found)
     }
 
-    /// The commits of a repository that current and retained versions are of. Reads everything: for the rare occasion.
-    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<CommitId>, StateError> {
+    /// The commits of a repository that current and retained versions are of, with their services. Reads everything: for the
+    /// rare occasion.
+    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<(ServiceName, CommitId)>, StateError> {
         self.read(|transaction| {
             let mut commits = HashSet::new();
             let mut add = |service: &str, bytes: &[u8]| {
                 let read = parse(service, bytes).ok();
                 let own = read.filter(|descriptor| descriptor.publication().repository == *repository);
-                commits.extend(own.map(|descriptor| descriptor.publication().commit.clone()));
+                commits.extend(own.map(|descriptor| {
+                    let publication = descriptor.publication();
+                    (publication.service.clone(), publication.commit.clone())
+                }));
             };
             for row in transaction.open_table(CURRENT)?.iter()? {
                 let (service, descriptor) = row?;

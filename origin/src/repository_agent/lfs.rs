@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use weir_shared::commit_id::CommitId;
+use weir_shared::name::RepositoryName;
 
 use super::build::{ServiceFailure, Workshop, tarball_failure};
 use super::job::Job;
@@ -48,10 +49,12 @@ impl Task {
         let place = place.await;
         let before = self.state.borrow().phase.clone();
         self.state.send_modify(|state| state.phase = Phase::FetchingLfs { service: service.name.clone() });
-        let (workshop, poller) = (self.workshop(), self.poller.clone());
+        let (workshop, poller, services) = (self.workshop(), self.poller.clone(), self.services.clone());
         let job = Job::begin("lfs", &self.crew.threads, move |stop| {
             let budget = || poller.at_host.request();
-            Ok(workshop.fetch_lfs_files(&poller.upstream(), &missing, &budget, stop))
+            let upstream = poller.upstream();
+            let room = workshop.room_for(&missing, (&poller.name, &services), upstream.max_mirror, stop);
+            room.map(|()| workshop.fetch_lfs_files(&upstream, &missing, &budget, stop))
         });
         let result = self.awaited("lfs", job, place, self.config.poll_timeout).await;
         self.state.send_modify(|state| state.phase = before);
@@ -81,6 +84,34 @@ impl Workshop {
         Ok(files)
     }
 
+    /// Sees to it that there is room for them: on the disk, and among the objects of the mirror, from which those go first
+    /// that nothing needs.
+    fn room_for(
+        &self,
+        missing: &[LfsFile],
+        (repository, services): (&RepositoryName, &[Arc<Service>]),
+        max_mirror: u64,
+        stop: &AtomicBool,
+    ) -> Result<(), ServiceFailure> {
+        let failed = |reason: String| ServiceFailure::passing("lfs", reason);
+        let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
+        let what = || format!("{} LFS objects of {} are to be fetched", missing.len(), ByteSize(needed));
+        let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
+        if held.bytes.saturating_add(needed) > max_mirror {
+            held = self.sweep_lfs(repository, services, Duration::ZERO, stop)?;
+        }
+        if held.bytes.saturating_add(needed) > max_mirror {
+            let (held, limit) = (ByteSize(held.bytes), ByteSize(max_mirror));
+            let why = "current and retained versions need them: raise it, or retain less";
+            return Err(failed(format!(
+                "{}, but with the {held} that are here they would be more than `[upstreams] max_mirror` = {limit} allows; {why}",
+                what()
+            )));
+        }
+        let room = self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
+        room.map_err(|error| failed(format!("{}, but {error}", what())))
+    }
+
     /// Fetches them. What went wrong, and how long a server asks to be left alone.
     fn fetch_lfs_files(
         &self,
@@ -89,13 +120,6 @@ impl Workshop {
         budget: &dyn Fn() -> Option<Duration>,
         interrupt: &AtomicBool,
     ) -> Result<(), (ServiceFailure, Option<Duration>)> {
-        let failed = |reason: String| ServiceFailure::passing("lfs", reason);
-        let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
-        let room = self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
-        room.map_err(|error| {
-            let (count, needed) = (missing.len(), ByteSize(needed));
-            (failed(format!("{count} LFS objects of {needed} are to be fetched, but {error}")), None)
-        })?;
         let fetched = |pointer: &Pointer| {
             self.metrics.lfs_objects.inc();
             self.metrics.lfs_bytes.inc_by(pointer.size);
@@ -104,7 +128,7 @@ impl Workshop {
         let fetch = LfsFetch { upstream, objects: &objects, budget, fetched: &fetched, interrupt };
         fetch.run(missing).map_err(|error: LfsError| {
             self.metrics.lfs_failures.inc();
-            (failed(error.to_string()), error.retry_after())
+            (ServiceFailure::passing("lfs", error.to_string()), error.retry_after())
         })
     }
 }

@@ -11,6 +11,7 @@ mod handle;
 mod heal;
 mod job;
 mod lfs;
+mod lfs_sweep;
 mod mirror_slot;
 mod pass;
 mod places;

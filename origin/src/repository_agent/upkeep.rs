@@ -8,14 +8,18 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::OwnedSemaphorePermit;
 use weir_shared::name::RepositoryName;
 
+use super::build::Workshop;
 use super::job::Job;
-use super::mirror_slot::MirrorSlot;
 use super::state::WaitsFor;
 use super::task::{Crew, Task};
 use crate::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
+use crate::service::Service;
 
 /// A mirror is looked after so often though nothing is fetched: what was left behind before goes by time.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 3600);
+
+/// LFS objects that came within this time stay: a build that needs them may be about to begin.
+const SPARED: Duration = Duration::from_secs(24 * 3600);
 
 /// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was. No task of its own: it goes with
 /// its owner, and the data directory with it.
@@ -33,8 +37,9 @@ impl Task {
         self.upkeep_due = false;
         self.looked_after = Some(Instant::now());
         self.state.send_modify(|state| state.waits_for = Some(WaitsFor::Upkeep));
-        let (mirror, name, crew) = (self.mirror.clone(), self.config.name.clone(), self.crew.clone());
-        Some(Box::pin(keep_up(mirror, name, crew, permit)))
+        let (workshop, services) = (self.workshop(), self.services.clone());
+        let (name, crew) = (self.config.name.clone(), self.crew.clone());
+        Some(Box::pin(keep_up(workshop, services, name, crew, permit)))
     }
 
     /// Upkeep has ended.
@@ -51,14 +56,29 @@ pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
     }
 }
 
-async fn keep_up(mirror: Arc<MirrorSlot>, name: RepositoryName, crew: Crew, _permit: OwnedSemaphorePermit) {
-    let (publisher, repository, slot) = (crew.publisher.clone(), name.clone(), mirror.clone());
+async fn keep_up(
+    workshop: Workshop,
+    services: Vec<Arc<Service>>,
+    name: RepositoryName,
+    crew: Crew,
+    _permit: OwnedSemaphorePermit,
+) {
+    let (repository, slot) = (name.clone(), workshop.mirror.clone());
     let bounds = UpkeepBounds { min_free: crew.build.min_free_bytes, max_mirror: crew.upstreams.max_mirror.as_u64() };
     let job = Job::begin("upkeep", &crew.threads, move |stop| {
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
-        let mirror = mirror.get().map_err(|error| failed(&error))?;
-        let kept = || publisher.commits(&repository).map_err(|error| failed(&error));
+        let mirror = workshop.mirror.get().map_err(|error| failed(&error))?;
+        let kept = || {
+            let commits = workshop.publisher.commits(&repository).map_err(|error| failed(&error))?;
+            Ok(commits.into_iter().map(|(_, commit)| commit).collect())
+        };
         let done = mirror.keep_up(kept, &bounds, SystemTime::now(), stop)?;
+        if done == Upkeep::Full
+            && let Err(failure) = workshop.sweep_lfs(&repository, &services, SPARED, stop)
+        {
+            let reason = workshop.mirror.redact(&failure.reason);
+            tracing::warn!(%repository, reason, "LFS objects that nothing needs are not removed");
+        }
         Ok::<_, MaintenanceError>((done, mirror.size().map_err(|error| failed(&error))?))
     });
     let ended = match job {

@@ -1,5 +1,6 @@
 //! Services with the files of LFS in their tarballs.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
@@ -158,13 +159,16 @@ impl Shop {
         config
     }
 
+    fn mirror(&self) -> PathBuf {
+        let mut mirrors = std::fs::read_dir(self.home.data_dir().join("mirrors/shop")).unwrap();
+        mirrors.next().unwrap().unwrap().path()
+    }
+
     /// The only object on the disk.
-    fn object(&self) -> std::path::PathBuf {
-        let mut found = self.home.data_dir().join("mirrors/shop");
-        let step = |from: &std::path::Path| std::fs::read_dir(from).unwrap().next().unwrap().unwrap().path();
-        found = step(&found).join("lfs/objects");
+    fn object(&self) -> PathBuf {
+        let mut found = self.mirror().join("lfs/objects");
         while found.is_dir() {
-            found = step(&found);
+            found = std::fs::read_dir(found).unwrap().next().unwrap().unwrap().path();
         }
         found
     }
@@ -233,6 +237,41 @@ async fn a_server_that_asks_for_a_pause_gets_it() {
 }
 
 #[tokio::test]
+async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
+    for (versions, fits) in [(1, false), (0, true)] {
+        let shop = Shop::new();
+        let mut config = shop.config();
+        config.upstreams.max_mirror = bytesize::ByteSize::mib(1);
+        config.retention.versions = versions;
+        let node = shop.home.start(config).await;
+        node.published(|_| true).await;
+        let mut last = node.descriptor().await.version();
+        for number in 1..=3u8 {
+            shop.git.write("deploy/model.bin", shop.server.hold(&[number; 400_000]));
+            shop.git.commit("another model");
+            node.poll().await;
+            if number < 3 || fits {
+                last = node.published(|published| published.version() != last).await.version();
+            }
+        }
+        assert_eq!(node.descriptor().await.version(), last);
+        let failed = failure(&node).await;
+        assert_eq!(failed.is_null(), fits, "{failed}");
+        if !fits {
+            let reason = failed["reason"].as_str().unwrap();
+            assert!(reason.contains("`[upstreams] max_mirror`") && reason.contains("1 LFS objects"), "{reason}");
+        }
+        let mirror = shop.mirror();
+        let holds =
+            |contents: &[u8]| LfsObjects::of_mirror(&mirror).holds(&file("x", &shop.server.hold(contents)).pointer);
+        let held = [1, 2, 3].map(|number| holds(&[number; 400_000]));
+        assert_eq!(held, if fits { [false, true, true] } else { [true, true, false] });
+        assert!(!holds(b"the model itself"), "a version that is kept no longer needs it");
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_is_fetched_again() {
     let shop = Shop::new();
     let node = shop.home.start(shop.config()).await;
@@ -244,9 +283,8 @@ async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_
     // Whoever reads it sees that its bytes are others, and the next fetch brings it again.
     flip_a_bit(&shop.object());
     let mut bytes = Vec::new();
-    let mirror = shop.object().ancestors().nth(5).unwrap().to_owned();
     let pointer = file("x", &shop.server.hold(b"the model itself")).pointer;
-    assert!(LfsObjects::of_mirror(&mirror).read(&pointer, &mut bytes).is_err());
+    assert!(LfsObjects::of_mirror(&shop.mirror()).read(&pointer, &mut bytes).is_err());
     std::fs::remove_file(&stored).unwrap();
     node.tarball(&descriptor).await;
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 2.0);

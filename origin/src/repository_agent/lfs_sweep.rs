@@ -1,0 +1,82 @@
+//! Removing LFS objects that nothing needs any more.
+//!
+//! Needed is what the services that ask for LFS hold at their current and retained versions, and at what their refs are at:
+//! all that may have to be built.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use weir_shared::name::RepositoryName;
+
+use super::build::{ServiceFailure, Workshop};
+use crate::lfs::{Held, LfsOid};
+use crate::revision::{self, Reach, RevisionError};
+use crate::service::Service;
+use crate::tarball::{self, TarballError};
+
+impl Workshop {
+    /// Removes the objects that no service needs and that came longer ago than `spared`. What stays.
+    pub(super) fn sweep_lfs(
+        &self,
+        repository: &RepositoryName,
+        services: &[Arc<Service>],
+        spared: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Held, ServiceFailure> {
+        let needed = self.needed(repository, services, stop)?;
+        let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
+        let swept = self.mirror.lfs_objects().remove_except(&needed, before);
+        let (removed, stays) = swept.map_err(|error| ServiceFailure::passing("lfs", error.to_string()))?;
+        if removed.objects > 0 {
+            let Held { objects, bytes } = removed;
+            tracing::info!(%repository, objects, bytes, "LFS objects that nothing needs any more were removed");
+        }
+        Ok(stays)
+    }
+
+    fn needed(
+        &self,
+        repository: &RepositoryName,
+        services: &[Arc<Service>],
+        stop: &AtomicBool,
+    ) -> Result<HashSet<LfsOid>, ServiceFailure> {
+        let published = self.publisher.commits(repository)?;
+        let mirror = self.mirror.get()?.repository()?.to_thread_local();
+        let unclear = |reason: String| ServiceFailure::passing("lfs", reason);
+        let (mut needed, mut known) = (HashSet::new(), HashSet::new());
+        for service in services.iter().filter(|service| service.selection.lfs) {
+            let of_it = published.iter().filter(|(name, _)| *name == service.name);
+            let mut commits: Vec<_> = of_it.map(|(_, commit)| commit.clone()).collect();
+            match revision::tip(&mirror, &service.revision, &mut Reach::default(), stop) {
+                Ok(tip) => commits.push(tip.commit),
+                Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {
+                    return Err(unclear(error.to_string()));
+                }
+                // It follows nothing just now.
+                Err(_) => {}
+            }
+            for commit in commits {
+                // A commit that a new clone did not bring cannot be built again, and neither can one without the folder.
+                if matches!(revision::look_up(&mirror, &commit), Err(RevisionError::CommitMissing(_))) {
+                    continue;
+                }
+                let key = tarball::content_key(&mirror, &commit, repository, &service.selection);
+                if key.is_ok_and(|key| !known.insert(key)) {
+                    continue;
+                }
+                match tarball::lfs_files(&mirror, &commit, &service.selection, &self.options.limits, stop) {
+                    Ok(files) => needed.extend(files.into_iter().map(|file| file.pointer.oid)),
+                    Err(
+                        error @ (TarballError::Object { .. }
+                        | TarballError::Malformed { .. }
+                        | TarballError::Interrupted),
+                    ) => return Err(unclear(error.to_string())),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(needed)
+    }
+}
