@@ -1,5 +1,7 @@
 //! What repositories and LFS servers say of files that stand elsewhere.
 
+use std::time::{Duration, SystemTime};
+
 use weir_origin::lfs::{MAX_POINTER_BYTES, Pointer, batch, looks_like_pointer};
 
 /// A pointer that is read looks like one, and is read back from what is written of it.
@@ -13,11 +15,17 @@ pub(crate) fn pointer(bytes: &[u8]) {
 
 /// What an answer says is short enough to be shown, and is about objects that can be named.
 pub(crate) fn answer(bytes: &[u8]) {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let Ok(found) = batch::parse(bytes) else { return };
     for (oid, said) in found {
         assert_eq!(oid.to_string().len(), 64);
         match said {
-            Ok(download) => assert!(download.header.len() <= 32),
+            Ok(download) => {
+                assert!(download.header.len() <= 32);
+                // What has ended stays so.
+                let ended = |seconds| download.has_ended(Duration::from_secs(seconds), now);
+                assert!(!ended(0) || ended(u64::MAX));
+            }
             Err(error) => assert!(!error.message.chars().any(char::is_control) && error.message.len() <= 800),
         }
     }

@@ -161,6 +161,9 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
     use super::*;
 
     const OID: &str = "4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393";
@@ -221,5 +224,34 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         assert!(parse(br#"{"objects":[{"oid":"../../x"}]}"#).unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_server_answers_what_is_shown_of_it_is_short_and_plain(
+            oid in "[0-9a-f]{64}|.{0,70}", href in ".*", name in ".*", value in ".*", message in ".*", code: i64,
+            expires in any::<i64>(), at in ".*", cut in 0usize..400,
+        ) {
+            let download = json!({ "href": href, "header": { name: value }, "expires_in": expires, "expires_at": at });
+            let answers = [
+                json!({ "objects": [{ "oid": oid, "actions": { "download": download } }] }),
+                json!({ "objects": [{ "oid": oid, "error": { "code": code, "message": message } }] }),
+                json!({ "transfer": message, "objects": [] }),
+            ];
+            for answer in answers {
+                let body = answer.to_string().into_bytes();
+                for body in [&body[..], &body[..cut.min(body.len())]] {
+                    match parse(body) {
+                        Ok(found) => for (_, said) in found {
+                            match said {
+                                Ok(download) => _ = download.has_ended(Duration::MAX, SystemTime::UNIX_EPOCH),
+                                Err(error) => prop_assert!(!error.message.chars().any(char::is_control)),
+                            }
+                        },
+                        Err(error) => prop_assert!(!error.to_string().chars().any(char::is_control)),
+                    }
+                }
+            }
+        }
     }
 }

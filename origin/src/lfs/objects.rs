@@ -15,14 +15,14 @@ use super::{LfsOid, Pointer};
 
 /// How much of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Amount {
     /// How many.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl Held {
+impl Amount {
     fn add(&mut self, bytes: u64) {
         self.objects += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -84,8 +84,8 @@ impl LfsObjects {
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn held(&self) -> io::Result<Held> {
-        let mut held = Held::default();
+    pub fn held(&self) -> io::Result<Amount> {
+        let mut held = Amount::default();
         self.each(&mut |_, data| {
             held.add(data.len());
             Ok(())
@@ -97,8 +97,8 @@ impl LfsObjects {
     ///
     /// # Errors
     /// The disk refuses; what was removed by then is gone.
-    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(Held, Held)> {
-        let (mut removed, mut stays) = (Held::default(), Held::default());
+    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(Amount, Amount)> {
+        let (mut removed, mut stays) = (Amount::default(), Amount::default());
         self.each(&mut |path, data| {
             let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
             let old = data.modified()? <= before;
@@ -280,16 +280,16 @@ mod tests {
     fn what_nothing_needs_goes_unless_it_came_just_now() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
-        assert_eq!(objects.held().unwrap(), Held::default());
+        assert_eq!(objects.held().unwrap(), Amount::default());
         let (old, new) = (pointer(b"old"), pointer(b"the new one"));
         receive(&objects, &old, &[b"old"]).unwrap();
         receive(&objects, &new, &[b"the new one"]).unwrap();
         let both = objects.held().unwrap();
-        assert_eq!(both, Held { objects: 2, bytes: 14 });
+        assert_eq!(both, Amount { objects: 2, bytes: 14 });
         let kept = HashSet::from([new.oid]);
-        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (Held::default(), both));
+        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (Amount::default(), both));
         let (removed, stays) = objects.remove_except(&kept, SystemTime::now()).unwrap();
-        assert_eq!((removed, stays), (Held { objects: 1, bytes: 3 }, Held { objects: 1, bytes: 11 }));
+        assert_eq!((removed, stays), (Amount { objects: 1, bytes: 3 }, Amount { objects: 1, bytes: 11 }));
         assert!(!objects.holds(&old) && objects.holds(&new));
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use weir_shared::name::RepositoryName;
 
 use super::build::{ServiceFailure, Workshop};
-use crate::lfs::{Held, LfsOid};
+use crate::lfs::{Amount, LfsOid};
 use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
 use crate::tarball::{self, TarballError};
@@ -24,13 +24,13 @@ impl Workshop {
         services: &[Arc<Service>],
         spared: Duration,
         stop: &AtomicBool,
-    ) -> Result<Held, ServiceFailure> {
+    ) -> Result<Amount, ServiceFailure> {
         let needed = self.needed(repository, services, stop)?;
         let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
         let swept = self.mirror.lfs_objects().remove_except(&needed, before);
         let (removed, stays) = swept.map_err(|error| ServiceFailure::passing("lfs", error.to_string()))?;
         if removed.objects > 0 {
-            let Held { objects, bytes } = removed;
+            let Amount { objects, bytes } = removed;
             tracing::info!(%repository, objects, bytes, "LFS objects that nothing needs any more were removed");
         }
         Ok(stays)

@@ -137,6 +137,11 @@ pub(crate) fn fuzz_redirect(location: &str) {
             assert!(to.host_str() == from.host_str() && to.username().is_empty(), "{to}");
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
         }
+        let beyond = Reach::default().beyond(&Redirects::SameHost, None);
+        if let Ok(to) = storage(&from, &beyond, &from, location) {
+            assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
+            assert!(to.username().is_empty() && beyond.check_host(to.host_str().unwrap_or_default()).is_ok(), "{to}");
+        }
     }
 }
 
