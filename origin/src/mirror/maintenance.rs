@@ -19,7 +19,7 @@ use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_shared::commit_id::CommitId;
 
-pub(super) use self::due::Setbacks;
+pub(super) use self::due::Past;
 use self::due::{Found, due};
 use super::{Mirror, MirrorSize, git_program, leftovers, size};
 use crate::outside_program::{ProgramError, run};
@@ -115,10 +115,10 @@ impl Mirror {
         stop: &AtomicBool,
     ) -> Result<Upkeep, MaintenanceError> {
         let _no_fetch = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut setbacks = self.setbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let local = |error: io::Error| MaintenanceError::local(&error);
         let found = self.look_at_packs(now).map_err(local)?;
-        let due = due(&found, bounds.max_mirror, &setbacks, now);
+        let due = due(&found, bounds.max_mirror, &past, now);
         if due == Upkeep::NotDue {
             return Ok(due);
         }
@@ -129,9 +129,9 @@ impl Mirror {
             _ => self.join(found.size, stop),
         };
         match &repacked {
-            Ok(()) => setbacks.forget(due),
+            Ok(()) => past.succeeded(due, size::of(&self.dir).map_err(local)?.bytes),
             Err(MaintenanceError::Interrupted) => {}
-            Err(_) => setbacks.add(due, now),
+            Err(_) => past.failed(due, now),
         }
         if repacked.is_err() {
             // What a killed program left half-written.

@@ -41,7 +41,7 @@ pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
-use maintenance::Setbacks;
+use maintenance::Past;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use reach::{Hosts, NotAllowed, Reach};
@@ -57,8 +57,8 @@ pub struct Mirror {
     dir: PathBuf,
     /// One poll at a time, whoever calls.
     polling: Mutex<()>,
-    /// What of its upkeep failed.
-    setbacks: Mutex<Setbacks>,
+    /// How its upkeep went.
+    past: Mutex<Past>,
 }
 
 /// What a poll found.
@@ -88,7 +88,7 @@ impl Mirror {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let mirror = Self { dir: dir.to_owned(), polling: Mutex::default(), setbacks: Mutex::default() };
+        let mirror = Self { dir: dir.to_owned(), polling: Mutex::default(), past: Mutex::default() };
         let cleared = leftovers::remove(dir).and_then(|()| leftovers::remove_signature_files(dir));
         cleared.map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.look(damage::look)?;

@@ -35,11 +35,13 @@ pub(super) struct Found {
     pub(super) refs_moved: bool,
 }
 
-/// What failed, so that it is left alone for a while.
+/// How upkeep went so far. What failed is left alone for a while.
 #[derive(Debug, Default)]
-pub(in super::super) struct Setbacks {
+pub(in super::super) struct Past {
     full: Row,
     join: Row,
+    /// What the mirror had after the last full repack.
+    bytes_after_full: Option<u64>,
 }
 
 /// Failures since the last success.
@@ -57,14 +59,18 @@ impl Row {
     }
 }
 
-impl Setbacks {
-    pub(super) fn add(&mut self, failed: Upkeep, now: SystemTime) {
+impl Past {
+    pub(super) fn failed(&mut self, failed: Upkeep, now: SystemTime) {
         let row = self.row(failed);
         *row = Row { length: row.length.saturating_add(1), last: Some(now) };
     }
 
-    pub(super) fn forget(&mut self, done: Upkeep) {
+    /// It was done, and the mirror has so many bytes since.
+    pub(super) fn succeeded(&mut self, done: Upkeep, bytes: u64) {
         *self.row(done) = Row::default();
+        if done == Upkeep::Full {
+            self.bytes_after_full = Some(bytes);
+        }
     }
 
     fn row(&mut self, of: Upkeep) -> &mut Row {
@@ -73,14 +79,15 @@ impl Setbacks {
 }
 
 /// What is to be done now.
-pub(super) fn due(found: &Found, max_mirror: u64, setbacks: &Setbacks, now: SystemTime) -> Upkeep {
+pub(super) fn due(found: &Found, max_mirror: u64, past: &Past, now: SystemTime) -> Upkeep {
     let MirrorSize { packs, bytes } = found.size;
-    // Its bound is near: what is left behind may be most of it.
-    let full_every = if bytes >= max_mirror / 4 * 3 { DAY } else { FULL_EVERY };
+    // Its bound is near, and what is left behind may be the reason: not when it was as large after the last time.
+    let grown = past.bytes_after_full.is_none_or(|after| bytes / 5 * 4 >= after);
+    let full_every = if grown && bytes >= max_mirror / 4 * 3 { DAY } else { FULL_EVERY };
     let left_behind = packs > 1 || packs == 1 && found.refs_moved;
-    if left_behind && found.since_full >= full_every && !setbacks.full.holds(&FULL_PAUSE, now) {
+    if left_behind && found.since_full >= full_every && !past.full.holds(&FULL_PAUSE, now) {
         Upkeep::Full
-    } else if packs >= PACKS_BEFORE_REPACK && !setbacks.join.holds(&JOIN_PAUSE, now) {
+    } else if packs >= PACKS_BEFORE_REPACK && !past.join.holds(&JOIN_PAUSE, now) {
         Upkeep::Joined
     } else {
         Upkeep::NotDue
@@ -108,34 +115,39 @@ mod tests {
             (2, 7 * DAY, Upkeep::Full),
             (500, 7 * DAY, Upkeep::Full),
         ] {
-            let due = due(&found(packs, since_full), 1000, &Setbacks::default(), NOW);
+            let due = due(&found(packs, since_full), 1000, &Past::default(), NOW);
             assert_eq!(due, expected, "{packs} packs, {since_full:?}");
         }
         // A push that forced a branch back to what was there before brings no pack.
         let forced_back = Found { refs_moved: true, ..found(1, 7 * DAY) };
-        assert_eq!(due(&forced_back, 1000, &Setbacks::default(), NOW), Upkeep::Full);
+        assert_eq!(due(&forced_back, 1000, &Past::default(), NOW), Upkeep::Full);
         // Nearly as large as it may be.
-        assert_eq!(due(&found(2, DAY), 133, &Setbacks::default(), NOW), Upkeep::Full);
+        assert_eq!(due(&found(2, DAY), 133, &Past::default(), NOW), Upkeep::Full);
+        let mut past = Past::default();
+        past.succeeded(Upkeep::Full, 90);
+        assert_eq!(due(&found(2, DAY), 133, &past, NOW), Upkeep::NotDue, "it is that large");
+        past.succeeded(Upkeep::Full, 80);
+        assert_eq!(due(&found(2, DAY), 133, &past, NOW), Upkeep::Full);
     }
 
     #[test]
     fn what_fails_is_left_alone_for_longer_each_time_and_the_other_goes_on() {
-        let mut setbacks = Setbacks::default();
+        let mut past = Past::default();
         let many = found(20, 7 * DAY);
-        let at = |setbacks: &Setbacks, since: Duration| due(&many, 1000, setbacks, NOW + since);
+        let at = |past: &Past, since: Duration| due(&many, 1000, past, NOW + since);
         for days in [1, 2, 4, 8, 16, 32, 32] {
-            assert_eq!(at(&setbacks, Duration::ZERO), if days == 1 { Upkeep::Full } else { Upkeep::Joined });
-            setbacks.add(Upkeep::Full, NOW);
-            assert_eq!(at(&setbacks, days * DAY - Duration::from_secs(1)), Upkeep::Joined);
-            assert_eq!(at(&setbacks, days * DAY), Upkeep::Full);
+            assert_eq!(at(&past, Duration::ZERO), if days == 1 { Upkeep::Full } else { Upkeep::Joined });
+            past.failed(Upkeep::Full, NOW);
+            assert_eq!(at(&past, days * DAY - Duration::from_secs(1)), Upkeep::Joined);
+            assert_eq!(at(&past, days * DAY), Upkeep::Full);
         }
-        setbacks.add(Upkeep::Joined, NOW);
-        assert_eq!(at(&setbacks, JOIN_PAUSE.first - Duration::from_secs(1)), Upkeep::NotDue);
-        assert_eq!(at(&setbacks, JOIN_PAUSE.first), Upkeep::Joined);
-        setbacks.forget(Upkeep::Full);
-        assert_eq!(at(&setbacks, Duration::ZERO), Upkeep::Full);
+        past.failed(Upkeep::Joined, NOW);
+        assert_eq!(at(&past, JOIN_PAUSE.first - Duration::from_secs(1)), Upkeep::NotDue);
+        assert_eq!(at(&past, JOIN_PAUSE.first), Upkeep::Joined);
+        past.succeeded(Upkeep::Full, 100);
+        assert_eq!(at(&past, Duration::ZERO), Upkeep::Full);
         // The clock was set back.
-        setbacks.add(Upkeep::Full, NOW + 100 * DAY);
-        assert_eq!(at(&setbacks, Duration::ZERO), Upkeep::Full);
+        past.failed(Upkeep::Full, NOW + 100 * DAY);
+        assert_eq!(at(&past, Duration::ZERO), Upkeep::Full);
     }
 }
