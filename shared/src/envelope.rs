@@ -21,6 +21,9 @@ pub const HEARTBEAT_TYPE: &str = "application/vnd.weir.heartbeat+json";
 /// The most signatures that are looked at in one envelope.
 pub const MAX_SIGNATURES: usize = 16;
 
+/// The most signatures that are verified for one envelope, each with each key: some milliseconds.
+pub const MAX_CHECKS: usize = 64;
+
 /// A statement and the signatures under it. Nothing of it is verified before [`verify`](Self::verify).
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
@@ -106,7 +109,8 @@ impl Envelope {
 
     /// The payload, once one of `keys` is found to have signed it as a statement of this type.
     ///
-    /// A signature that names a key is tried with the keys of that id alone, one that names none with all.
+    /// Each signature is tried with the keys that it names, and then with all others: what a key is called where it signs
+    /// and where it is trusted need not be the same. At most [`MAX_CHECKS`] in all.
     ///
     /// # Errors
     /// It is of another type, by no known key, or a known key did not sign these bytes.
@@ -119,15 +123,19 @@ impl Envelope {
             return Err(EnvelopeError::TooManySignatures(self.signatures.len()));
         }
         let message = pre_authentication_encoding(payload_type, &self.payload.0);
-        let mut known = false;
-        for Signature { keyid, sig } in &self.signatures {
-            for key in keys.iter().filter(|key| keyid.is_empty() || key.id().as_str() == keyid) {
-                if key.signed(&message, &sig.0) {
-                    return Ok(&self.payload.0);
-                }
-                known = true;
-            }
+        let pairs = |hinted: bool| {
+            let with_keys = move |signature| keys.iter().map(move |key| (signature, key));
+            let pairs = self.signatures.iter().flat_map(with_keys);
+            pairs.filter(move |(signature, key): &(&Signature, _)| (signature.keyid == key.id().as_str()) == hinted)
+        };
+        if pairs(true)
+            .chain(pairs(false))
+            .take(MAX_CHECKS)
+            .any(|(signature, key)| key.signed(&message, &signature.sig.0))
+        {
+            return Ok(&self.payload.0);
         }
+        let known = pairs(true).next().is_some() || self.signatures.iter().any(|signature| signature.keyid.is_empty());
         Err(if known { EnvelopeError::BadSignature } else { EnvelopeError::UnknownKeys(self.key_names()) })
     }
 
@@ -224,6 +232,20 @@ mod tests {
             both.verify(PUBLICATION_TYPE, &[]),
             Err(EnvelopeError::UnknownKeys(vec![old.to_string(), new.to_string()]))
         );
+        // One that signed, under another id.
+        let (signing, foreign) = (key(), key());
+        let envelope = Envelope::sign(PUBLICATION_TYPE, b"statement".to_vec(), std::slice::from_ref(&signing));
+        let renamed = trusted(foreign.public().id(), &signing);
+        assert_eq!(
+            envelope.verify(PUBLICATION_TYPE, &[foreign.public().clone(), renamed.clone()]),
+            Ok(&b"statement"[..])
+        );
+        // After so many keys that are not it nobody looks any further.
+        let mut many = vec![foreign.public().clone(); MAX_CHECKS];
+        many.push(renamed);
+        assert!(envelope.verify(PUBLICATION_TYPE, &many).is_err());
+        many.push(signing.public().clone());
+        assert!(envelope.verify(PUBLICATION_TYPE, &many).is_ok(), "the hint comes first");
         // Another key under the id of one that signed.
         assert_eq!(both.verify(PUBLICATION_TYPE, &[trusted(&new, &other)]), Err(EnvelopeError::BadSignature));
 
