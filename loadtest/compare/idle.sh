@@ -50,7 +50,9 @@ pids+=("$pid")
 metric() { curl -sf "http://127.0.0.1:$admin/metrics" | awk -v series="$1" 'index($0, series) == 1 { sum += $NF } END { print sum + 0 }'; }
 polls() { curl -sf "http://127.0.0.1:$admin/metrics" | awk '/^weir_origin_polls_total.*unchanged/ { sum += $NF } END { print sum + 0 }'; }
 ticks() { awk '{ sub(/^.*\) /, ""); print $12 + $13 }' "/proc/$pid/stat"; }
-private() { awk '/^Private/ { kb += $2 } END { printf "%.1f", kb / 1024 }' "/proc/$pid/smaps_rollup"; }
+# What is written to, and besides it what is the program's own file, of which many processes would share one copy.
+private() { awk '/^Private_Dirty/ { kb += $2 } END { printf "%.1f", kb / 1024 }' "/proc/$pid/smaps_rollup"; }
+mapped() { awk '/^Private_Clean/ { kb += $2 } END { printf "%.1f", kb / 1024 }' "/proc/$pid/smaps_rollup"; }
 
 until [ "$(metric weir_origin_publications_total)" = "$repositories" ]; do sleep 1; done
 # Each of them was polled once more, so that nothing of the first time is left to be done.
@@ -58,6 +60,6 @@ until [ "$(polls)" -ge "$repositories" ]; do sleep 1; done
 polls_before=$(polls) ticks_before=$(ticks)
 sleep "$seconds"
 polls_after=$(polls) ticks_after=$(ticks)
-echo "$repositories repositories: private memory $(private) MB, $(ls "/proc/$pid/fd" | wc -l) open files, $(wc -l <"/proc/$pid/maps") maps"
+echo "$repositories repositories: private memory $(private) MB (and $(mapped) MB of the program, mapped), $(ls "/proc/$pid/fd" | wc -l) open files, $(wc -l <"/proc/$pid/maps") maps"
 awk -v polls=$((polls_after - polls_before)) -v ticks=$((ticks_after - ticks_before)) -v hz="$(getconf CLK_TCK)" \
     'BEGIN { printf "an unchanged poll: %.2f ms of processor time (%d polls)\n", 1000 * ticks / hz / polls, polls }'

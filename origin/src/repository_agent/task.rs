@@ -256,8 +256,9 @@ impl Task {
         self.run(kicks, looks, heals).await;
     }
 
+    /// What an agent does is boxed when it does it: thousands of them wait, and hold no more than waiting takes.
     async fn run(mut self, kicks: Arc<Notify>, looks: Arc<Notify>, mut heals: mpsc::Receiver<Heal>) {
-        self.restore().await;
+        Box::pin(self.restore()).await;
         self.show_next_poll(false);
         let mut polling: Option<Polling> = None;
         let mut keeping_up: Option<KeepingUp> = None;
@@ -266,7 +267,7 @@ impl Task {
             tokio::select! {
                 end = ended(&mut polling) => {
                     polling = None;
-                    self.polled(end).await;
+                    Box::pin(self.polled(end)).await;
                     keeping_up = self.begin_upkeep();
                 }
                 () = kept_up(&mut keeping_up) => {
@@ -277,21 +278,21 @@ impl Task {
                 Some(heal) = heals.recv() => {
                     // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
                     if !heal.done.is_closed() {
-                        self.heal(&heal.blob).await;
+                        Box::pin(self.heal(&heal.blob)).await;
                         let _ = heal.done.send(());
                     }
                 }
                 () = kicks.notified() => self.schedule.kick(Instant::now()),
                 () = looks.notified() => {
                     let services = self.services.clone();
-                    self.pass(&services, false).await;
+                    Box::pin(self.pass(&services, false)).await;
                 }
                 // Whoever assigns holds the handle, which the loop outlives only for a moment.
                 Ok(()) = self.configured.changed() => self.reconfigure(),
                 Ok(()) = self.assigned.changed() => {
                     // Of two changes the configuration came first, and new services are for it.
                     self.reconfigure();
-                    self.reassign().await;
+                    Box::pin(self.reassign()).await;
                 }
                 () = tokio::time::sleep_until(due), if polling.is_none() && keeping_up.is_none() => {
                     self.schedule.begin(Instant::now());
