@@ -24,7 +24,7 @@ use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, Origins, probe};
 use crate::origin_follower::{self, Following};
 use crate::reload::{Handshakes, Reloading};
-use crate::service_table::{Gzips, Lookup, Rules, Store, Table};
+use crate::service_table::{Gzips, Lookup, Rules, Standings, Store, Table};
 use crate::status::Status;
 
 /// How often last words are written to disk.
@@ -160,13 +160,16 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let reloading = Reloading::new(config.clone(), handshakes, access.clone(), origins.clone(), &registry)?;
     let reloading = Arc::new(reloading);
     let gzips = Gzips::new(lookup.clone(), origins.clone(), metrics.table.clone(), &drain);
-    let sources = Sources { lookup: lookup.clone(), gzips: gzips.clone(), blobs: blobs.clone() };
+    let standings = Standings::new(lookup.clone(), origins.clone(), clock, &drain);
+    let sources =
+        Sources { lookup: lookup.clone(), gzips: gzips.clone(), standings: standings.clone(), blobs: blobs.clone() };
     let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), metrics.api.clone(), &drain);
     let status = Arc::new(Status {
         name: config.name.to_string(),
         table: table.clone(),
         lookup: lookup.clone(),
         gzips: gzips.clone(),
+        standings,
         blobs: blobs.clone(),
         origins: origins.clone(),
         access: access.clone(),

@@ -15,7 +15,7 @@ use crate::blob_cache::BlobCache;
 use crate::clock::Clock;
 use crate::origin_client::Origins;
 use crate::reload::Reloading;
-use crate::service_table::{Entry, Gzips, Lookup, LookupError, Table};
+use crate::service_table::{Entry, Gzips, Lookup, LookupError, Standings, Table};
 
 /// Services that one page of `/status` lists at the most.
 const MAX_LISTED: usize = 1000;
@@ -29,6 +29,7 @@ pub(crate) struct Status {
     pub(crate) table: Arc<Table>,
     pub(crate) lookup: Lookup,
     pub(crate) gzips: Gzips,
+    pub(crate) standings: Standings,
     pub(crate) blobs: BlobCache,
     pub(crate) origins: Arc<Origins>,
     pub(crate) access: Access,
@@ -78,6 +79,7 @@ impl Status {
         let (services, most) = self.table.fill_level();
         let mut bounds =
             vec![("services", services, most), ("gzips", self.gzips.under_way() as u64, self.gzips.limit() as u64)];
+        bounds.extend(self.standings.bounds());
         bounds.extend(self.lookup.bounds());
         bounds.extend(self.blobs.bounds());
         bounds

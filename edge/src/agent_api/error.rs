@@ -32,6 +32,7 @@ pub(super) enum ApiError {
     Blob(ServiceName, FillError),
     NoDecoder(ServiceName),
     NoGzip(ServiceName, GzipError),
+    NotSigned(ServiceName),
 }
 
 impl From<RouteError> for ApiError {
@@ -103,6 +104,13 @@ impl ApiError {
             )
             .about("service", &service)
             .retry_after(RETRY_AFTER),
+            ApiError::NotSigned(service) => Problem::new(
+                StatusCode::NOT_FOUND,
+                "not-signed",
+                "There is no signed heartbeat of this",
+                format!("The origin of `{service}` has no keys to sign with, or has not signed anything with it yet."),
+            )
+            .about("service", &service),
             ApiError::NoDecoder(service) => {
                 overloaded("Too many tarballs are being decoded; one that is accepted as `zstd` needs no decoder here.")
                     .about("service", &service)

@@ -1,6 +1,7 @@
 //! The headers of tarballs and descriptors. What HEAD, GET, 206 and 304 share is written in one place.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use weir_shared::cache_status::CacheStatus;
@@ -92,7 +93,12 @@ impl Rendered {
             Lifetime::Immutable => &self.immutable,
         };
         headers.insert(header::CACHE_CONTROL, lifetime.clone());
-        headers.insert(header::AGE, HeaderValue::from(found.age.as_secs()));
+        self.came_about(headers, found.age, status);
+    }
+
+    /// What says how an answer came about.
+    pub(super) fn came_about(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus) {
+        headers.insert(header::AGE, HeaderValue::from(age.as_secs()));
         let status = match status {
             CacheStatus::Hit { stale_for: 0 } => self.hit.clone(),
             other => HeaderValue::try_from(other.header(&self.name)).expect("names and numbers are visible ASCII"),

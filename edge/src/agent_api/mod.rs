@@ -5,6 +5,7 @@ mod descriptor;
 mod error;
 mod gzip;
 mod headers;
+mod standing;
 mod tarball;
 mod timing;
 
@@ -24,7 +25,7 @@ use self::timing::Waited;
 use crate::access::{Access, Decision};
 use crate::blob_cache::BlobCache;
 use crate::metrics::ApiMetrics;
-use crate::service_table::{Demand, Gzips, Lookup};
+use crate::service_table::{Demand, Gzips, Lookup, Standings};
 
 /// The handler.
 #[derive(Clone)]
@@ -37,12 +38,14 @@ pub(crate) struct AgentApi {
 pub(crate) struct Sources {
     pub(crate) lookup: Lookup,
     pub(crate) gzips: Gzips,
+    pub(crate) standings: Standings,
     pub(crate) blobs: BlobCache,
 }
 
 struct Inner {
     lookup: Lookup,
     gzips: Gzips,
+    standings: Standings,
     blobs: BlobCache,
     access: Access,
     metrics: ApiMetrics,
@@ -54,6 +57,7 @@ struct Inner {
 enum Target {
     Descriptor(ServiceName),
     Tarball(Which),
+    Standing(ServiceName),
 }
 
 impl Target {
@@ -62,10 +66,10 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(Which::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(Which::Version(service, digest)),
+            Route::Standing(service) => Target::Standing(service),
             // These are an origin's.
             Route::Version(..)
             | Route::Gzip(..)
-            | Route::Standing(_)
             | Route::Blob(_)
             | Route::Pieces(_)
             | Route::Heartbeat
@@ -77,7 +81,7 @@ impl Target {
     /// For a reader who may not see it there is no such thing.
     fn absent(self) -> ApiError {
         match self {
-            Target::Descriptor(service) => Which::Current(service).absent(),
+            Target::Descriptor(service) | Target::Standing(service) => Which::Current(service).absent(),
             Target::Tarball(which) => which.absent(),
         }
     }
@@ -118,8 +122,10 @@ impl AgentApi {
         drain: &Drain,
     ) -> Self {
         let rendered = Rendered::new(name, port, access.needs_credentials());
-        let Sources { lookup, gzips, blobs } = sources;
-        Self { inner: Arc::new(Inner { lookup, gzips, blobs, access, metrics, rendered, drain: drain.clone() }) }
+        let Sources { lookup, gzips, standings, blobs } = sources;
+        Self {
+            inner: Arc::new(Inner { lookup, gzips, standings, blobs, access, metrics, rendered, drain: drain.clone() }),
+        }
     }
 }
 
@@ -129,7 +135,7 @@ impl Handler for AgentApi {
         let (admission, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(which)) => Ok(api.tarball_at_once(request, &which)?),
-            Ok(Target::Descriptor(_)) => return None,
+            Ok(Target::Descriptor(_) | Target::Standing(_)) => return None,
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, admission, answered))
@@ -141,6 +147,7 @@ impl Handler for AgentApi {
         let answered = match target {
             Ok(Target::Tarball(which)) => api.tarball(&request, &which).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
+            Ok(Target::Standing(service)) => api.standing(&service).await,
             Err(error) => Err(error),
         };
         api.finish(&request, &peer, admission, answered)

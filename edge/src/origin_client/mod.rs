@@ -10,6 +10,7 @@ mod error;
 mod gzip;
 mod piece_list;
 pub(crate) mod probe;
+mod standing;
 
 use bytes::Bytes;
 use weir_shared::descriptor::{Descriptor, DescriptorError};

@@ -24,6 +24,7 @@ mod readiness;
 mod reload;
 mod serving;
 mod site;
+mod standings;
 mod startup;
 mod store;
 mod test_origin;

@@ -156,6 +156,8 @@ struct State {
     blobs: HashMap<BlobDigest, Bytes>,
     tarballs: HashMap<TarballDigest, Tarball>,
     gzip: Gzip,
+    /// By service.
+    standings: HashMap<String, Bytes>,
     faults: VecDeque<Fault>,
     lists: Lists,
     /// The answer to every request for a descriptor.
@@ -305,6 +307,11 @@ impl TestOrigin {
         self.api.state.lock().unwrap().problem = problem;
     }
 
+    /// What it says from now on when a service's place in its heartbeat is asked of it.
+    pub(crate) fn sign(&self, service: &str, standing: &'static str) {
+        self.api.state.lock().unwrap().standings.insert(service.to_owned(), standing.into());
+    }
+
     /// What it does from now on when gzip is asked of it.
     pub(crate) fn gzip(&self, gzip: Gzip) {
         self.api.state.lock().unwrap().gzip = gzip;
@@ -384,6 +391,10 @@ impl Handler for Api {
             Route::Service(service) => {
                 descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())
             }
+            Route::Standing(service) => match state.standings.get(service.as_str()) {
+                Some(standing) => Response::new(Body::from(standing.clone())),
+                None => Problem::no_such_path().into_response(),
+            },
             Route::Version(service, digest) => descriptor(state.versions.get(&format!("{service}/{digest}")), None),
             _ => Problem::no_such_path().into_response(),
         }
