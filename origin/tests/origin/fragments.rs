@@ -1,6 +1,6 @@
 //! Fragments that are taken over from an earlier blob: less is made, and no byte is another.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 
 use proptest::prelude::*;
@@ -106,11 +106,60 @@ fn an_earlier_blob_that_has_rotted_is_passed_over() {
     assert!(again.reused_fragments < fragments - 1);
 }
 
+/// What a commit does.
+#[derive(Debug, Clone)]
+enum Change {
+    Write { file: u64, bytes: usize, executable: bool },
+    Remove(u64),
+    Rename(u64),
+    Link(u64),
+    Attributes { folder: &'static str, rule: &'static str },
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let file = || 0u64..120;
+    let bytes = proptest::sample::select(vec![100_000, 0, 700_000, 100]);
+    let rules = vec!["", "* text eol=crlf\n", "f*5 export-ignore\n", "d2 export-ignore\n", "f1? -text\n"];
+    let folders = vec![".", "d1", "d3"];
+    prop_oneof![
+        5 => (file(), bytes, any::<bool>()).prop_map(|(file, bytes, executable)| Change::Write { file, bytes, executable }),
+        1 => file().prop_map(Change::Remove),
+        2 => file().prop_map(Change::Rename),
+        1 => file().prop_map(Change::Link),
+        1 => (proptest::sample::select(folders), proptest::sample::select(rules))
+            .prop_map(|(folder, rule)| Change::Attributes { folder, rule }),
+    ]
+}
+
+fn apply(git: &Git, change: &Change, seed: u64) {
+    let path = |file: &u64| format!("d{}/f{file}", file % 7);
+    let absent = |file| {
+        // It may have been removed or renamed before.
+        let _ = fs::remove_file(git.dir.join(path(file)));
+    };
+    match change {
+        Change::Write { file, bytes, executable } => {
+            absent(file);
+            let contents = text(file + seed, *bytes);
+            if *executable { git.write_executable(path(file), contents) } else { git.write(path(file), contents) }
+        }
+        Change::Remove(file) => absent(file),
+        Change::Rename(file) => {
+            let _ = fs::rename(git.dir.join(path(file)), git.dir.join(format!("d{}/moved{seed}", (file + 1) % 7)));
+        }
+        Change::Link(file) => {
+            absent(file);
+            git.link(path(file), format!("f{seed}"));
+        }
+        Change::Attributes { folder, rule } => git.write(format!("{folder}/.gitattributes"), rule),
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_blob_does_not_tell_how_it_came_about(
-        commits in proptest::collection::vec(proptest::collection::vec((0u64..120, 0u64..4, any::<bool>()), 1..6), 1..5)
+        commits in proptest::collection::vec(proptest::collection::vec(change(), 1..6), 2..5)
     ) {
         let dir = tempfile::tempdir().unwrap();
         let git = Git::init(dir.path());
@@ -119,11 +168,8 @@ proptest! {
         }
         let mut before: Option<Earlier> = None;
         for (generation, changes) in commits.iter().enumerate() {
-            for (number, kind, executable) in changes {
-                let path = format!("d{}/f{number}", number % 7);
-                let bytes = [100_000, 0, 700_000, 100][*kind as usize];
-                let contents = text(number + 1000 * (generation as u64 + 1), bytes);
-                if *executable { git.write_executable(path, contents) } else { git.write(path, contents) }
+            for change in changes {
+                apply(&git, change, 1000 * (generation as u64 + 1));
             }
             let commit = git.commit("changed");
             let (warm, blob) = build(&git, &commit, &Selection::default(), before.as_ref());
