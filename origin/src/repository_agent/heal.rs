@@ -22,7 +22,7 @@ impl Task {
             return;
         };
         let (rebuilt, stated) = (service.clone(), reference.clone());
-        let result = match self.fetch_lfs(&service, &publication.commit).await {
+        let result = match self.fetch_lfs(&service, &publication.commit, true).await {
             Ok(()) => self.at_the_workshop(&service, move |at, stop| at.rebuild(&rebuilt, &stated, stop)).await,
             Err(failure) => Err(failure),
         };

@@ -28,8 +28,14 @@ pub(super) struct Held {
 }
 
 impl Task {
-    /// Brings the LFS objects of a service's content at a commit to the disk, if the service asks for them.
-    pub(super) async fn fetch_lfs(&mut self, service: &Arc<Service>, commit: &CommitId) -> Result<(), ServiceFailure> {
+    /// Brings the LFS objects of a service's content at a commit to the disk, if the service asks for them. Who may not ask
+    /// the upstream has to do with those that are here.
+    pub(super) async fn fetch_lfs(
+        &mut self,
+        service: &Arc<Service>,
+        commit: &CommitId,
+        may_ask: bool,
+    ) -> Result<(), ServiceFailure> {
         if !service.selection.lfs {
             return Ok(());
         }
@@ -38,6 +44,9 @@ impl Task {
         let missing = self.awaited("lfs", job, (), self.config.build_timeout).await?;
         if missing.is_empty() {
             return Ok(());
+        }
+        if !may_ask {
+            return Err(ServiceFailure::passing("lfs", "its LFS objects come with the next poll".to_owned()));
         }
         if let Some(held) = self.lfs_held.as_ref().filter(|held| Instant::now() < held.until) {
             return Err(held.failure.clone());

@@ -13,7 +13,8 @@ use crate::publisher::Sighting;
 use crate::service::Service;
 
 impl Task {
-    /// Brings services to where their refs are. `quietly`: a failure is kept to ourselves.
+    /// Brings services to where their refs are. `quietly`: the upstream is not asked, and a failure is kept
+    /// to ourselves, because a poll follows.
     pub(super) async fn pass(&mut self, services: &[Arc<Service>], quietly: bool) {
         let looked = match self.survey(services).await {
             Ok(looked) => looked,
@@ -27,7 +28,7 @@ impl Task {
                     Some((failed, failure)) if *failed == seen.key => Err(failure.clone()),
                     _ => {
                         let commit = seen.commit.clone();
-                        self.build(seen).await.map(|()| commit)
+                        self.build(seen, !quietly).await.map(|()| commit)
                     }
                 },
                 Err(failure) => Err(failure),
@@ -69,10 +70,10 @@ impl Task {
         self.awaited("resolve", job, (), self.config.build_timeout).await
     }
 
-    async fn build(&mut self, seen: Sighting) -> Result<(), ServiceFailure> {
+    async fn build(&mut self, seen: Sighting, may_ask: bool) -> Result<(), ServiceFailure> {
         let begun = Instant::now();
         let (service, key) = (seen.service.clone(), seen.key);
-        let result = match self.fetch_lfs(&service, &seen.commit).await {
+        let result = match self.fetch_lfs(&service, &seen.commit, may_ask).await {
             Ok(()) => self.at_the_workshop(&service, move |workshop, stop| workshop.build(&seen, stop)).await,
             Err(failure) => Err(failure),
         };
