@@ -1,8 +1,9 @@
 //! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
 //!
 //! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
-//! name, `store` keeps what they said, and `owner` alone changes anything.
+//! name, `store` keeps what they said. `owner` alone changes anything, and brings agents and services to it (`bring`).
 
+mod bring;
 mod definitions;
 mod edit;
 mod owner;
