@@ -15,13 +15,13 @@ use crate::operator::{self, Operator};
 use crate::upstream::Upstream;
 
 /// Takes all the room that is left.
-fn fill(dir: &Path) {
+pub(crate) fn fill(dir: &Path) {
     let mut ballast = File::create(dir.join("ballast")).unwrap();
     while ballast.write_all(&[0; 4096]).is_ok() {}
     while ballast.write_all(&[0]).is_ok() {}
 }
 
-fn make_room(dir: &Path) {
+pub(crate) fn make_room(dir: &Path) {
     std::fs::remove_file(dir.join("ballast")).unwrap();
 }
 

@@ -37,6 +37,7 @@ mod operator_documents;
 mod operators;
 mod pieces;
 mod publishing;
+mod read_only_disk;
 mod recovery;
 mod refs;
 mod scheduling;

@@ -1,0 +1,128 @@
+//! A disk that is read-only for a while under a running origin.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use weir_origin::versions::Asked;
+
+use crate::full_disk::{fill, make_room};
+use crate::mount::Mount;
+use crate::node::{Home, Node, SERVICE, service};
+use crate::upstream::Upstream;
+
+/// Whatever is opened below a directory is read-only until this is dropped. Files that are open stay as they are: the
+/// kernel makes no file system read-only that somebody writes.
+struct ReadOnly(PathBuf);
+
+impl ReadOnly {
+    fn over(directory: &Path) -> Self {
+        let mount = |arguments: &[&str]| {
+            let done = Command::new("mount").args(arguments).arg(directory).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        };
+        mount(&["--bind", directory.to_str().unwrap()]);
+        mount(&["-o", "remount,bind,ro"]);
+        Self(directory.to_owned())
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+async fn retained_status(node: &Node, digest: &str) -> u16 {
+    node.get(&format!("/v1/services/{SERVICE}/versions/{digest}")).await.status.as_u16()
+}
+
+#[tokio::test]
+async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_served() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config).await;
+    let old = node.published(|_| true).await;
+    upstream.push("deploy/app.yaml", b"replicas: 9\n");
+    node.poll().await;
+    let before = node.descriptor().await;
+
+    let read_only = ReadOnly::over(&home.data_dir());
+    let commit = upstream.push("deploy/app.yaml", b"replicas: 10\n");
+    for _ in 0..2 {
+        node.poll().await;
+        let status = node.status().await;
+        let told = status["repositories"][0]["failure"].to_string().to_lowercase();
+        assert!(told.contains("read-only file system"), "{status}");
+        assert!(!told.contains(&home.data_dir().display().to_string()), "{status}");
+    }
+    assert_eq!(node.descriptor().await.bytes(), before.bytes());
+    for version in [&before, &old] {
+        node.tarball(version).await;
+        assert_eq!(retained_status(&node, &version.publication().digest.to_string()).await, 200);
+    }
+    assert_eq!(node.admin("/readyz").await.0, 200);
+    assert_eq!(node.metric("weir_origin_mirrors_set_aside_total{repository=\"shop\"}").await, 0.0);
+
+    drop(read_only);
+    node.poll().await;
+    let after = node.published(|now| now.publication().commit.as_str() == commit).await;
+    node.tarball(&after).await;
+    assert_eq!(node.status().await["repositories"][0]["health"], "healthy");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_written_any_more_is_read_until_it_can() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config.clone()).await;
+    let old = node.published(|_| true).await;
+    upstream.push("deploy/app.yaml", b"replicas: 9\n");
+    node.poll().await;
+    let versions = [old.publication().digest, node.descriptor().await.publication().digest];
+
+    // A database that the disk failed is opened anew, and that needs a disk that can be written.
+    fill(&home.data_dir());
+    let asked = || Asked { by: Some("x".repeat(20_000)), expected: None };
+    let mut turn = 0;
+    while node.running.versions().roll_back(&service(), &versions[turn % 2], asked()).await.is_ok() {
+        turn += 1;
+        assert!(turn < 2000, "the disk has room for everything");
+    }
+    let shown = node.descriptor().await;
+    let read_only = ReadOnly::over(&home.data_dir());
+    for digest in &versions {
+        assert_eq!(retained_status(&node, &digest.to_string()).await, 200, "it is read on");
+    }
+    let page = node.running.versions().history(&service(), None, 1).await.unwrap();
+    assert_eq!(page.publications[0].entry.generation, shown.publication().generation);
+    for _ in 0..2 {
+        let refused = node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("the state cannot be read or written"), "{refused}");
+        assert!(refused.to_lowercase().contains("read-only file system"), "{refused}");
+        assert_eq!(retained_status(&node, &versions[0].to_string()).await, 200, "and after each that is refused");
+    }
+    assert_eq!(node.descriptor().await.bytes(), shown.bytes());
+
+    drop(read_only);
+    make_room(&home.data_dir());
+    // It is tried again once a second.
+    let begun = Instant::now();
+    while let Err(error) = node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let after = node.descriptor().await;
+    assert!(after.publication().generation > shown.publication().generation);
+    node.stop().await;
+    let node = home.start(config).await;
+    assert_eq!(node.descriptor().await.bytes(), after.bytes());
+    node.stop().await;
+}
