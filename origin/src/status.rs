@@ -7,6 +7,7 @@ use weir_shared::name::NodeName;
 
 use crate::catalog::{Catalog, DefinedBy, Snapshot};
 use crate::mirror::FetchSnapshot;
+use crate::publication::history::Time;
 use crate::repository_agent::{Handle, Health, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Otherwise, Service};
 
@@ -141,5 +142,6 @@ fn would_be(otherwise: &Otherwise) -> Value {
 }
 
 fn time(time: SystemTime) -> String {
-    humantime::format_rfc3339_seconds(time).to_string()
+    // Some of them come from rows of the disk, and may say anything.
+    Time::from(time).into()
 }

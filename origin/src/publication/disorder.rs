@@ -7,6 +7,7 @@ use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
 use super::contents::CONTENT;
+use super::pin::PINS;
 use super::references::{NAMES, TOTALS};
 use super::state::{CURRENT, SUPERSEDED, State, unix_milliseconds};
 use super::tables::AGES;
@@ -59,5 +60,10 @@ impl State {
             Ok(table.insert(key, (at, spoilt)).map(drop)?)
         })
         .unwrap();
+    }
+
+    /// A service is pinned since a time in Unix milliseconds.
+    pub(crate) fn set_pin(&self, service: &ServiceName, since: u64) {
+        self.write(|transaction| Ok(transaction.open_table(PINS)?.insert(service.as_str(), since).map(drop)?)).unwrap();
     }
 }

@@ -21,6 +21,9 @@ pub(super) type History<'t> = Table<'t, (&'static str, u64), &'static [u8]>;
 /// Old entries that go in one transaction at the most.
 const BATCH: usize = 1000;
 
+/// 9999-12-31T23:59:59Z: RFC 3339 has no later time.
+const LAST_SECOND: u64 = 253_402_300_799;
+
 /// The most entries of one page.
 pub(crate) const LARGEST_PAGE: usize = 200;
 
@@ -81,7 +84,7 @@ pub struct Page {
     pub next_before: Option<Generation>,
 }
 
-/// A time in whole seconds: RFC 3339 in JSON.
+/// A time in whole seconds, from 1970 to 9999, whatever it is made of: RFC 3339 in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Time(SystemTime);
@@ -89,7 +92,7 @@ pub struct Time(SystemTime);
 impl From<SystemTime> for Time {
     fn from(time: SystemTime) -> Self {
         let whole = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self(UNIX_EPOCH + Duration::from_secs(whole))
+        Self(UNIX_EPOCH + Duration::from_secs(whole.min(LAST_SECOND)))
     }
 }
 

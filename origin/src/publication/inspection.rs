@@ -114,9 +114,11 @@ impl State {
             for row in transaction.open_table(HISTORY)?.iter()? {
                 let (key, value) = row?;
                 let (service, generation) = key.value();
-                look.generation(service, generation);
-                if let Err(error) = history::parse_entry(generation, value.value()) {
-                    look.unreadable(RowKind::History, format!("the history of {service} at {generation}"), &error);
+                match history::parse_entry(generation, value.value()) {
+                    Ok(_) => look.generation(service, generation),
+                    Err(error) => {
+                        look.unreadable(RowKind::History, format!("the history of {service} at {generation}"), &error);
+                    }
                 }
             }
             for row in transaction.open_table(CONTENT)?.iter()? {

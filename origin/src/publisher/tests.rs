@@ -1,3 +1,4 @@
+mod rows;
 mod start;
 mod sweeping;
 
