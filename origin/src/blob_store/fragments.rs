@@ -3,7 +3,7 @@
 //! It lets the next build copy what did not change ([`Earlier`]). It goes with its blob, and where there is none, or a
 //! wrong one, the next build makes everything anew.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ impl BlobStore {
         path.into()
     }
 
-    /// Keeps what a blob is made of, unless it is kept already. The blob need not be there yet.
+    /// Keeps what a blob is made of, unless it is kept already.
     pub(crate) fn keep_fragments(&self, digest: &BlobDigest, index: &FragmentIndex) -> io::Result<()> {
         let path = self.fragments_path(digest);
         if path.exists() {
@@ -40,10 +40,13 @@ impl BlobStore {
     /// fragment is verified when it is taken.
     pub(crate) fn earlier(&self, digest: &BlobDigest) -> Option<Earlier> {
         let mut bytes = Vec::new();
-        let index = File::open(self.fragments_path(digest)).ok()?;
+        let path = self.fragments_path(digest);
+        let index = File::open(&path).ok()?;
         index.take(MAX_INDEX_BYTES + 1).read_to_end(&mut bytes).ok()?;
         let Some(index) = FragmentIndex::parse(digest, &bytes) else {
-            tracing::warn!(blob = %digest, "the file that says what a blob is made of is wrong; it is not used");
+            tracing::warn!(blob = %digest, "the file that says what a blob is made of is wrong; it is removed");
+            // So that there is a right one again once the blob is built again.
+            let _ = fs::remove_file(&path);
             return None;
         };
         Some(Earlier::new(File::open(self.path(digest)).ok()?, index))

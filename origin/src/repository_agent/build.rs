@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use weir_shared::commit_id::CommitId;
+use weir_shared::digest::BlobDigest;
 use weir_shared::encoding::Encoding;
 
 use super::mirror_slot::MirrorSlot;
@@ -19,7 +20,7 @@ use crate::publication::{Content, Reference, StateError};
 use crate::publisher::{PublishError, Publisher, Sighting};
 use crate::revision::{self, Reach, RevisionError, Tip};
 use crate::service::Service;
-use crate::tarball::{self, Built, Earlier, Limits, Means, TarballError};
+use crate::tarball::{self, Earlier, FragmentIndex, Limits, Means, TarballError};
 
 /// How a build may use the machine.
 #[derive(Debug, Clone, Copy)]
@@ -165,6 +166,13 @@ pub(super) fn survey(
     Ok(survey)
 }
 
+/// What was built and is not stored yet.
+struct Made<'a> {
+    content: Content,
+    blob: TemporaryBlob<'a>,
+    fragments: FragmentIndex,
+}
+
 /// What a build works with.
 pub(super) struct Workshop {
     pub(super) mirror: Arc<MirrorSlot>,
@@ -177,8 +185,10 @@ impl Workshop {
     /// Builds the content of a service where it was seen, and publishes it.
     pub(super) fn build(&self, seen: &Sighting, interrupt: &AtomicBool) -> Result<(), ServiceFailure> {
         let repository = self.mirror.get()?.repository()?;
-        let (content, blob) = self.make(&repository, &seen.service, &seen.commit, interrupt)?;
+        let Made { content, blob, fragments } = self.make(&repository, &seen.service, &seen.commit, interrupt)?;
+        let stored = content.blob;
         self.publisher.settle_built(&seen.service, &seen.commit, &seen.key, content, blob, SystemTime::now())?;
+        self.remember_fragments(&stored, &fragments);
         Ok(())
     }
 
@@ -195,7 +205,8 @@ impl Workshop {
         let local = repository.to_thread_local();
         let key = tarball::content_key(&local, &publication.commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure(&self.mirror, "select", &error))?;
-        let (content, blob) = self.make(&repository, service, &publication.commit, interrupt)?;
+        let Made { content, blob, fragments } = self.make(&repository, service, &publication.commit, interrupt)?;
+        let stored_as = content.blob;
         if content.digest != publication.digest {
             return Ok(false);
         }
@@ -204,6 +215,7 @@ impl Workshop {
         } else {
             self.publisher.restore_superseded(service, &publication.digest, &content, blob)?;
         }
+        self.remember_fragments(&stored_as, &fragments);
         Ok(true)
     }
 
@@ -213,7 +225,7 @@ impl Workshop {
         service: &Service,
         commit: &CommitId,
         interrupt: &AtomicBool,
-    ) -> Result<(Content, TemporaryBlob<'_>), ServiceFailure> {
+    ) -> Result<Made<'_>, ServiceFailure> {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
         self.publisher.require_room(min_free_bytes)?;
         let mut blob =
@@ -221,10 +233,12 @@ impl Workshop {
         let earlier = self.earlier(service);
         let lfs = service.selection.lfs.then(|| self.mirror.lfs_objects());
         let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), lfs: lfs.as_ref(), interrupt };
-        let built = tarball::build(repository, commit, &service.selection, &means, &mut blob)
+        let mut built = tarball::build(repository, commit, &service.selection, &means, &mut blob)
             .map_err(|error| tarball_failure(&self.mirror, "build", &error))?;
-        self.remember_fragments(&built);
-        Ok((built.into(), blob))
+        let (fragments, reused) = (std::mem::take(&mut built.fragments), built.reused_fragments as u64);
+        self.metrics.fragments.with_label_values(&["reused"]).inc_by(reused);
+        self.metrics.fragments.with_label_values(&["made"]).inc_by(fragments.fragments() as u64 - reused);
+        Ok(Made { content: built.into(), blob, fragments })
     }
 
     /// What is published of a service, to take from it what has not changed.
@@ -236,12 +250,10 @@ impl Workshop {
         self.publisher.blobs().earlier(&stored.digest)
     }
 
-    fn remember_fragments(&self, built: &Built) {
-        let reused = built.reused_fragments as u64;
-        self.metrics.fragments.with_label_values(&["reused"]).inc_by(reused);
-        self.metrics.fragments.with_label_values(&["made"]).inc_by(built.fragments.fragments() as u64 - reused);
-        if let Err(error) = self.publisher.blobs().keep_fragments(&built.blob, &built.fragments) {
-            tracing::warn!(blob = %built.blob, %error, "what a blob is made of cannot be kept; the next build is slower");
+    /// After the blob has its name: a sweep removes what stands beside none.
+    fn remember_fragments(&self, blob: &BlobDigest, fragments: &FragmentIndex) {
+        if let Err(error) = self.publisher.blobs().keep_fragments(blob, fragments) {
+            tracing::warn!(%blob, %error, "what a blob is made of cannot be kept; the next build is slower");
         }
     }
 }

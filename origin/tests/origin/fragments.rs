@@ -188,6 +188,8 @@ async fn an_origin_takes_over_what_it_published_and_does_without_when_the_index_
     }
     let (node, first) = home.start_published(&upstream).await;
     let index = |blob| home.blob(&blob).with_extension("fragments");
+    // It is kept after the publication.
+    node.repository(|state| state.attempts > 0).await;
     assert!(index(blob_of(&first)).exists());
     let count = async |result| node.metric(&format!("weir_origin_fragments_total{{result=\"{result}\"}}")).await;
     let (made, reused) = (count("made").await, count("reused").await);
