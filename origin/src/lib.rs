@@ -40,8 +40,12 @@ mod wall_clock;
 pub mod webhook;
 
 #[cfg(fuzzing)]
+pub use catalog::fuzz_document_row;
+#[cfg(fuzzing)]
 pub use commit_policy::fuzz_signed_object;
 #[cfg(fuzzing)]
 pub use operator_api::fuzzing;
+#[cfg(fuzzing)]
+pub use publication::fuzzing::database_row as fuzz_database_row;
 pub use running::{Running, start};
 pub use service::{Condition, Otherwise};

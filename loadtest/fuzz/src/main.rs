@@ -38,6 +38,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("operator_document", weir_origin::fuzzing::document),
     ("operator_page", weir_origin::fuzzing::page),
     ("operator_route", weir_origin::fuzzing::route),
+    ("database_row", weir_origin::fuzz_database_row),
+    ("document_row", weir_origin::fuzz_document_row),
     ("revision", origin::revision),
     ("webhook", weir_origin::webhook::fuzzing::delivery),
     ("signed_object", weir_origin::fuzz_signed_object),

@@ -24,6 +24,8 @@ pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use owner::{Earlier, EditError, Editor, Estate, Made, begin};
 pub(crate) use permitted::permitted;
+#[cfg(fuzzing)]
+pub use store::fuzz_document_row;
 pub(crate) use store::{Store, inspect};
 
 /// Retired services that are told to readers who begin anew, at the most; older ones are asked about.

@@ -171,6 +171,18 @@ fn read<T: Document>(name: &str, json: &[u8]) -> Result<T, String> {
     if document.name() == name { Ok(document) } else { Err(format!("it is the document of `{}`", document.name())) }
 }
 
+/// What fuzzers call: a row is read and written so that it is read back.
+#[cfg(fuzzing)]
+pub fn fuzz_document_row(bytes: &[u8]) {
+    fn again<T: Document + Serialize + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+        if let Ok(document) = read::<T>("shop", bytes) {
+            assert_eq!(read::<T>("shop", &json(&document)).as_ref(), Ok(&document));
+        }
+    }
+    again::<RepositoryConfig>(bytes);
+    again::<ServiceConfig>(bytes);
+}
+
 fn json(document: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(document).expect("a document is made of texts, numbers and lists")
 }

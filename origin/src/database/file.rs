@@ -44,6 +44,13 @@ impl DatabaseFile {
         Ok(Self::of(path, database, false))
     }
 
+    /// One that is nowhere on the disk.
+    #[cfg(any(fuzzing, test))]
+    pub(crate) fn in_memory() -> Result<Self, DatabaseError> {
+        let database = redb::Builder::new().create_with_backend(redb::backends::InMemoryBackend::new())?;
+        Ok(Self::of(Path::new("memory"), database, true))
+    }
+
     /// Looks at the file without changing a byte of it: what is written is gone with this. Every page is compared with
     /// its checksum; false: some had to be repaired. A process that holds the database must not be running.
     pub(crate) fn look(path: &Path) -> Result<(Self, bool), DatabaseError> {

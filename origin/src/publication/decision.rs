@@ -145,7 +145,7 @@ fn whole_seconds(time: SystemTime) -> SystemTime {
 pub(crate) fn revised(current: &Descriptor, content: &Content) -> DescriptorFields {
     DescriptorFields {
         publication: current.publication().clone(),
-        revision: current.revision() + 1,
+        revision: current.revision().saturating_add(1),
         representations: content.representations(Some(current)),
     }
 }
@@ -173,7 +173,7 @@ pub(crate) fn again(
 pub(crate) fn rewritten(descriptor: &Descriptor) -> DescriptorFields {
     DescriptorFields {
         publication: descriptor.publication().clone(),
-        revision: descriptor.revision() + 1,
+        revision: descriptor.revision().saturating_add(1),
         representations: descriptor.representations().to_vec(),
     }
 }
@@ -190,7 +190,7 @@ pub(crate) fn with(current: &Descriptor, representation: &Representation) -> Opt
     }
     Some(DescriptorFields {
         publication: current.publication().clone(),
-        revision: current.revision() + 1,
+        revision: current.revision().saturating_add(1),
         representations,
     })
 }

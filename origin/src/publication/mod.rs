@@ -6,6 +6,8 @@ mod decision;
 mod disorder;
 mod expiry;
 mod floor;
+#[cfg(any(fuzzing, test))]
+pub(crate) mod fuzzing;
 mod generation;
 pub(crate) mod history;
 mod index;
