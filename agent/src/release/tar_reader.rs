@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 
-use weir_shared::entry_path::{is_safe_link, is_safe_path, percent_encode};
+use weir_shared::entry_path::{is_safe_path, percent_encode, turning_points};
 
 const BLOCK: usize = 512;
 
@@ -130,7 +130,7 @@ impl<R: Read> TarReader<R> {
         }
         let path = path.strip_suffix(b"/").unwrap_or(&path).to_vec();
         match &kind {
-            Kind::Symlink { target } if !is_safe_link(&path, target) => {
+            Kind::Symlink { target } if turning_points(&path, target).is_none() => {
                 return Err(refused("the symlink may leave the release"));
             }
             Kind::Directory | Kind::Symlink { .. } if size != 0 => return Err(refused("it has contents")),

@@ -3,7 +3,10 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::beneath::Beneath;
+use rustix::fs::FileType;
+use weir_shared::entry_path::turning_points;
+
+use super::beneath::{Beneath, is_type};
 use super::tar_reader::{Kind, TarError, TarReader};
 
 /// The most bytes that the path of one entry may have.
@@ -26,6 +29,7 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
     let mut reader = TarReader::new(tarball);
     let mut beneath = Beneath::open(into)?;
     let (mut files, mut bytes) = (0u64, 0u64);
+    let mut links_turn = false;
     while let Some(entry) = reader.next()? {
         let path = &entry.path;
         let refused = |reason| TarError::refused(path, reason);
@@ -35,7 +39,10 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
         }
         let done = match &entry.kind {
             Kind::Directory => beneath.create_directory(path),
-            Kind::Symlink { target } => beneath.create_symlink(path, target),
+            Kind::Symlink { target } => {
+                links_turn |= turning_points(path, target).is_none_or(|turns| !turns.is_empty());
+                beneath.create_symlink(path, target)
+            }
             Kind::File { size, executable } => {
                 bytes = bytes.saturating_add(*size);
                 if bytes > limits.max_bytes {
@@ -56,7 +63,38 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
             return Err(refused("the tarball has more entries than `max_files`"));
         }
     }
+    if links_turn {
+        refuse_turning_at_links(into, &mut beneath)?;
+    }
     beneath.sync()?;
+    Ok(())
+}
+
+/// Looks at all links once all names are there: what a link turns at may come after it.
+fn refuse_turning_at_links(root: &Path, beneath: &mut Beneath) -> Result<(), TarError> {
+    let mut verdict = Ok(());
+    Beneath::open(root)?.walk(|path, is_directory| {
+        verdict = if is_directory { Ok(()) } else { refuse_turning_at_link(path, beneath) };
+        verdict.is_ok()
+    })?;
+    verdict
+}
+
+fn refuse_turning_at_link(path: &[u8], beneath: &mut Beneath) -> Result<(), TarError> {
+    fn is_link(beneath: &mut Beneath, path: &[u8]) -> io::Result<bool> {
+        Ok(beneath.stat(path)?.is_some_and(|stat| is_type(&stat, FileType::Symlink)))
+    }
+    if !is_link(beneath, path)? {
+        return Ok(());
+    }
+    for turn in turning_points(path, &beneath.read_link(path)?).unwrap_or_default() {
+        let slashes = turn.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+        for end in slashes.chain([turn.len()]) {
+            if is_link(beneath, &turn[..end])? {
+                return Err(TarError::refused(path, "the symlink may leave the release"));
+            }
+        }
+    }
     Ok(())
 }
 

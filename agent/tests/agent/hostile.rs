@@ -50,10 +50,7 @@ async fn links_that_lead_outside_and_files_through_links() {
         ("may leave the release", Tarball::new().symlink("a", "/etc").finish()),
         ("may leave the release", Tarball::new().symlink("a", "../..").finish()),
         ("may leave the release", Tarball::new().directory("d").symlink("d/a", "../../x").finish()),
-        (
-            "may leave the release",
-            Tarball::new().directory("d").symlink("d/l", ".").symlink("a", "d/l/../../x").finish(),
-        ),
+        ("may leave the release", Tarball::new().symlink("a", "d/l/../x").directory("d").symlink("d/l", "..").finish()),
         ("stands where", Tarball::new().directory("d").symlink("a", "d").file("a/through", "").finish()),
         ("stands where", Tarball::new().file("a", "").file("a/below", "").finish()),
         ("hard links", Tarball::new().file("a", "").entry(EntryType::Link, b"b", 0o644, b"a", b"").finish()),

@@ -16,6 +16,7 @@ mod fragment;
 mod header;
 mod key;
 mod lfs_files;
+mod links;
 mod listing;
 mod size;
 mod walk;

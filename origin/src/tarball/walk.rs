@@ -10,6 +10,7 @@ use weir_shared::entry_path;
 use super::attributes::{self, LineEnds, PathAttributes};
 use super::filters::Inclusion;
 use super::folder::{self, Folder, TreeEntry};
+use super::links::Links;
 use super::{Limits, Selection, TarballError};
 use crate::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
 
@@ -68,6 +69,7 @@ struct Walk<'a> {
     limits: &'a Limits,
     interrupt: &'a AtomicBool,
     attributes: attributes::Attributes,
+    links: Links,
     /// The folder's path in the repository with a slash, and after it the path below the folder.
     path: Vec<u8>,
     prefix_bytes: usize,
@@ -99,6 +101,7 @@ pub(super) fn walk(
         limits,
         interrupt,
         attributes: folder.attributes,
+        links: Links::new(folder.tree),
         prefix_bytes: path.len(),
         path,
         levels: Vec::new(),
@@ -200,7 +203,7 @@ impl Walk<'_> {
             folder::read_blob(self.repo, id, &mut target)?;
         }
         // A target that is too long was left empty, and an empty one is refused too.
-        if entry_path::is_safe_link(&self.path[self.prefix_bytes..], &target) {
+        if self.links.is_safe(self.repo, &self.path[self.prefix_bytes..], &target)? {
             self.write(EntryContent::Symlink { target })
         } else {
             self.omit(OmissionReason::Symlink)
