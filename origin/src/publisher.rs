@@ -182,7 +182,8 @@ impl Publisher {
         let mut settled = Vec::with_capacity(found.len());
         let (mut services, mut stated, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for Sighting { service, commit, key } in found {
-            if service.is_pinned() || service.is_withdrawn() {
+            // A pin holds what is there; where that was lost, something is better than nothing.
+            if (service.is_pinned() && service.current().is_some()) || service.is_withdrawn() {
                 settled.push(true);
                 continue;
             }

@@ -22,8 +22,11 @@ use crate::single_flight::SingleFlight;
 /// How long one is passed on. Origins sign each minute, and readers believe what is some minutes old.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// How many are kept, of a kilobyte or two.
-const MAX_KEPT: u64 = 10_000;
+/// The memory that they may take, in bytes. One has a kilobyte or two.
+const MAX_KEPT_BYTES: u64 = 32 << 20;
+
+/// What one takes besides its bytes, about.
+const OVERHEAD: usize = 256;
 
 /// What an origin said last, `None` where it signed nothing with the service in it, and since when it is known.
 type Said = (Option<Bytes>, Moment);
@@ -49,7 +52,10 @@ pub(crate) struct Standings {
 
 impl Standings {
     pub(crate) fn new(lookup: Lookup, origins: Arc<Origins>, clock: Clock, drain: &Drain) -> Self {
-        let kept = Cache::builder().max_capacity(MAX_KEPT).time_to_live(KEPT).build();
+        let weigh = |_: &ServiceName, (bytes, _): &Said| {
+            u32::try_from(OVERHEAD + bytes.as_ref().map_or(0, Bytes::len)).unwrap_or(u32::MAX)
+        };
+        let kept = Cache::builder().max_capacity(MAX_KEPT_BYTES).weigher(weigh).time_to_live(KEPT).build();
         Self { lookup, origins, kept, asks: SingleFlight::new(MAX_ASKS, drain), clock }
     }
 
@@ -73,9 +79,12 @@ impl Standings {
         Ok(Standing { bytes, age: self.clock.now().since(since), status })
     }
 
-    /// What is used of its bound, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 1] {
-        [("heartbeat_questions", self.asks.len() as u64, MAX_ASKS as u64)]
+    /// What is used of each bound, and the bound.
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        [
+            ("heartbeat_questions", self.asks.len() as u64, MAX_ASKS as u64),
+            ("heartbeat_bytes", self.kept.weighted_size(), MAX_KEPT_BYTES),
+        ]
     }
 
     async fn ask(self, service: ServiceName, owner: OriginId) -> Result<Said, LookupError> {

@@ -44,6 +44,9 @@ fn registered(sources: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()
             let text = fs::read_to_string(&path)?;
             let literals = text.split('"').filter(|part| part.starts_with("weir_") && is_name(part));
             names.extend(literals.map(str::to_owned));
+            // Those that each role has under its own name.
+            let of_roles = text.split('"').filter_map(|part| part.strip_prefix("weir_{role}_"));
+            names.extend(of_roles.map(|name| format!("weir_edge_{name}")));
         }
     }
     Ok(())

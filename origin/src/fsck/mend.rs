@@ -10,7 +10,7 @@ use weir_shared::encoding::Encoding;
 use super::faults::{missing, object_of};
 use super::look::{Seen, Unsound};
 use super::report::Fault;
-use crate::blob_store::Bytes;
+use crate::blob_store::{BlobError, Bytes};
 use crate::catalog::{Definitions, Documents};
 use crate::config::Config;
 use crate::data_dir::DataDir;
@@ -96,7 +96,11 @@ fn remove_damaged(publisher: &Publisher, seen: &Seen) -> anyhow::Result<()> {
     let blobs = publisher.blobs();
     for (digest, blob) in &seen.blobs {
         if blob.bytes == Bytes::Damaged {
-            blobs.remove(digest)?;
+            // It is read once more before it goes: a disk that failed for a moment has lost nothing.
+            match blobs.open_verified(digest) {
+                Ok(_) | Err(BlobError::Missing | BlobError::Corrupt) => {}
+                Err(BlobError::Unreadable(error)) => return Err(error.into()),
+            }
             continue;
         }
         if blob.has_wrong_pieces {

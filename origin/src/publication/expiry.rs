@@ -46,7 +46,10 @@ impl State {
     /// are too large. (Those that are too many went when their service was published.)
     pub(crate) fn expire(&self, now: SystemTime, clock: Clock) -> Result<Expired, StateError> {
         self.mend_index(now)?;
-        self.stamp_anew(now)?;
+        // A clock in doubt may be behind: what it made older would go once it is right again.
+        if clock == Clock::Steady {
+            self.stamp_anew(now)?;
+        }
         let retention = self.retention();
         let largest = retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64());
         let too_old = unix_milliseconds(now).saturating_sub(retention.age.as_millis().try_into().unwrap_or(u64::MAX));

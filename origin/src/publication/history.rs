@@ -244,21 +244,21 @@ fn read(service: &str, generation: Generation, json: &[u8]) -> Option<Entry> {
     entry.ok()
 }
 
-/// Writes an entry, and drops those of its service that are too many or too old.
+/// Writes an entry, and drops those of its service that are too many. (Those that are too old go with sweeps, which know
+/// whether the clock is in doubt.)
 pub(super) fn record(
     history: &mut History<'_>,
     service: &str,
     entry: &Entry,
     retention: &RetentionConfig,
-    now: SystemTime,
 ) -> Result<(), StateError> {
     let json = serde_json::to_vec(entry).expect("an entry is plain data");
     history.insert((service, entry.generation), json.as_slice())?;
     let mut dropped = Vec::new();
     let mut left = history.range((service, 0)..=(service, u64::MAX))?.count();
     for row in history.range((service, 0)..(service, entry.generation))? {
-        let (key, value) = row?;
-        if left <= retention.history && !is_old(value.value(), retention, now) {
+        let (key, _) = row?;
+        if left <= retention.history {
             break;
         }
         left -= 1;

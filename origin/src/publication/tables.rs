@@ -100,7 +100,7 @@ impl<'t> Tables<'t> {
         self.currents.insert(service, descriptor.bytes().as_ref())?;
         self.generations.insert(service, publication.generation)?;
         self.references.replace(had.as_ref(), Some(descriptor), now)?;
-        history::record(&mut self.history, service, entry, retention, now)?;
+        history::record(&mut self.history, service, entry, retention)?;
         self.keep_newest(service, retention.versions, now)
     }
 

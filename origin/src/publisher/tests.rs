@@ -401,6 +401,18 @@ fn the_current_version_is_pinned_without_a_new_generation_and_a_pin_goes_with_it
 }
 
 #[test]
+fn a_pinned_service_that_lost_what_it_is_pinned_to_is_published_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    service.pinned(at(1));
+    let seen = Sighting { service: service.clone(), commit: commit(2), key: key(2) };
+    assert_eq!(publisher.settle_known(&[seen], at(2)).unwrap(), [false], "it is to be built");
+    publish(&publisher, &service, 3);
+    assert_eq!(service.current().unwrap().publication().commit, commit(3));
+}
+
+#[test]
 fn the_history_tells_what_was_published_when_and_why_page_by_page() {
     let dir = tempfile::tempdir().unwrap();
     let publisher = open(dir.path());
@@ -447,6 +459,8 @@ fn a_history_is_bounded_by_number_and_age() {
     publish(&publisher, &service, 2);
     let days = 90 * 24 * 60;
     publish(&publisher, &service, 1 + days);
+    assert_eq!(entries(None).publications.len(), 3, "a publication does not ask how old others are: clocks err");
+    publisher.state.age_history(at(1 + days)).unwrap();
     assert_eq!(entries(None).publications.len(), 2, "the first is ninety days old");
     for number in 0..7 {
         publish(&publisher, &service, 10 + days + number);

@@ -43,6 +43,13 @@ impl Budget {
         Ok(())
     }
 
+    /// Takes requests out, if need be before they are there. The answer is when they will be; whoever comes later waits
+    /// behind them, however little it wants.
+    pub(super) fn reserve(&mut self, requests: u32, now: Instant) -> Duration {
+        let wait = self.take(requests, now).err();
+        wait.inspect(|_| self.charge(requests, now)).unwrap_or_default()
+    }
+
     /// Requests that were made without being asked for before: those who come later wait for them.
     pub(super) fn charge(&mut self, requests: u32, now: Instant) {
         self.full_at = self.full_at.max(now) + self.pause * requests;
@@ -67,6 +74,18 @@ mod tests {
         assert_eq!(budget.take(2, start + Duration::from_secs(2)), Ok(()));
         budget.charge(1, start + Duration::from_secs(2));
         assert_eq!(budget.take(2, start + Duration::from_secs(4)), Err(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn who_wants_little_does_not_overtake_who_wants_more() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut budget = Budget::new(60, start);
+        assert_eq!(budget.reserve(9, start), Duration::ZERO);
+        assert_eq!(budget.reserve(2, start), Duration::from_secs(1));
+        assert_eq!(budget.take(1, start), Err(Duration::from_secs(2)));
+        assert_eq!(budget.take(1, at(1)), Err(Duration::from_secs(1)), "these are the other's");
+        assert_eq!(budget.take(1, at(2)), Ok(()));
     }
 
     #[test]

@@ -21,6 +21,9 @@ use crate::mirror::{LfsError, LfsFetch, Upstream};
 use crate::service::Service;
 use crate::tarball;
 
+/// How long an agent waits for a place. It does nothing else meanwhile, so it rather asks again with its next poll.
+const PLACE_WAIT: Duration = Duration::from_secs(10);
+
 /// A server asked to be left alone.
 pub(super) struct Held {
     until: Instant,
@@ -55,7 +58,11 @@ impl Task {
         let place = self.poller.places.to_fetch(&self.poller.at_host, true, |what| {
             self.state.send_modify(|state| state.waits_for = what);
         });
-        let place = place.await;
+        let Ok(place) = tokio::time::timeout(PLACE_WAIT, place).await else {
+            self.state.send_modify(|state| state.waits_for = None);
+            let why = format!("no place to fetch its LFS objects was free within {} s", PLACE_WAIT.as_secs());
+            return Err(ServiceFailure::passing("lfs", why));
+        };
         let before = self.state.borrow().phase.clone();
         self.state.send_modify(|state| state.phase = Phase::FetchingLfs { service: service.name.clone() });
         let (workshop, poller, services) = (self.workshop(), self.poller.clone(), self.services.clone());
@@ -106,7 +113,8 @@ impl Workshop {
         let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
         let what = || format!("{} LFS objects of {} are to be fetched", missing.len(), ByteSize(needed));
         let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
-        if held.bytes.saturating_add(needed) > max_mirror {
+        let room = || self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
+        if held.bytes.saturating_add(needed) > max_mirror || room().is_err() {
             held = self.sweep_lfs(repository, services, Duration::ZERO, stop)?;
         }
         if held.bytes.saturating_add(needed) > max_mirror {
@@ -117,8 +125,7 @@ impl Workshop {
                 what()
             )));
         }
-        let room = self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
-        room.map_err(|error| failed(format!("{}, but {error}", what())))
+        room().map_err(|error| failed(format!("{}, but {error}", what())))
     }
 
     /// Fetches them. What went wrong, and how long a server asks to be left alone.

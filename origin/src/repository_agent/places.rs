@@ -166,11 +166,9 @@ impl AtHost {
             return;
         }
         let _first = self.host.first_in_line.lock().await;
-        loop {
-            let taken = self.host.budget().take(self.listing, Instant::now());
-            let Err(wait) = taken else { return };
-            tokio::time::sleep(wait).await;
-        }
+        // Not looked at again and again, or else whoever asks for single requests would always be before it.
+        let wait = self.host.budget().reserve(self.listing, Instant::now());
+        tokio::time::sleep(wait).await;
     }
 
     /// Takes a request besides those of a poll. How long it has to wait, if it has to.

@@ -194,11 +194,11 @@ impl Watched {
         if now - begun >= longest {
             return late(format!("the poll took longer than {} s", longest.as_secs()));
         }
-        if now - self.since >= standstill {
-            return late(format!("the poll stood still for {} s", standstill.as_secs()));
-        }
         if now - begun >= standstill && step_of(self.progress.phase) != "fetch" {
             return late(format!("the refs were not listed within {} s", standstill.as_secs()));
+        }
+        if now - self.since >= standstill {
+            return late(format!("the poll stood still for {} s", standstill.as_secs()));
         }
         None
     }

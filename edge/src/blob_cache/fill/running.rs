@@ -182,12 +182,16 @@ impl Announcer {
         self.teller.send_replace(progress);
     }
 
-    /// Resolves in a drain, once nobody wants the fill: a drain waits for those who wait, and not for what nobody will
-    /// have.
+    /// Resolves in a drain, once nobody wants the fill and it is not whole: a drain waits for those who wait, and not for
+    /// what nobody will have.
     pub(super) async fn deserted(&self) {
         self.drain.begun().await;
         drop(lock(&self.landing).take());
         self.teller.closed().await;
+        if self.teller.borrow().is_whole() {
+            // All of it has come, and only its last bytes are not written yet.
+            std::future::pending::<()>().await;
+        }
     }
 }
 

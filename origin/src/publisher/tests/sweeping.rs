@@ -58,13 +58,25 @@ fn a_clock_that_jumps_ahead_and_is_set_right_costs_no_version_and_leaves_none_fo
     assert_eq!(stored(&publisher, &blobs), [0, 1, 2, 3, 4, 5]);
 
     // Set right: the age of these begins now.
-    publisher.sweep(at(10), Clock::Doubtful).unwrap();
+    publisher.sweep(at(10), Clock::Steady).unwrap();
     let oldest = publisher.state.kept().unwrap().oldest;
     assert_eq!(oldest, Some(u64::try_from(at(1).duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()));
     sweep(&publisher, at(2) + 48 * HOUR);
     assert_eq!(stored(&publisher, &blobs), [2, 3, 4, 5]);
     sweep(&publisher, at(10) + 48 * HOUR);
     assert_eq!(stored(&publisher, &blobs), [2]);
+}
+
+#[test]
+fn a_clock_that_falls_behind_for_a_while_costs_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    let blobs: Vec<_> = (0..3).map(|number| publish(&publisher, &service, number)).collect();
+    // As a machine starts that has not asked what time it is.
+    publisher.sweep(UNIX_EPOCH + HOUR, Clock::Doubtful).unwrap();
+    sweep(&publisher, at(70));
+    assert_eq!(stored(&publisher, &blobs), [0, 1, 2]);
 }
 
 #[test]
