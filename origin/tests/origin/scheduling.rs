@@ -130,7 +130,7 @@ async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
     config.limits.concurrent_fetches = 1;
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
-    let large = json!({ "url": drips.url(), "poll_interval": "1h", "poll_timeout": "3s" });
+    let large = json!({ "url": drips.url(), "poll_interval": "1h", "poll_timeout": "10s" });
     operator.put("/v1/repositories/large", large).await;
     begun.acquire().await.unwrap().forget();
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
