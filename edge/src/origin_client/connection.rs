@@ -31,7 +31,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const BLOB_HEAD_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// How long an origin may be silent in the middle of a body.
-pub(super) const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest problem document that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16 << 10;
@@ -183,7 +183,12 @@ impl Origin {
 
     /// The bytes of a descriptor.
     pub(super) async fn read_descriptor(&self, response: Response<Incoming>) -> Result<Bytes, OriginError> {
-        let bytes = read_body(response.into_body(), MAX_DESCRIPTOR_BYTES, BODY_IDLE_TIMEOUT)
+        self.read(response, MAX_DESCRIPTOR_BYTES).await
+    }
+
+    /// The body of an answer, of up to `limit` bytes.
+    pub(super) async fn read(&self, response: Response<Incoming>, limit: usize) -> Result<Bytes, OriginError> {
+        let bytes = read_body(response.into_body(), limit, BODY_IDLE_TIMEOUT)
             .await
             .map_err(|error| self.unreachable(error.to_string()))?;
         self.metrics.received(bytes.len());

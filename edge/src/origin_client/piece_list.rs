@@ -4,10 +4,9 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use weir_shared::digest::BlobDigest;
 use weir_shared::piece::PieceList;
-use weir_shared::process::http_client::read_body;
 use weir_shared::route::Route;
 
-use super::connection::{BODY_IDLE_TIMEOUT, Origin};
+use super::connection::Origin;
 use super::{OriginError, OriginId, Origins};
 
 /// The longest list that is read, in bytes: of a blob of half a tebibyte.
@@ -45,13 +44,7 @@ impl Origin {
         let route = Route::Pieces(*digest);
         let response = self.get(route.label(), &route.to_string(), HeaderMap::new()).await?;
         match response.status() {
-            StatusCode::OK => {
-                let bytes = read_body(response.into_body(), limit, BODY_IDLE_TIMEOUT)
-                    .await
-                    .map_err(|error| self.unreachable(error.to_string()))?;
-                self.metrics.received(bytes.len());
-                Ok(bytes)
-            }
+            StatusCode::OK => self.read(response, limit).await,
             status => Err(self.bad_answer(&format!("status {status} in answer to a request for a piece list"))),
         }
     }

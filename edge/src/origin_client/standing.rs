@@ -3,10 +3,8 @@
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use weir_shared::name::ServiceName;
-use weir_shared::process::http_client::read_body;
 use weir_shared::route::Route;
 
-use super::connection::BODY_IDLE_TIMEOUT;
 use super::{OriginError, OriginId, Origins};
 
 /// The longest answer that is read, in bytes: an envelope and a path of sixty-four hashes are less.
@@ -22,13 +20,7 @@ impl Origins {
         let route = Route::Standing(service.clone());
         let response = origin.get(route.label(), &route.to_string(), HeaderMap::new()).await?;
         match response.status() {
-            StatusCode::OK => {
-                let bytes = read_body(response.into_body(), MAX_STANDING_BYTES, BODY_IDLE_TIMEOUT)
-                    .await
-                    .map_err(|error| origin.unreachable(error.to_string()))?;
-                origin.metrics.received(bytes.len());
-                Ok(bytes)
-            }
+            StatusCode::OK => origin.read(response, MAX_STANDING_BYTES).await,
             status => Err(origin.bad_answer(&format!("status {status} in answer to a request for a heartbeat"))),
         }
     }
