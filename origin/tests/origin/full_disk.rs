@@ -3,14 +3,17 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
 use serde_json::json;
 use weir_origin::Condition;
+use weir_origin::config::Config;
 use weir_origin::versions::Asked;
+use weir_shared::descriptor::Descriptor;
 
 use crate::mount::Mount;
-use crate::node::{Home, service};
+use crate::node::{Home, Node, service};
 use crate::operator::{self, Operator};
 use crate::upstream::Upstream;
 
@@ -23,6 +26,21 @@ pub(crate) fn fill(dir: &Path) {
 
 pub(crate) fn make_room(dir: &Path) {
     std::fs::remove_file(dir.join("ballast")).unwrap();
+}
+
+/// An origin on a small disk, which it may fill, after its second publication; and the first.
+pub(crate) async fn with_two_versions(
+    home: &Home,
+    upstream: &Upstream,
+) -> Option<(Mount, Config, Node, Arc<Descriptor>)> {
+    let mount = Mount::tmpfs(&home.data_dir(), "size=24m")?;
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config.clone()).await;
+    let first = node.published(|_| true).await;
+    upstream.push("deploy/app.yaml", b"replicas: 9\n");
+    node.poll().await;
+    Some((mount, config, node, first))
 }
 
 /// What does not compress.
@@ -61,17 +79,11 @@ async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on()
 #[tokio::test]
 async fn a_database_that_found_the_disk_full_goes_on_without_a_restart() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
-    let mut config = home.config(&upstream.url());
-    config.limits.min_free = ByteSize(0);
-    let node = home.start(config).await;
-    let old = node.published(|_| true).await;
-    upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    node.poll().await;
+    let Some((_mount, _, node, old)) = with_two_versions(&home, &upstream).await else { return };
     let new = node.descriptor().await;
 
     fill(&home.data_dir());
-    let mut turns = [&old, &*std::sync::Arc::new(new)].map(|descriptor| descriptor.publication().digest);
+    let mut turns = [&old, &*Arc::new(new)].map(|descriptor| descriptor.publication().digest);
     // Each leaves a trace of some size in the history, until there is no room for it.
     let mut refused = None;
     for _ in 0..2000 {

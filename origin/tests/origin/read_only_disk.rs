@@ -4,11 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bytesize::ByteSize;
 use weir_origin::versions::Asked;
 
-use crate::full_disk::{fill, make_room};
-use crate::mount::Mount;
+use crate::full_disk::{fill, make_room, with_two_versions};
 use crate::node::{Home, Node, SERVICE, service};
 use crate::upstream::Upstream;
 
@@ -41,13 +39,7 @@ async fn retained_status(node: &Node, digest: &str) -> u16 {
 #[tokio::test]
 async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_served() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
-    let mut config = home.config(&upstream.url());
-    config.limits.min_free = ByteSize(0);
-    let node = home.start(config).await;
-    let old = node.published(|_| true).await;
-    upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    node.poll().await;
+    let Some((_mount, _, node, old)) = with_two_versions(&home, &upstream).await else { return };
     let before = node.descriptor().await;
 
     let read_only = ReadOnly::over(&home.data_dir());
@@ -78,13 +70,7 @@ async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_
 #[tokio::test]
 async fn a_database_that_cannot_be_written_any_more_is_read_until_it_can() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
-    let mut config = home.config(&upstream.url());
-    config.limits.min_free = ByteSize(0);
-    let node = home.start(config.clone()).await;
-    let old = node.published(|_| true).await;
-    upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    node.poll().await;
+    let Some((_mount, config, node, old)) = with_two_versions(&home, &upstream).await else { return };
     let versions = [old.publication().digest, node.descriptor().await.publication().digest];
 
     // A database that the disk failed is opened anew, and that needs a disk that can be written.
