@@ -23,9 +23,14 @@ pub enum Readiness {
     NotReady(Vec<String>),
 }
 
-impl From<Result<(), String>> for Readiness {
-    fn from(ready: Result<(), String>) -> Self {
-        ready.map_or_else(|reason| Readiness::NotReady(vec![reason]), |()| Readiness::Ready)
+impl Readiness {
+    /// Whether it can do its work, and all that is wrong: as `/status` tells it.
+    pub fn told(self) -> (bool, Vec<String>) {
+        match self {
+            Readiness::Ready => (true, Vec::new()),
+            Readiness::Degraded(reasons) => (true, reasons),
+            Readiness::NotReady(reasons) => (false, reasons),
+        }
     }
 }
 
@@ -86,7 +91,7 @@ impl Admin {
                 Ok(status) => json(&status),
                 Err(reason) => Problem::malformed(reason).into_response(),
             },
-            "/" => text(StatusCode::OK, "/livez\n/readyz\n/metrics\n/status\n".to_owned()),
+            "/" => list(&[]),
             _ => Problem::no_such_path().into_response(),
         }
     }
@@ -113,6 +118,12 @@ fn status_is_for_this_machine() -> Problem {
         "This is for the machine itself",
         "/status names services, and is answered over loopback alone: ask at 127.0.0.1 or [::1] on the machine itself.",
     )
+}
+
+/// What there is on an admin listener, a line each: what every role has, and `more`.
+pub fn list(more: &[&str]) -> Response<Body> {
+    let paths = ["/livez", "/readyz", "/metrics", "/status"];
+    text(StatusCode::OK, paths.iter().chain(more).map(|path| format!("{path}\n")).collect())
 }
 
 /// A document for people, over several lines.

@@ -22,8 +22,12 @@ pub fn register(
     role: &str,
     look: impl Fn() -> Vec<Bound> + Send + Sync + 'static,
 ) -> prometheus::Result<()> {
-    let in_use = Opts::new(format!("weir_{role}_bound_in_use"), "What is used of each bound.");
-    let limit = Opts::new(format!("weir_{role}_bound_limit"), "Each bound.");
+    let in_use =
+        Opts::new(format!("weir_{role}_bound_in_use"), "How much of each bound of the program's work is in use.");
+    let limit = Opts::new(
+        format!("weir_{role}_bound_limit"),
+        "How much of each bound of the program's work may be in use at the most.",
+    );
     registry.register(Box::new(Bounds {
         in_use: IntGaugeVec::new(in_use, &["bound"])?,
         limit: IntGaugeVec::new(limit, &["bound"])?,

@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::toml_faults;
+
 /// A configuration that cannot be used: which file, and what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -35,12 +37,28 @@ impl ConfigError {
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())
     }
+
+    /// What was found, as one: whoever mends a configuration wants to know all at once.
+    ///
+    /// # Errors
+    /// Something was found.
+    pub fn all(faults: Vec<Self>) -> Result<(), Self> {
+        let message = |fault| match fault {
+            Self::Invalid(message) => message,
+            other => other.to_string(),
+        };
+        let messages: Vec<_> = faults.into_iter().map(message).collect();
+        if messages.is_empty() { Ok(()) } else { Err(Self::Invalid(messages.join("\nthe configuration is wrong: "))) }
+    }
 }
 
 /// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
+///
+/// # Errors
+/// The file cannot be read, or is wrong; as much as can be found of what is wrong is told at once.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text).map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })
+    toml_faults::read(&text).map_err(|message| ConfigError::Parse { path: path.to_owned(), message })
 }
 
 /// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole.
@@ -102,6 +120,64 @@ pub mod duration {
     pub fn parse(text: &str) -> Result<Duration, String> {
         humantime::parse_duration(text)
             .map_err(|error| format!("`{text}` is not a duration such as `30s`, `2m` or `1h 30m`: {error}"))
+    }
+}
+
+/// Sizes as people write them: `64MiB`, `10GB`, or a number of bytes. For `#[serde(with = "…::size")]`.
+pub mod size {
+    use std::fmt;
+
+    use bytesize::ByteSize;
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serialize, Serializer};
+
+    /// Writes `64.0 MiB`.
+    pub fn serialize<S: Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
+        size.serialize(serializer)
+    }
+
+    /// Reads `64MiB`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+        deserializer.deserialize_any(Size)
+    }
+
+    struct Size;
+
+    impl Visitor<'_> for Size {
+        type Value = ByteSize;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a size such as `64MiB` or `10GB`")
+        }
+
+        fn visit_u64<E: Error>(self, bytes: u64) -> Result<ByteSize, E> {
+            Ok(ByteSize(bytes))
+        }
+
+        fn visit_i64<E: Error>(self, bytes: i64) -> Result<ByteSize, E> {
+            u64::try_from(bytes).map(ByteSize).map_err(|_| E::custom(format!("{bytes} is less than nothing")))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
+            // The library's own words are about its grammar.
+            text.parse().map_err(|_| E::custom(format!("`{text}` is not a size such as `64MiB` or `10GB`")))
+        }
+    }
+}
+
+/// The same where there may be none.
+pub mod optional_size {
+    use bytesize::ByteSize;
+    use serde::{Deserializer, Serialize, Serializer};
+
+    /// Writes `64.0 MiB`.
+    pub fn serialize<S: Serializer>(size: &Option<ByteSize>, serializer: S) -> Result<S::Ok, S::Error> {
+        size.serialize(serializer)
+    }
+
+    /// Reads `64MiB`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+        super::size::deserialize(deserializer).map(Some)
     }
 }
 

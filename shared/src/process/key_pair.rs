@@ -20,12 +20,12 @@ const FORBIDDEN_PERMISSIONS: u32 = 0o037;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyPairError {
     /// It cannot be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: io::Error,
+        /// Why. Said above: no cause of its own, which would be said twice.
+        error: io::Error,
     },
     /// Others may read or change it.
     #[error("{} has mode {mode:04o}: others could read or change it; `chmod 600` it", path.display())]
@@ -36,12 +36,12 @@ pub enum KeyPairError {
         mode: u32,
     },
     /// It holds no key.
-    #[error("{} is no key: {source}", path.display())]
+    #[error("{} is no key: {error}", path.display())]
     Key {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: SigningKeyError,
+        error: SigningKeyError,
     },
 }
 
@@ -50,7 +50,7 @@ pub enum KeyPairError {
 /// # Errors
 /// It cannot be read, others may read or change it, or it is no Ed25519 key.
 pub fn read_private(path: &Path) -> Result<SigningKey, KeyPairError> {
-    let failed = |source| KeyPairError::File { path: path.to_owned(), source };
+    let failed = |error| KeyPairError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
     // Of the file that was opened, whatever stands under its name by now.
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
@@ -59,7 +59,7 @@ pub fn read_private(path: &Path) -> Result<SigningKey, KeyPairError> {
     }
     let mut pem = Vec::new();
     file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut pem).map_err(failed)?;
-    SigningKey::from_pem(&pem).map_err(|source| KeyPairError::Key { path: path.to_owned(), source })
+    SigningKey::from_pem(&pem).map_err(|error| KeyPairError::Key { path: path.to_owned(), error })
 }
 
 /// Makes a key pair: the private key in a new file that its owner alone can read (PKCS#8 in PEM, as `openssl pkey` reads
@@ -72,7 +72,7 @@ pub fn write(private: &Path) -> Result<(SigningKey, PathBuf), KeyPairError> {
     let mut public = OsString::from(private);
     public.push(".pub");
     let public = PathBuf::from(public);
-    let (key, pem) = SigningKey::generate().map_err(|source| KeyPairError::Key { path: private.to_owned(), source })?;
+    let (key, pem) = SigningKey::generate().map_err(|error| KeyPairError::Key { path: private.to_owned(), error })?;
     // The public one first: what is left when the second cannot be made is no secret.
     create(&public, 0o644, &(key_line(key.public()) + "\n"))?;
     create(private, 0o600, &pem).inspect_err(|_| {
@@ -82,12 +82,12 @@ pub fn write(private: &Path) -> Result<(SigningKey, PathBuf), KeyPairError> {
 }
 
 fn create(path: &Path, mode: u32, contents: &str) -> Result<(), KeyPairError> {
-    let failed = |source: io::Error| {
-        let source = match source.kind() {
+    let failed = |error: io::Error| {
+        let error = match error.kind() {
             ErrorKind::AlreadyExists => io::Error::other("it is there already, and is not written over"),
-            _ => source,
+            _ => error,
         };
-        KeyPairError::File { path: path.to_owned(), source }
+        KeyPairError::File { path: path.to_owned(), error }
     };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
     file.write_all(contents.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| {

@@ -15,6 +15,11 @@ pub fn raise_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
+/// How many there may be; `None`: there is no limit.
+pub(super) fn limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
 /// How many of so many descriptors a listener may take for its connections: a quarter is left for everything else.
 #[must_use]
 pub fn for_connections(limit: Option<u64>, wanted: usize) -> usize {

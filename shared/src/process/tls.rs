@@ -68,7 +68,11 @@ pub fn read_certificates(path: &Path, what: &'static str) -> Result<Vec<Certific
     Ok(certificates)
 }
 
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+/// Reads a private key.
+///
+/// # Errors
+/// The file cannot be read, or holds none.
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|e| TlsError::File {
         what: "a private key",
         path: path.to_owned(),

@@ -6,6 +6,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
+use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2Peer, RST_STREAM, frame, request, section};
 use crate::site::Site;
 
 async fn connect(site: &Site) -> SendRequest<Empty<Bytes>> {
@@ -46,4 +47,27 @@ async fn a_drain_lets_what_waits_over_http2_finish() {
     site.gate.open(1);
     assert_eq!(waiting.await.unwrap().unwrap(), "waited");
     assert!(finished.await, "nothing was cut");
+}
+
+/// curl 7.88, for one, takes the reset of a stream that it still writes to for a failure, and shows no answer.
+#[tokio::test]
+async fn an_answer_waits_for_the_rest_of_its_request_and_its_stream_is_not_reset() {
+    let site = Site::start();
+    for path in ["/", "/nothing-is-here"] {
+        let mut peer = Http2Peer::connect(&site, &[]).await;
+        peer.send(&frame(HEADERS, END_HEADERS, 1, &section("POST", path))).await;
+        peer.send(&frame(DATA, 0, 1, &[b'x'; 1000])).await;
+        // What was asked after it is answered before it.
+        peer.send(&request("GET", "/", 3)).await;
+        assert_eq!(peer.next(HEADERS).await.unwrap().stream, 3, "{path}");
+        peer.send(&frame(DATA, END_STREAM, 1, &[b'x'; 1000])).await;
+        assert_eq!(peer.next(HEADERS).await.unwrap().stream, 1, "{path}");
+        peer.send(&request("GET", "/", 5)).await;
+        while let Some(frame) = peer.frame().await {
+            assert_ne!(frame.kind, RST_STREAM, "{path}");
+            if (frame.kind, frame.stream) == (HEADERS, 5) {
+                break;
+            }
+        }
+    }
 }

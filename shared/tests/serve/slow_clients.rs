@@ -115,14 +115,19 @@ async fn an_answer_that_is_taken_slowly_but_steadily_is_not_cut() {
     let site = hasty();
     for path in ["/big", "/parts"] {
         let mut peer = Http2Peer::connect(&site, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+        // What one stream takes is all that holds it back.
+        peer.send(&frame(WINDOW_UPDATE, 0, 0, &(1u32 << 20).to_be_bytes())).await;
         peer.send(&request("GET", path, 1)).await;
         let mut taken = 0;
         for _ in 0..12 {
             tokio::time::sleep(SOON / 4).await;
-            peer.send(&frame(WINDOW_UPDATE, 0, 1, &1000u32.to_be_bytes())).await;
-            taken += peer.next(DATA).await.unwrap().payload.len();
+            peer.send(&frame(WINDOW_UPDATE, 0, 1, &16_384u32.to_be_bytes())).await;
+            let expected = taken + 16_384;
+            while taken < expected {
+                taken += peer.next(DATA).await.unwrap().payload.len();
+            }
         }
-        assert_eq!(taken, 12_000);
+        assert_eq!(taken, 12 * 16_384);
         // All the rest at once.
         for stream in [0, 1] {
             peer.send(&frame(WINDOW_UPDATE, 0, stream, &(1u32 << 30).to_be_bytes())).await;
@@ -132,6 +137,41 @@ async fn an_answer_that_is_taken_slowly_but_steadily_is_not_cut() {
         }
     }
     assert_eq!(site.metric("weir_http_stalled_total", "h2"), 0);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_taken_a_byte_at_a_time_is_cut_over_http_2() {
+    let site = hasty();
+    for path in ["/big", "/parts"] {
+        let before = site.metric("weir_http_stalled_total", "h2");
+        let mut peer = Http2Peer::connect(&site, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+        peer.send(&request("GET", path, 1)).await;
+        let cut = async {
+            while site.metric("weir_http_stalled_total", "h2") == before {
+                peer.send(&frame(WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes())).await;
+                tokio::time::sleep(SOON / 20).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, cut).await.expect("it is cut");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_taken_a_little_at_a_time_is_cut_over_http_3() {
+    let site = hasty();
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(1000u32.into());
+    let peer = Peer::with(&site, site.address, transport).await;
+    let (mut sender, mut receiver) = peer.begin(&get("/big")).await;
+    sender.finish().unwrap();
+    let cut = async {
+        while receiver.read_chunk(500, true).await.is_ok() {
+            tokio::time::sleep(SOON / 2).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, cut).await.expect("it is cut");
+    assert_eq!(site.metric("weir_http_stalled_total", "h3"), 1);
+    assert_eq!(peer.ask(&get("/")).await, Reply::well());
 }
 
 #[tokio::test]

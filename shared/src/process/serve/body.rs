@@ -5,11 +5,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use h2::RecvStream;
 use http::{header, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+
+use super::unread::Http2Body;
 
 /// How long a small body may take to come, in all.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -97,7 +98,7 @@ pub enum RequestBody {
     /// As it comes over HTTP/1.1.
     Http1(Incoming),
     /// As it comes over HTTP/2.
-    Http2(RecvStream),
+    Http2(Http2Body),
 }
 
 /// The body of a request is not taken.
@@ -145,14 +146,17 @@ impl HttpBody for RequestBody {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
             RequestBody::Http1(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            RequestBody::Http2(stream) => stream.poll_data(cx).map(|part| {
-                part.map(|data| {
-                    let data = data?;
-                    // The client may send as much again.
-                    stream.flow_control().release_capacity(data.len())?;
-                    Ok(Frame::data(data))
+            RequestBody::Http2(body) => {
+                let stream = body.stream_mut();
+                stream.poll_data(cx).map(|part| {
+                    part.map(|data| {
+                        let data = data?;
+                        // The client may send as much again.
+                        stream.flow_control().release_capacity(data.len())?;
+                        Ok(Frame::data(data))
+                    })
                 })
-            }),
+            }
         }
     }
 
@@ -160,7 +164,7 @@ impl HttpBody for RequestBody {
         match self {
             RequestBody::Empty => true,
             RequestBody::Http1(incoming) => incoming.is_end_stream(),
-            RequestBody::Http2(stream) => stream.is_end_stream(),
+            RequestBody::Http2(body) => body.stream().is_end_stream(),
         }
     }
 

@@ -103,6 +103,8 @@ pub(super) enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
+    const ALL: [Self; 4] = [Self::TimedOut, Self::Closed, Self::Rejected, Self::Refused];
+
     fn as_str(self) -> &'static str {
         match self {
             HandshakeFailure::TimedOut => "timeout",
@@ -188,6 +190,11 @@ impl ListenerMetrics {
         let as_gauge = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
         self.connections().open_limit.with_label_values(&labels).set(as_gauge(connections));
         self.connections().handshakes_limit.with_label_values(&labels).set(as_gauge(handshakes));
+        // An alert on an increase does not see the one with which a series begins.
+        for reason in HandshakeFailure::ALL {
+            let labels = [self.listener(), transport.as_str(), reason.as_str()];
+            self.connections().handshake_failures.with_label_values(&labels);
+        }
     }
 
     /// A bound has kept a connection out.

@@ -13,9 +13,11 @@ mod http3;
 mod lingering;
 mod metrics;
 mod outgoing;
+mod patience;
 mod quic_metrics;
 mod server_tls;
 mod tcp;
+mod unread;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -47,7 +49,8 @@ pub const MAX_HEADER_BYTES: usize = 16 << 10;
 /// The longest path of a request with its query, in bytes; a longer one is answered `414`.
 pub const MAX_URL_BYTES: usize = 8 << 10;
 
-/// How long a client may take nothing of an answer before it is cut off: the stream, or over HTTP/1.1 the connection.
+/// How long a client may take nothing of an answer before it is cut off: the stream, or over HTTP/1.1 the connection. Over
+/// HTTP/2 and 3 it is waited for as long in all, for every 16 KiB that it takes.
 /// `weir_http_stalled_total` counts them.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 

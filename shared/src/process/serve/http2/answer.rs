@@ -7,14 +7,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
 use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
+use super::super::patience::Patience;
 use super::super::tcp::Shared;
+use super::super::unread::{Http2Body, Unread};
 use super::super::{Body, Handler, RequestBody, date, too_long};
 use super::MAX_SEND_BUFFER;
 
@@ -35,12 +37,20 @@ impl<H: Handler> Answer<H> {
 
     /// Answers what needs no waiting. What does goes on in a task. `now`: when it begins, and afterwards when it was
     /// answered.
-    pub(super) fn begin(self, request: Request<RequestBody>, now: &mut Instant) {
+    pub(super) fn begin(self, request: Request<RecvStream>, now: &mut Instant) {
+        let (head, body) = request.into_parts();
+        let (body, unread) = Http2Body::new(body);
+        let request = Request::from_parts(head, RequestBody::Http2(body));
         let at_once = match too_long(&request) {
             Some(problem) => Some(problem.into_response()),
             None => self.shared.handler.at_once(&request, &self.shared.peer),
         };
         match at_once {
+            Some(response) if unread.is_some() => {
+                drop(request);
+                let answered = *now;
+                tokio::spawn(self.send_after(unread, response, answered));
+            }
             Some(response) => {
                 let begun = std::mem::replace(now, Instant::now());
                 if let Some(sending) = self.send(response, now.duration_since(begun)) {
@@ -48,12 +58,12 @@ impl<H: Handler> Answer<H> {
                 }
             }
             None => {
-                tokio::spawn(self.wait(request, *now));
+                tokio::spawn(self.wait(request, unread, *now));
             }
         }
     }
 
-    async fn wait(mut self, request: Request<RequestBody>, begun: Instant) {
+    async fn wait(mut self, request: Request<RequestBody>, unread: Option<Unread>, begun: Instant) {
         let shared = self.shared.clone();
         let response = {
             let answering = pin!(shared.handler.handle(request, shared.peer.clone()));
@@ -64,7 +74,22 @@ impl<H: Handler> Answer<H> {
                 _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
             }
         };
-        if let Some(sending) = self.send(response, begun.elapsed()) {
+        self.send_after(unread, response, begun).await;
+    }
+
+    /// Sends an answer once the client has, as a rule, sent all of its request.
+    async fn send_after(mut self, unread: Option<Unread>, response: Response<Body>, begun: Instant) {
+        let took = begun.elapsed();
+        // Until the answer is on its way: without it the stream is reset.
+        let _rest = match unread {
+            None => None,
+            Some(unread) => tokio::select! {
+                biased;
+                rest = unread.take() => rest,
+                _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
+            },
+        };
+        if let Some(sending) = self.send(response, took) {
             sending.finish().await;
         }
     }
@@ -90,7 +115,8 @@ impl<H: Handler> Answer<H> {
         if is_all {
             return None;
         }
-        let mut sending = Sending { shared: self.shared, stream, body, unsent: Bytes::new() };
+        let patience = Patience::new(self.shared.options.stall_timeout);
+        let mut sending = Sending { shared: self.shared, stream, body, unsent: Bytes::new(), patience };
         if let Body::Full(bytes) = &mut sending.body {
             sending.unsent = std::mem::take(bytes);
             if sending.send_allowed() {
@@ -108,10 +134,12 @@ struct Sending<H> {
     body: Body,
     /// What the body gave and the client has not allowed yet.
     unsent: Bytes,
+    patience: Patience,
 }
 
 impl<H: Handler> Sending<H> {
-    /// Sends the rest of the body as fast as the client takes it, but for one that takes nothing for too long.
+    /// Sends the rest of the body as fast as the client takes it, but for one that takes nothing, or next to nothing, for too
+    /// long.
     async fn finish(mut self) {
         loop {
             while !self.unsent.is_empty() {
@@ -144,10 +172,10 @@ impl<H: Handler> Sending<H> {
         if self.stream.capacity() > 0 {
             return true;
         }
-        let allowed = poll_fn(|cx| self.stream.poll_capacity(cx));
-        match tokio::time::timeout(self.shared.options.stall_timeout, allowed).await {
-            Ok(allowed) => matches!(allowed, Some(Ok(_))),
-            Err(_) => {
+        let allowed = self.patience.wait(poll_fn(|cx| self.stream.poll_capacity(cx))).await;
+        match allowed {
+            Some(allowed) => matches!(allowed, Some(Ok(_))),
+            None => {
                 self.shared.metrics.stalled(Protocol::Http2);
                 self.stream.send_reset(Reason::CANCEL);
                 false
@@ -164,6 +192,7 @@ impl<H: Handler> Sending<H> {
                 return false;
             }
             let part = self.unsent.split_to(self.unsent.len().min(allowed).min(FRAME));
+            self.patience.took(part.len());
             let is_last = self.unsent.is_empty() && self.body.is_end_stream();
             if self.stream.send_data(part, is_last).is_err() || is_last {
                 return true;

@@ -26,7 +26,7 @@ use self::answer::Answer;
 use self::keep_alive::KeepAlive;
 use super::outgoing::Outbox;
 use super::tcp::Shared;
-use super::{Handler, MAX_HEADER_BYTES, RequestBody};
+use super::{Handler, MAX_HEADER_BYTES};
 
 /// Requests that one connection may have under way.
 const MAX_STREAMS: u32 = 128;
@@ -118,7 +118,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
         for (request, respond) in self.asked.drain(..) {
             let answer = Answer::new(self.shared.clone(), request.method().clone(), respond);
             // A panic has been told already; it is this stream's alone, which is reset when the answer is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| answer.begin(request.map(RequestBody::Http2), &mut now)));
+            let _ = catch_unwind(AssertUnwindSafe(|| answer.begin(request, &mut now)));
         }
     }
 }

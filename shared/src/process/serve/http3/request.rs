@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
+use super::super::patience::Patience;
 use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, too_long};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
@@ -167,11 +168,12 @@ async fn write<H>(
     }
     let is_all = body.is_end_stream();
     answer.write(&mut [out.into()], context.stall_timeout).await?;
+    let mut patience = Patience::new(context.stall_timeout);
     while let Some(part) = answer.unless_stopped(body.frame()).await? {
         let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
         let mut head = Vec::with_capacity(16);
         frame::write_head(kind::DATA, data.len() as u64, &mut head);
-        answer.write_in_turn(&mut [head.into(), data], context).await?;
+        answer.write_in_turn(&mut [head.into(), data], context, &mut patience).await?;
     }
     let _ = answer.sender.finish();
     answer.is_whole = true;
@@ -207,22 +209,24 @@ impl Answer {
     }
 
     /// Writes all of it, sharing what room there is with the other answers of the connection.
-    async fn write_in_turn<H>(&mut self, mut parts: &mut [Bytes], context: &Context<H>) -> Result<(), RequestError> {
-        let mut is_held_back = false;
+    async fn write_in_turn<H>(
+        &mut self,
+        mut parts: &mut [Bytes],
+        context: &Context<H>,
+        patience: &mut Patience,
+    ) -> Result<(), RequestError> {
         while !parts.is_empty() {
-            let turn = if is_held_back { None } else { context.turns.0.acquire().await.ok() };
-            let patience = if is_held_back { context.stall_timeout } else { 2 * context.connection.rtt() + TURN };
-            let written = tokio::time::timeout(patience, self.sender.write_chunks(parts)).await;
+            let turn = context.turns.0.acquire().await.ok();
+            let written =
+                tokio::time::timeout(2 * context.connection.rtt() + TURN, self.sender.write_chunks(parts)).await;
             drop(turn);
-            match written {
-                Ok(written) => {
-                    parts = &mut parts[written?.chunks..];
-                    is_held_back = false;
-                }
-                Err(_) if is_held_back => return Err(RequestError::Stalled),
+            let written = match written {
+                Ok(written) => written?,
                 // It waits by itself until the client takes some of it, and has its turns again.
-                Err(_) => is_held_back = true,
-            }
+                Err(_) => patience.wait(self.sender.write_chunks(parts)).await.ok_or(RequestError::Stalled)??,
+            };
+            patience.took(written.bytes);
+            parts = &mut parts[written.chunks..];
         }
         Ok(())
     }

@@ -1,5 +1,8 @@
 //! The HTTP/2 client of those who call the next node: edges call origins, agents call edges.
 
+mod connector;
+mod incoming;
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -7,26 +10,24 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
+
+use self::connector::Connector;
 
 /// How long a TCP connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A pooling client for requests without bodies.
-pub type Http2Client = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+pub type Http2Client = Client<HttpsConnector<Connector>, Empty<Bytes>>;
 
 /// A client that speaks HTTP/2 over TLS and nothing else. `tls` without ALPN.
 ///
 /// A connection whose peer no longer answers pings is dropped after 10 s, so that no request waits on a dead one.
 /// Deadlines of requests are the caller's.
 pub fn http2_client(tls: ClientConfig) -> Http2Client {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(tcp);
+    let connector =
+        HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(Connector::new());
     Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())

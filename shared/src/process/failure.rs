@@ -1,0 +1,63 @@
+//! What a program says when it cannot go on: one line, with its name.
+
+use std::io::IsTerminal;
+use std::time::SystemTime;
+
+use serde_json::json;
+
+/// Says why a command that a person gave has failed: `weir-origin: …`, on standard error.
+pub fn tell(program: &str, error: &anyhow::Error) {
+    eprintln!("{}", line(program, error));
+}
+
+/// Says why a role ends, or cannot begin: in the form of its log, whatever is filtered from that.
+pub fn tell_log(program: &str, error: &anyhow::Error) {
+    // As telemetry does.
+    if std::io::stderr().is_terminal() {
+        tell(program, error);
+    } else {
+        eprintln!("{}", record(program, error, SystemTime::now()));
+    }
+}
+
+/// Each cause once: many errors say what caused them already.
+fn line(program: &str, error: &anyhow::Error) -> String {
+    let mut line = program.to_owned();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
+}
+
+fn record(program: &str, error: &anyhow::Error, now: SystemTime) -> String {
+    let timestamp = humantime::format_rfc3339_micros(now).to_string();
+    json!({ "timestamp": timestamp, "level": "ERROR", "message": line(program, error), "target": program }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read x: {source}")]
+    struct Read {
+        source: std::io::Error,
+    }
+
+    #[test]
+    fn each_cause_is_told_once_in_one_line() {
+        let error =
+            Err::<(), _>(Read { source: std::io::Error::other("no such file") }).context("the data cannot be opened");
+        let error = error.unwrap_err();
+        let expected = "weir-origin: the data cannot be opened: cannot read x: no such file";
+        assert_eq!(line("weir-origin", &error), expected);
+        let record: serde_json::Value =
+            serde_json::from_str(&record("weir-origin", &error, SystemTime::UNIX_EPOCH)).unwrap();
+        assert_eq!((&record["level"], &record["message"]), (&json!("ERROR"), &json!(expected)));
+        assert_eq!(record["timestamp"], "1970-01-01T00:00:00.000000Z");
+    }
+}
