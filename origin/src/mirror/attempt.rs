@@ -109,9 +109,7 @@ impl<'a> Attempt<'a> {
             let give_up = Instant::now() + self.upstream.stall_timeout;
             tokio::pin!(work);
             loop {
-                if self.interrupt.load(Ordering::Relaxed) {
-                    return Err(MirrorError::Interrupted);
-                }
+                self.goes_on()?;
                 let look = give_up.min(Instant::now() + GLANCE);
                 tokio::select! {
                     biased;
@@ -143,21 +141,36 @@ impl<'a> Attempt<'a> {
     pub(super) fn received(&self, bytes: usize) -> Result<(), MirrorError> {
         let received = self.received.get() + bytes as u64;
         self.received.set(received);
-        let Upstream { max_refs, max_pack, max_mirror, .. } = *self.upstream;
+        let max_refs = self.upstream.max_refs;
         match (self.step.get(), &*self.fetch.borrow()) {
             (Step::List, _) if received > BYTES_BESIDE_REFS + max_refs as u64 * BYTES_PER_REF => {
                 Err(MirrorError::TooManyRefs { limit: max_refs })
-            }
-            (Step::Fetch, _) if received > max_pack => Err(MirrorError::PackTooLarge { limit: max_pack }),
-            (Step::Fetch, Some(fetch)) if fetch.mirrored.saturating_add(received) > max_mirror => {
-                Err(MirrorError::MirrorTooLarge { limit: max_mirror })
             }
             (Step::Fetch, Some(fetch)) if received > BYTES_BEFORE_PACK && !fetch.progress.has_pack() => {
                 let cause = format!("it says more than {BYTES_BEFORE_PACK} bytes before the pack begins");
                 Err(MirrorError::Upstream { step: self.step(), cause })
             }
+            (Step::Fetch, _) => self.has_room(received),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a pack may have so many bytes, as it comes or as it is written.
+    pub(super) fn has_room(&self, bytes: u64) -> Result<(), MirrorError> {
+        let Upstream { max_pack, max_mirror, .. } = *self.upstream;
+        let mirrored = self.fetch.borrow().as_ref().map_or(0, |fetch| fetch.mirrored);
+        if bytes > max_pack {
+            return Err(MirrorError::PackTooLarge { limit: max_pack });
+        }
+        if mirrored.saturating_add(bytes) > max_mirror {
+            return Err(MirrorError::MirrorTooLarge { limit: max_mirror });
+        }
+        Ok(())
+    }
+
+    /// Whether nobody asked to stop: for work that does not wait for the network.
+    pub(super) fn goes_on(&self) -> Result<(), MirrorError> {
+        if self.interrupt.load(Ordering::Relaxed) { Err(MirrorError::Interrupted) } else { Ok(()) }
     }
 
     /// The upstream, or where it leads to, is asked something.

@@ -88,7 +88,7 @@ pub enum MirrorError {
     },
     /// The upstream sends a pack that is larger than is taken.
     #[error(
-        "the upstream sends a pack of more than `[upstreams] max_pack` = {limit} bytes: raise it if the repository is to be mirrored"
+        "the upstream sends a pack that takes more than `[upstreams] max_pack` = {limit} bytes: raise it if the repository is to be mirrored"
     )]
     PackTooLarge {
         /// [`super::Upstream::max_pack`].
@@ -110,11 +110,37 @@ pub enum MirrorError {
         /// [`super::Upstream::max_object`].
         limit: u64,
     },
+    /// The upstream sends a pack of more objects than are taken.
+    #[error(
+        "the upstream sends a pack of {objects} objects or more, and `[upstreams] max_objects` = {limit}: raise it if the repository is to be mirrored (each takes up to 400 bytes of memory)"
+    )]
+    TooManyObjects {
+        /// How many.
+        objects: usize,
+        /// [`super::Upstream::max_objects`].
+        limit: usize,
+    },
+    /// The upstream sends objects as deltas against so many others that those do not fit into the memory they may take.
+    #[error(
+        "the upstream sends deltas that are nested so deeply that more than `[upstreams] max_delta_bases` = {limit} bytes of objects would be in memory at a time: raise it, or repack the upstream (`git repack -adf --depth=10`)"
+    )]
+    DeltaBasesTooLarge {
+        /// [`super::Upstream::max_delta_bases`].
+        limit: u64,
+    },
     /// The upstream names a ref, and does not send what that points at.
     #[error("fetching from the upstream failed: it did not send what `{reference}` points at")]
     Incomplete {
         /// Its name.
         reference: String,
+    },
+    /// The upstream names a ref, and what that leads to cannot be found out.
+    #[error("fetching from the upstream failed: `{reference}` cannot be followed, it leads to {reason}")]
+    NotFollowed {
+        /// Its name.
+        reference: String,
+        /// What it leads to.
+        reason: &'static str,
     },
     /// The upstream answered something else than expected, or broke off.
     #[error("{} failed: {cause}", doing(step))]
@@ -187,15 +213,39 @@ impl MirrorError {
             Self::PackTooLarge { .. }
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
+            | Self::TooManyObjects { .. }
+            | Self::DeltaBasesTooLarge { .. }
             | Self::Incomplete { .. }
+            | Self::NotFollowed { .. }
             | Self::Interrupted => "fetch",
             Self::Local { .. } | Self::Damaged { .. } => "write",
         }
     }
 
+    /// All kinds there are.
+    pub const KINDS: [&str; 17] = [
+        "not_allowed",
+        "dns",
+        "timeout",
+        "connect",
+        "trust",
+        "authenticate",
+        "redirect",
+        "not_found",
+        "no_refs",
+        "object_format",
+        "limit",
+        "rate_limit",
+        "server_error",
+        "protocol",
+        "local",
+        "damaged",
+        "interrupted",
+    ];
+
     /// What kind of trouble it is, in one word of a fixed list: for metrics and alerts.
     pub fn kind(&self) -> &'static str {
-        match self {
+        let kind = match self {
             Self::UnsupportedUrl { .. } | Self::NotAllowed(_) => "not_allowed",
             Self::Resolve { .. } => "dns",
             Self::Stalled { .. } | Self::Connect { timeout: true, .. } => "timeout",
@@ -209,14 +259,20 @@ impl MirrorError {
             Self::TooManyRefs { .. }
             | Self::PackTooLarge { .. }
             | Self::MirrorTooLarge { .. }
-            | Self::ObjectTooLarge { .. } => "limit",
+            | Self::ObjectTooLarge { .. }
+            | Self::TooManyObjects { .. }
+            | Self::DeltaBasesTooLarge { .. } => "limit",
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",
-            Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } => "protocol",
+            Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {
+                "protocol"
+            }
             Self::Local { .. } | Self::File { .. } => "local",
             Self::Damaged { .. } => "damaged",
             Self::Interrupted => "interrupted",
-        }
+        };
+        debug_assert!(Self::KINDS.contains(&kind), "{kind}");
+        kind
     }
 
     /// How long the upstream asks to be left alone, a day at the most.
@@ -281,7 +337,7 @@ fn causes<T: std::error::Error + 'static>(error: &gix::Error) -> impl Iterator<I
     error.iter_errors().filter_map(|error| error.downcast_ref())
 }
 
-/// The innermost cause and what it led to, on one line, without user info.
+/// The innermost cause and what it led to, on one line, without user info. Some of it may be the upstream's own words.
 pub(super) fn describe(error: &gix::Error) -> String {
     let mut texts: Vec<String> = error.iter_errors().map(|error| format!("{error:#}")).collect();
     texts.dedup();
@@ -289,7 +345,7 @@ pub(super) fn describe(error: &gix::Error) -> String {
     let inner = texts.last().cloned().unwrap_or_default();
     let text = if outer == inner { outer } else { format!("{inner} ({outer})") };
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    without_user_info(&one_line).chars().take(400).collect()
+    without_user_info(&one_line).chars().filter(|c| !c.is_control()).take(400).collect()
 }
 
 #[cfg(test)]
@@ -306,6 +362,12 @@ mod tests {
     fn a_full_disk_is_not_the_upstream_s_fault() {
         let full = io::Error::from(io::ErrorKind::StorageFull).and_raise(message("Failed to write the received pack"));
         assert_eq!(exchange(&full).step(), "write");
+    }
+
+    #[test]
+    fn what_an_upstream_says_moves_nobody_s_cursor() {
+        let error = exchange(&message("remote error:\u{1b}[2J all\r\n is\u{7} well").raise());
+        assert_eq!(error.to_string(), "fetching from the upstream failed: remote error:[2J all is well");
     }
 
     #[test]

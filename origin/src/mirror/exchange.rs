@@ -1,25 +1,25 @@
 //! One connection to an upstream: list, compare, and fetch if something moved.
 
+use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::ThreadSafeRepository;
-use gix::bstr::BString;
 use gix::error::{Class, ResourceExhaustionKind};
+use gix::progress::DynNestedProgress;
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
 use gix::protocol::transport::client::git::blocking_io::Connection;
-use gix::remote::Direction;
-use gix::remote::fetch::{Prepare, Tags};
 use gix::url::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::attempt::Attempt;
+use super::conversation::Conversation;
 use super::program::Program;
 use super::refs::{self, Difference, Refs};
 use super::wire::{Incoming, Outgoing};
-use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh};
+use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, pack, size, ssh};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -78,26 +78,26 @@ impl Exchange<'_> {
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
         let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
         match url.scheme {
-            Scheme::Https | Scheme::Http => self.run(url.clone(), http::transport(self.attempt, url)?),
+            Scheme::Https | Scheme::Http => self.run(http::transport(self.attempt, url)?),
             Scheme::Git => {
                 let host = url.host().ok_or_else(|| unsupported("it names no host"))?.to_owned();
                 let socket = connect(self.attempt, &host, url.port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (url.path.clone(), Some((host, url.port)));
                 let (incoming, outgoing) = halves(self.attempt, socket.into_split());
                 let mode = ConnectMode::Daemon;
-                self.run(url, Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
+                self.run(Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
             }
             Scheme::File => {
                 let path = url.path.clone();
                 let command = git_program::upload_pack(&path);
-                let started = Program::start(self.attempt, command, &git_program::ENVIRONMENT);
+                let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
                 self.with_program(url, started, |step, said| git_program::complaint(step, said, &path))
             }
             Scheme::Ssh => {
                 self.attempt.asks();
                 let command = ssh::upload_pack(self.attempt, &ssh::parse(&upstream.url).map_err(unsupported)?)?;
-                let started = Program::start(self.attempt, command, &[]);
+                let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the ssh program"))?;
                 self.with_program(url, started, ssh::complaint)
             }
@@ -113,28 +113,22 @@ impl Exchange<'_> {
         complaint: impl Fn(&'static str, &str) -> Option<MirrorError>,
     ) -> Result<Poll, MirrorError> {
         let (incoming, outgoing) = halves(self.attempt, socket.into_split());
-        let (path, virtual_host) = (url.path.clone(), None::<(String, _)>);
+        let (path, virtual_host) = (url.path, None::<(String, _)>);
         let mode = ConnectMode::Process;
         let transport = Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false);
-        self.run(url, transport).map_err(|error| match error {
+        self.run(transport).map_err(|error| match error {
             MirrorError::Upstream { step, .. } => complaint(step, &program.complaint(self.attempt)).unwrap_or(error),
             other => other,
         })
     }
 
-    fn run(&self, url: gix::Url, transport: impl Transport) -> Result<Poll, MirrorError> {
-        let remote = self.repo.remote_at_without_url_rewrite(url).map_err(MirrorError::mirror("take the URL"))?;
-        let refspecs: Vec<_> =
-            refs::refspecs(&self.attempt.upstream.further_refs).into_iter().map(BString::from).collect();
-        let remote = remote.with_fetch_tags(Tags::None).with_refspecs(&refspecs, Direction::Fetch);
-        let remote = remote.map_err(MirrorError::mirror("take the refspecs"))?;
-        // Credentials are the transport's own. Without this, gix would start helpers and ask on the terminal.
-        let connection = remote.to_connection_with_transport(transport).with_credentials(|_| Ok(None));
+    fn run(&self, transport: impl Transport) -> Result<Poll, MirrorError> {
+        let refspecs = refs::refspecs(&self.attempt.upstream.further_refs)?;
         self.progress.listing();
-        let listed = connection.prepare_fetch(self.progress.root(), Default::default());
-        let prepared = listed.map_err(|error| self.failed(&error))?;
-        listing::check(prepared.ref_map(), self.attempt.upstream.max_refs)?;
-        let advertised = refs::advertised(prepared.ref_map());
+        let begun = Conversation::begin(transport, refspecs, self.progress);
+        let mut conversation = begun.map_err(|error| self.failed(&error))?;
+        listing::check(conversation.refs(), self.attempt.upstream.max_refs)?;
+        let advertised = refs::advertised(conversation.refs());
         let mirrored = refs::mirrored(self.repo)?;
         if advertised.is_empty() {
             return Err(match mirrored.len() {
@@ -142,7 +136,7 @@ impl Exchange<'_> {
                 mirrored => MirrorError::NothingAdvertised { mirrored },
             });
         }
-        let format = prepared.ref_map().object_hash;
+        let format = conversation.refs().object_hash;
         if format != self.repo.object_hash() {
             return Err(MirrorError::OtherObjectFormat { format, mirrored: mirrored.len() });
         }
@@ -160,7 +154,7 @@ impl Exchange<'_> {
             let packs = leftovers::indices(self.repo.git_dir()).map_err(MirrorError::local("list its packs"))?;
             self.attempt.fetch_begins(self.progress, measured.bytes);
             self.progress.preparing();
-            let fetched = self.fetch(prepared, &advertised);
+            let fetched = self.fetch(&mut conversation, &advertised);
             // Whoever sends what leads nowhere, again and again, would fill the disk with it.
             if fetched.is_err() && refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {
                 let abandoned = leftovers::abandon_all_but(&packs, self.repo.git_dir());
@@ -172,21 +166,13 @@ impl Exchange<'_> {
     }
 
     /// Fetches what moved, and moves the refs.
-    fn fetch(&self, prepared: Prepare<'_, '_, impl Transport>, advertised: &Refs) -> Result<(), MirrorError> {
-        let received = prepared.with_write_packed_refs_only(true).receive(self.progress.root(), self.interrupt);
+    fn fetch(&self, conversation: &mut Conversation<impl Transport>, advertised: &Refs) -> Result<(), MirrorError> {
+        let receive = |pack: &mut dyn BufRead, progress: &mut dyn DynNestedProgress, interrupt: &AtomicBool| {
+            pack::receive(pack, self.repo, self.attempt, progress, interrupt)
+        };
+        let received = conversation.fetch(self.repo, receive, self.progress, self.interrupt);
         received.map_err(|error| self.failed(&error))?;
-        refs::remove_empty_ref_directories(self.repo.git_dir())?;
-        // gix passes over a ref that it will not move; a mirror that silently stays behind would be worse than none.
-        let moved = refs::mirrored(self.repo)?;
-        let left = advertised.iter().filter(|(name, id)| moved.get(*name) != Some(id));
-        if let Some((name, _)) = left.clone().find(|(_, id)| !self.repo.has_object(**id)) {
-            return Err(MirrorError::Incomplete { reference: listing::shown(name.as_ref()) });
-        }
-        if left.count() > 0 {
-            let cause = "some refs could not be moved".to_owned();
-            return Err(MirrorError::Local { what: "update its refs", cause });
-        }
-        Ok(())
+        refs::follow(self.repo, advertised, self.interrupt)
     }
 
     fn failed(&self, error: &gix::Error) -> MirrorError {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{http, retry_after, ssh};
+use super::{http, pack_entry, retry_after, ssh};
 
 /// `Retry-After`, where a redirect leads, and both ways to write an address of SSH.
 pub fn fuzz_upstream_words(bytes: &[u8]) {
@@ -10,9 +10,18 @@ pub fn fuzz_upstream_words(bytes: &[u8]) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     assert!(retry_after::parse(text, now).is_none_or(|pause| pause <= Duration::from_secs(24 * 3600)));
     http::fuzz_redirect(text);
+    if let (Ok(url), Ok(seen)) = (http::parse_address(text), gix::url::parse(text)) {
+        let plain = |host: &str| host.trim_matches(['[', ']']).to_ascii_lowercase();
+        assert_eq!(url.host_str().map(plain), seen.host().map(plain), "{url}");
+    }
     if let Ok(address) = ssh::parse(text) {
         for part in [&address.user, &address.host, &address.path] {
             assert!(!part.is_empty() && !part.starts_with('-') && !part.chars().any(char::is_control), "{address:?}");
         }
     }
+}
+
+/// An entry of a pack, as far as it is read here.
+pub fn fuzz_pack_entry(bytes: &[u8]) {
+    pack_entry::fuzz(bytes);
 }

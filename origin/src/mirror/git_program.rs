@@ -13,7 +13,8 @@ use crate::outside_program::{pinned, run};
 
 /// The program that serves a repository (bare, or with a working tree).
 pub(super) fn upload_pack(path: &[u8]) -> Command {
-    let mut command = Command::new("git");
+    let mut command = pinned("git");
+    command.envs(ENVIRONMENT).envs([("GIT_PROTOCOL", "version=2"), ("GIT_NO_LAZY_FETCH", "1")]);
     command.args([
         // Whoever runs the origin named this repository, so it may belong to another user (a mounted volume).
         "-c",
@@ -28,14 +29,12 @@ pub(super) fn upload_pack(path: &[u8]) -> Command {
     command
 }
 
-/// What the program's environment holds: not the user's configuration, not the machine's, not a hook's `GIT_DIR`.
-pub(super) const ENVIRONMENT: [(&str, &str); 6] = [
-    ("GIT_PROTOCOL", "version=2"),
+/// What the program is told: nothing of the user's configuration or the machine's, and that nobody can be asked.
+const ENVIRONMENT: [(&str, &str); 4] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
-    ("GIT_TERMINAL_PROMPT", "0"),
-    ("GIT_NO_LAZY_FETCH", "1"),
     ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
 ];
 
 /// The oldest version that joins packs geometrically and writes an index over all of them.
@@ -45,8 +44,7 @@ const OLDEST: (u32, u32) = (2, 34);
 /// anybody play no part; one thread, and so much memory and no more, because somebody publishes meanwhile.
 pub(super) fn repack(repository: &Path, full: bool) -> Command {
     let mut command = pinned("git");
-    command.envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_TERMINAL_PROMPT", "0")]);
-    command.env("GIT_DIR", repository);
+    command.envs(ENVIRONMENT).env("GIT_DIR", repository);
     for setting in ["core.hooksPath=/dev/null", "gc.auto=0", "pack.threads=1", "pack.windowMemory=64m"] {
         command.args(["-c", setting]);
     }
@@ -86,8 +84,9 @@ pub(super) fn complaint(step: &'static str, said: &str, path: &[u8]) -> Option<M
     if line.contains("does not appear to be a git repository") {
         return Some(MirrorError::NotFound("there is no Git repository at this path".to_owned()));
     }
-    let cause = format!("git: {}", line.replace(&*String::from_utf8_lossy(path), "the repository"));
-    Some(MirrorError::Upstream { step, cause })
+    let line = line.replace(&*String::from_utf8_lossy(path), "the repository");
+    let shown: String = line.chars().filter(|c| !c.is_control()).take(400).collect();
+    Some(MirrorError::Upstream { step, cause: format!("git: {shown}") })
 }
 
 #[cfg(test)]

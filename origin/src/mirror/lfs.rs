@@ -3,116 +3,26 @@
 //! The API's address follows from the upstream's URL (`<url>.git/info/lfs`). A `.lfsconfig` in the repository is not read:
 //! whoever may push could send the origin and its credentials anywhere.
 
+mod error;
+
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use reqwest::{Response, StatusCode};
 
+pub use self::error::LfsError;
 use super::attempt::Attempt;
 use super::http::Client;
 use super::{MirrorError, NotAllowed, Upstream};
-use crate::lfs::batch::{self, AnswerError, Download, Found, OBJECTS_PER_REQUEST};
-use crate::lfs::{LfsFile, LfsObjects, Pointer, ReceiveError};
+use crate::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
+use crate::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 
 /// Who waits for the budget of a host looks so often whether somebody wants him to stop.
 const GLANCE: Duration = Duration::from_millis(200);
 
-/// Why LFS objects could not be had.
-#[derive(Debug, thiserror::Error)]
-pub enum LfsError {
-    /// There is no API to be asked at such a URL.
-    #[error(
-        "the LFS objects cannot be asked for at `{url}`: that is done over https:// (and http://) only. Over SSH it would \
-         take `git-lfs-authenticate`, which is not supported: use the repository's https:// URL, or `lfs = false`"
-    )]
-    NoApi {
-        /// Without user info.
-        url: String,
-    },
-    /// An object is larger than is taken.
-    #[error("the LFS object of `{path}` has {size} bytes, more than `[upstreams] max_lfs_object` = {limit} allows")]
-    TooLarge {
-        /// Below the folder.
-        path: String,
-        /// By its pointer.
-        size: u64,
-        /// [`Upstream::max_lfs_object`].
-        limit: u64,
-    },
-    /// The upstream's API cannot be asked.
-    #[error("the LFS objects cannot be asked for: {0}")]
-    Api(MirrorError),
-    /// There is no API where it should be.
-    #[error("the upstream has no LFS API for this repository, or shows it to others only: {0}")]
-    NotFound(String),
-    /// What it answers cannot be used.
-    #[error("the LFS objects cannot be asked for: {0}")]
-    Answer(#[from] AnswerError),
-    /// It does not give an object.
-    #[error("the upstream does not give the LFS object of `{path}`: {reason}{more}", more = and_more(*.more))]
-    Refused {
-        /// Below the folder.
-        path: String,
-        /// In its own words.
-        reason: String,
-        /// How many objects besides, of those that were asked for together.
-        more: usize,
-    },
-    /// It is not where the API says that it is.
-    #[error(
-        "the LFS object of `{path}` is not where the upstream's API says that it is: the answer there was {status}"
-    )]
-    Withheld {
-        /// Below the folder.
-        path: String,
-        /// What was answered there.
-        status: u16,
-    },
-    /// It is said to be where no storage is asked.
-    #[error(
-        "the LFS object of `{path}` is said to be at `{host}`, which has no public address: name that host in `redirects` \
-         of the repository (in the configuration file), or in `[upstreams] hosts`"
-    )]
-    NotPublic {
-        /// Below the folder.
-        path: String,
-        /// Where.
-        host: String,
-    },
-    /// An object cannot be downloaded.
-    #[error("the LFS object of `{path}` cannot be fetched: {cause}")]
-    Download {
-        /// Below the folder.
-        path: String,
-        /// What went wrong.
-        cause: MirrorError,
-    },
-    /// What came is not the object, or cannot be stored.
-    #[error("the LFS object of `{path}` is not kept: {cause}")]
-    Object {
-        /// Below the folder.
-        path: String,
-        /// What is wrong with it.
-        cause: ReceiveError,
-    },
-    /// What was left of earlier ones cannot be cleared.
-    #[error("the LFS objects cannot be stored: {0}")]
-    Store(std::io::Error),
-}
-
-fn and_more(more: usize) -> String {
-    if more == 0 { String::new() } else { format!(" (and {more} more)") }
-}
-
-impl LfsError {
-    /// How long the upstream, or a storage, asks to be left alone, a day at the most.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Api(cause) | Self::Download { cause, .. } => cause.retry_after(),
-            _ => None,
-        }
-    }
-}
+/// When so many downloads in a row come to nothing the storage is not asked for more.
+const MOST_IN_A_ROW: u32 = 3;
 
 /// How objects are fetched.
 pub struct LfsFetch<'a> {
@@ -122,35 +32,42 @@ pub struct LfsFetch<'a> {
     pub objects: &'a LfsObjects,
     /// Asked before each request: how long it has to wait. `None`: it may go, and is counted.
     pub budget: &'a dyn Fn() -> Option<Duration>,
-    /// Told of each object that is here.
-    pub fetched: &'a dyn Fn(&Pointer),
+    /// Asked before an object is fetched, and with each part of it that comes: whether anybody wants it still.
+    pub wanted: &'a dyn Fn(&LfsOid) -> bool,
+    /// Told of each object that is here, and of each that cannot be had.
+    pub ended: &'a dyn Fn(&LfsFile, Result<(), &LfsError>),
     /// Set it to end everything soon.
     pub interrupt: &'a AtomicBool,
 }
 
 impl LfsFetch<'_> {
-    /// Fetches objects, one after the other; those that are here already are passed over. Each is verified and on the disk
-    /// when this returns. Nobody else may fetch to the same place meanwhile. Blocks for as long as it takes; a stall, and a
-    /// request to stop, end it.
+    /// Fetches objects, one after the other; those that are here already, and those that nobody wants any more, are passed
+    /// over. Each is verified and on the disk when its end is told. What is wrong with one of them is told, and the others
+    /// are fetched all the same. Nobody else may fetch to the same place meanwhile. Blocks for as long as it takes; a
+    /// request to stop ends it.
     ///
     /// # Errors
-    /// The first object that cannot be had; those before it stay.
-    pub fn run(&self, wanted: &[LfsFile]) -> Result<(), LfsError> {
+    /// What keeps the rest from being had too. When that was found with an object, it was told of that one.
+    pub fn run(&self, files: &[LfsFile]) -> Result<(), LfsError> {
         let (upstream, objects) = (self.upstream, self.objects);
-        let missing: Vec<&LfsFile> = wanted.iter().filter(|file| !objects.holds(&file.pointer)).collect();
+        let (limit, mut missing) = (upstream.max_lfs_object, Vec::new());
+        for file in files.iter().filter(|file| !objects.holds(&file.pointer)) {
+            if file.pointer.size > limit {
+                let error = LfsError::TooLarge { path: file.path.clone(), size: file.pointer.size, limit };
+                (self.ended)(file, Err(&error));
+            } else {
+                missing.push(file);
+            }
+        }
         if missing.is_empty() {
             return Ok(());
         }
-        let limit = upstream.max_lfs_object;
-        if let Some(LfsFile { path, pointer }) = missing.iter().find(|file| file.pointer.size > limit) {
-            return Err(LfsError::TooLarge { path: path.clone(), size: pointer.size, limit });
-        }
         let api = api_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.redacted_url() })?;
-        objects.remove_leftovers().map_err(LfsError::Store)?;
+        objects.remove_leftovers(SystemTime::now()).map_err(LfsError::Store)?;
         let attempt = Attempt::new(upstream, self.interrupt).map_err(LfsError::Api)?;
         attempt.lfs_begins();
         let client = Client::new(&attempt).map_err(LfsError::Api)?;
-        let run = Run { fetch: self, client, api };
+        let run = Run { fetch: self, client, api, in_a_row: Cell::new(0) };
         missing.chunks(OBJECTS_PER_REQUEST).try_for_each(|some| run.fetch_some(some))
     }
 }
@@ -159,70 +76,82 @@ struct Run<'a> {
     fetch: &'a LfsFetch<'a>,
     client: Client<'a>,
     api: String,
+    /// Downloads that came to nothing since one that did not.
+    in_a_row: Cell<u32>,
+}
+
+/// Where an answer says that objects are, or why not; and where the answer came from.
+struct Answer {
+    from: String,
+    said: Found<Result<Download, batch::ObjectError>>,
 }
 
 impl Run<'_> {
     /// Fetches what fits into one question. What was answered may end before all of it is used: then it is asked again.
-    fn fetch_some(&self, mut files: &[&LfsFile]) -> Result<(), LfsError> {
+    fn fetch_some(&self, files: &[&LfsFile]) -> Result<(), LfsError> {
+        let mut files: Vec<_> = files.iter().filter(|file| self.is_wanted(file)).collect();
         while !files.is_empty() {
-            let found = self.ask(files)?;
+            let answer = self.ask(&files)?;
             let asked = Instant::now();
-            let mut fetched = 0;
-            for file in files {
-                // The first is tried in any case, so that each question brings something.
-                let fresh = fetched == 0;
-                let download = &found[&file.pointer.oid];
-                if !fresh && download.has_ended(asked.elapsed(), SystemTime::now()) {
+            let (mut done, mut brought) = (0, 0);
+            for file in &files {
+                // Until one came the addresses are taken to be good, so that each question brings something or is the last.
+                let fresh = brought == 0;
+                let ended = match answer.said.get(&file.pointer.oid) {
+                    Some(Ok(download)) if !fresh && download.has_ended(asked.elapsed(), SystemTime::now()) => break,
+                    Some(Ok(download)) => self.download(file, &answer.from, download),
+                    Some(Err(error)) => Err(refused(file, format!("{} (code {})", error.message, error.code))),
+                    None => Err(refused(file, "its answer says nothing of the object".to_owned())),
+                };
+                if !fresh && matches!(ended, Err(LfsError::Withheld { .. })) {
                     break;
                 }
-                match self.download(file, download) {
-                    Err(LfsError::Withheld { .. }) if !fresh => break,
-                    result => result?,
-                }
-                fetched += 1;
-                (self.fetch.fetched)(&file.pointer);
+                brought += usize::from(matches!(ended, Ok(true)));
+                self.tell(file, ended)?;
+                done += 1;
             }
-            files = &files[fetched..];
+            files.drain(..done);
         }
         Ok(())
     }
 
-    /// Where the upstream says that objects are: all of them.
-    fn ask(&self, files: &[&LfsFile]) -> Result<Found<Download>, LfsError> {
+    /// Tells how it went with an object; the error is what keeps the rest from being had too.
+    fn tell(&self, file: &LfsFile, ended: Result<bool, LfsError>) -> Result<(), LfsError> {
+        match ended {
+            Ok(here) => {
+                if here {
+                    self.in_a_row.set(0);
+                    (self.fetch.ended)(file, Ok(()));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                (self.fetch.ended)(file, Err(&error));
+                let in_a_row = if matches!(error, LfsError::Download { .. }) { self.in_a_row.get() + 1 } else { 0 };
+                self.in_a_row.set(in_a_row);
+                if error.concerns_all() || in_a_row >= MOST_IN_A_ROW { Err(error) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Asks where objects are.
+    fn ask(&self, files: &[&&LfsFile]) -> Result<Answer, LfsError> {
         self.wait_for_budget().map_err(LfsError::Api)?;
         let pointers: Vec<Pointer> = files.iter().map(|file| file.pointer).collect();
         let url = format!("{}/objects/batch", self.api);
         let answer = self.client.ask(&url, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
-        let answer = answer.map_err(|error| match error {
+        let (from, answer) = answer.map_err(|error| match error {
             MirrorError::NotFound(said) => LfsError::NotFound(said),
             other => LfsError::Api(other),
         })?;
-        let mut said = batch::parse(&answer)?;
-        let mut found = Found::new();
-        let mut refused: Option<(&LfsFile, String)> = None;
-        let mut refusals = 0;
-        for file in files {
-            if found.contains_key(&file.pointer.oid) {
-                continue;
-            }
-            let reason = match said.remove(&file.pointer.oid) {
-                Some(Ok(download)) => {
-                    found.insert(file.pointer.oid, download);
-                    continue;
-                }
-                Some(Err(error)) => format!("{} (code {})", error.message, error.code),
-                None => "its answer says nothing of the object".to_owned(),
-            };
-            refusals += 1;
-            refused.get_or_insert((file, reason));
-        }
-        match refused {
-            None => Ok(found),
-            Some((file, reason)) => Err(LfsError::Refused { path: file.path.clone(), reason, more: refusals - 1 }),
-        }
+        Ok(Answer { from, said: batch::parse(&answer)? })
     }
 
-    fn download(&self, file: &LfsFile, download: &Download) -> Result<(), LfsError> {
+    /// Whether the object is here then; or nobody wants it any more.
+    fn download(&self, file: &LfsFile, from: &str, download: &Download) -> Result<bool, LfsError> {
+        if !self.is_wanted(file) {
+            return Ok(false);
+        }
         let path = || file.path.clone();
         let failed = |cause| match cause {
             MirrorError::NotAllowed(NotAllowed::Address(host)) => LfsError::NotPublic { path: path(), host },
@@ -231,10 +160,10 @@ impl Run<'_> {
         let wrong = |cause| LfsError::Object { path: path(), cause };
         let mut receiving = self.fetch.objects.receive(&file.pointer).map_err(|error| wrong(error.into()))?;
         if file.pointer.size == 0 {
-            return receiving.finish().map_err(wrong);
+            return receiving.finish().map(|()| true).map_err(wrong);
         }
         self.wait_for_budget().map_err(failed)?;
-        let answer = self.client.download(&self.api, &download.href, &download.header).map_err(failed)?;
+        let answer = self.client.download(from, &download.href, &download.header).map_err(failed)?;
         let mut answer = self.accept(answer).map_err(|error| match error {
             MirrorError::Answered { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
                 LfsError::Withheld { path: path(), status }
@@ -244,10 +173,17 @@ impl Run<'_> {
         loop {
             let bytes = self.client.more(&mut answer).map_err(failed)?;
             if bytes.is_empty() {
-                return receiving.finish().map_err(wrong);
+                return receiving.finish().map(|()| true).map_err(wrong);
             }
             receiving.write(&bytes).map_err(wrong)?;
+            if !self.is_wanted(file) {
+                return Ok(false);
+            }
         }
+    }
+
+    fn is_wanted(&self, file: &LfsFile) -> bool {
+        (self.fetch.wanted)(&file.pointer.oid)
     }
 
     fn accept(&self, answer: Response) -> Result<Response, MirrorError> {
@@ -262,6 +198,10 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+fn refused(file: &LfsFile, reason: String) -> LfsError {
+    LfsError::Refused { path: file.path.clone(), reason }
 }
 
 /// Where an upstream's API is, as Git LFS finds it.

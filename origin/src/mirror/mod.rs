@@ -5,7 +5,9 @@
 //! is kept in the mirror: no URL, no credential.
 
 mod attempt;
+mod conversation;
 mod damage;
+mod delta_bases;
 mod error;
 mod exchange;
 #[cfg(fuzzing)]
@@ -16,10 +18,14 @@ mod leftovers;
 mod lfs;
 mod listing;
 mod maintenance;
+mod pack;
+mod pack_entry;
+mod peeling;
 mod program;
 mod progress;
 mod reach;
 mod refs;
+mod resolving;
 mod retry_after;
 mod secret;
 mod size;
@@ -37,7 +43,7 @@ use gix::odb::store::init::Slots;
 
 pub use error::MirrorError;
 #[cfg(fuzzing)]
-pub use fuzz::fuzz_upstream_words;
+pub use fuzz::{fuzz_pack_entry, fuzz_upstream_words};
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
@@ -47,8 +53,8 @@ pub use progress::{FetchProgress, FetchSnapshot};
 pub use reach::{Hosts, NotAllowed, Reach};
 pub use size::MirrorSize;
 pub use upstream::{
-    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS,
-    DEFAULT_STALL_TIMEOUT, Upstream,
+    DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
+    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
 };
 
 /// A bare repository on disk that follows an upstream.
@@ -166,9 +172,9 @@ impl Mirror {
         result
     }
 
-    /// The mirror as a poll needs it: what the upstream sends is not unpacked beyond a bound.
+    /// The mirror as a poll needs it: what it has is not unpacked beyond a bound.
     fn repository_for(&self, upstream: &Upstream) -> Result<ThreadSafeRepository, MirrorError> {
-        let limit = format!("gitoxide.objects.allocLimit={}", upstream.max_object);
+        let limit = format!("gitoxide.objects.allocLimit={}", upstream.max_object.saturating_mul(OBJECTS_AT_A_TIME));
         let options = open_options().config_overrides(OVERRIDES.into_iter().chain([limit.as_str()]));
         options.open(&self.dir).map_err(MirrorError::mirror("be opened"))
     }
@@ -183,15 +189,16 @@ impl Mirror {
     }
 }
 
+/// What upstreams know the origin by, as part of Git's own name for a client.
+const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
+
+/// To read an object that the mirror has as a delta takes two as large as the largest on the way to it, in one piece with
+/// all those deltas.
+const OBJECTS_AT_A_TIME: u64 = 3;
+
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.
-/// Each thread that makes an index holds an object of its own in memory, as large as the upstream likes: there is one.
-const OVERRIDES: [&str; 4] = [
-    concat!("gitoxide.userAgent=weir-origin/", env!("CARGO_PKG_VERSION")),
-    "core.logAllRefUpdates=false",
-    "core.useReplaceRefs=false",
-    "pack.threads=1",
-];
+const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRefs=false"];
 
 /// Whether an address of SSH can be used.
 ///
@@ -199,6 +206,18 @@ const OVERRIDES: [&str; 4] = [
 /// Why not; never any part of it.
 pub fn check_ssh_address(url: &str) -> Result<(), &'static str> {
     ssh::parse(url).map(drop)
+}
+
+/// Whether an address of `https://` or `http://` can be used, for an upstream or for a proxy. It holds no user info.
+///
+/// # Errors
+/// Why not; never any part of it.
+pub fn check_http_address(url: &str) -> Result<(), &'static str> {
+    let url = http::parse_address(url)?;
+    match url.username().is_empty() && url.password().is_none() {
+        true => Ok(()),
+        false => Err("it holds a user name or a password, which have keys and files of their own"),
+    }
 }
 
 /// Nothing of the machine's or the user's Git configuration counts, and there are slots for twice the packs there are.
@@ -237,7 +256,6 @@ mod tests {
             let repository = opened.to_thread_local();
             let config = repository.config_snapshot();
             assert_eq!(config.boolean("core.useReplaceRefs"), Some(false));
-            assert_eq!(config.integer("pack.threads"), Some(1));
         }
     }
 }

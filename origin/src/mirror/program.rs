@@ -3,8 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -12,9 +11,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
-use rustix::process::{Pid, Signal, kill_process_group};
-
 use super::attempt::Attempt;
+use crate::outside_program::Running;
 
 /// How much of what a program complains about is kept.
 const COMPLAINT_BYTES: usize = 4096;
@@ -24,30 +22,21 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A program that runs; killed with what it has started when dropped.
 pub(super) struct Program {
-    child: Child,
+    _running: Running,
     said: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Program {
-    /// Starts it with this environment, and nothing of this process's but the search path, and returns the socket to talk
-    /// to it.
-    pub(super) fn start(
-        attempt: &Attempt,
-        mut command: Command,
-        environment: &[(&str, &str)],
-    ) -> io::Result<(Self, UnixStream)> {
+    /// Starts it, and returns the socket to talk to it.
+    pub(super) fn start(attempt: &Attempt, mut command: Command) -> io::Result<(Self, UnixStream)> {
         let (ours, theirs) = StdStream::pair()?;
         let theirs = OwnedFd::from(theirs);
-        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command.env("LC_ALL", "C").envs(environment.iter().copied());
-        // No signal that is meant for the origin reaches it, and no terminal.
-        command.process_group(0);
         command.stdin(Stdio::from(theirs.try_clone()?)).stdout(Stdio::from(theirs)).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
+        let mut running = Running::start(&mut command)?;
         // It holds the other end of the socket too, and the end of the program must be seen.
         drop(command);
-        let stderr = child.stderr.take();
-        let mut program = Self { child, said: None };
+        let stderr = running.stderr();
+        let mut program = Self { _running: running, said: None };
         let _entered = attempt.enter();
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
@@ -63,14 +52,6 @@ impl Program {
         let said = attempt.wait(async { tokio::time::timeout(LAST_WORDS, said).await });
         let said = said.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
         String::from_utf8_lossy(&said).into_owned()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It is not waited for before, so its id is nobody else's.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        let _ = self.child.wait();
     }
 }
 
@@ -92,14 +73,15 @@ mod tests {
 
     use super::*;
     use crate::mirror::Upstream;
+    use crate::outside_program::pinned;
 
     #[test]
     fn what_a_program_has_started_ends_with_it() {
         let (upstream, interrupt) = (Upstream::new("/x"), AtomicBool::new(false));
         let attempt = Attempt::new(&upstream, &interrupt).unwrap();
-        let mut command = Command::new("sh");
+        let mut command = pinned("sh");
         command.args(["-c", "sleep 1000 & echo x; sleep 1000"]);
-        let (program, mut socket) = Program::start(&attempt, command, &[]).unwrap();
+        let (program, mut socket) = Program::start(&attempt, command).unwrap();
         let mut said = [0; 16];
         assert_eq!(attempt.wait(socket.read(&mut said)).unwrap().unwrap(), 2);
         drop(program);

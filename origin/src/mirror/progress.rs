@@ -49,17 +49,23 @@ impl Phase {
 
     /// The phase that a counter of gix belongs to, if it is one that counts objects.
     fn of_counter(id: Id) -> Option<Self> {
-        match &id {
-            b"FERP" => Some(Self::Preparing),
-            b"IWIO" => Some(Self::Receiving),
-            b"IWRO" => Some(Self::Resolving),
+        match id {
+            PREPARED_OBJECTS => Some(Self::Preparing),
+            RECEIVED_OBJECTS => Some(Self::Receiving),
+            RESOLVED_OBJECTS => Some(Self::Resolving),
             _ => None,
         }
     }
 }
 
-/// The counter that gix calls "read pack": its bytes.
-const RECEIVED_BYTES: Id = *b"BWRB";
+/// The counter of a pack's bytes.
+pub(super) const RECEIVED_BYTES: Id = *b"BWRB";
+
+/// The counters of a pack's objects: those that the upstream has put into it, those that came, and those whose deltas are
+/// applied. The second is ours, under the name that gix has for its own.
+const PREPARED_OBJECTS: Id = *b"FERP";
+pub(super) const RECEIVED_OBJECTS: Id = *b"IWIO";
+const RESOLVED_OBJECTS: Id = *b"IWRO";
 
 #[derive(Debug, Default)]
 struct View {

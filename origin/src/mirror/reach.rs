@@ -26,17 +26,13 @@ pub struct Reach {
 impl Reach {
     /// Where an upstream that is within reach may lead by its own word, as an LFS server does to a storage: to public
     /// addresses, and to what the configuration lists.
-    pub(super) fn beyond(&self, redirects: &Redirects, proxy: Option<&str>) -> Self {
-        let mut excepted = Vec::new();
-        // What is listed in a document of somebody who may not reach the neighbours does not count.
-        if !self.public_only {
-            if let Redirects::To(hosts) = redirects {
-                excepted.clone_from(&hosts.0);
-            }
-            let proxy = proxy.and_then(|proxy| gix::url::parse(proxy).ok());
-            excepted.extend(proxy.and_then(|proxy| proxy.host().map(plain)));
-        }
-        Self { hosts: self.hosts.clone(), public_only: true, excepted: Hosts(excepted) }
+    pub(super) fn beyond(&self, redirects: &Redirects) -> Self {
+        let excepted = match redirects {
+            // What is listed in a document of somebody who may not reach the neighbours does not count.
+            Redirects::To(hosts) if !self.public_only => hosts.clone(),
+            _ => Hosts::default(),
+        };
+        Self { hosts: self.hosts.clone(), public_only: true, excepted }
     }
 
     /// Whether a host may be asked, as far as its name says. Its addresses are judged when they are looked up.

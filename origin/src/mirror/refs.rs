@@ -1,25 +1,34 @@
-//! Which refs of the mirror differ from the upstream's, and deleting those that are gone.
+//! Which refs of the mirror differ from the upstream's; deleting those that are gone, and moving the others.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gix::bstr::BString;
-use gix::refs::FullName;
+use gix::bstr::{BString, ByteSlice};
+use gix::lock::acquire::Fail;
+use gix::refs::file::transaction::PackedRefs;
 use gix::refs::transaction::{Change, PreviousValue, RefEdit, RefLog};
+use gix::refs::{FullName, Target};
+use gix::refspec::RefSpec;
+use gix::refspec::parse::Operation;
 use gix::remote::fetch::RefMap;
 use gix::{ObjectId, Repository};
 
-use super::MirrorError;
 use super::leftovers::remove_empty_directories;
+use super::peeling::{Astray, Peeling};
+use super::{MirrorError, listing};
 use crate::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// What is asked for: branches and tags as they are, moved by force; the default branch's commit under a name of our own;
 /// and what is followed beside them, by its name.
-pub(super) fn refspecs(further_refs: &BTreeSet<String>) -> Vec<String> {
+pub(super) fn refspecs(further_refs: &BTreeSet<String>) -> Result<Vec<RefSpec>, MirrorError> {
     let always = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
     let default_branch = std::iter::once(format!("+HEAD:{DEFAULT_BRANCH_REF}"));
-    always.into_iter().chain(default_branch).chain(further_refs.iter().map(|name| format!("+{name}:{name}"))).collect()
+    let further = further_refs.iter().map(|name| format!("+{name}:{name}"));
+    let parse = |spec: String| Ok(gix::refspec::parse(spec.as_str().into(), Operation::Fetch)?.to_owned());
+    let parsed = always.into_iter().chain(default_branch).chain(further).map(parse).collect::<gix::Result<_>>();
+    parsed.map_err(MirrorError::mirror("ask for the refs that it follows"))
 }
 
 /// The refs that follow the upstream, by name, with what they point at.
@@ -70,11 +79,12 @@ pub(super) fn mirrored(repo: &Repository) -> Result<Refs, MirrorError> {
     read().map_err(MirrorError::mirror("list its refs"))
 }
 
-/// Deletes refs, and clears the way for a branch that has the name of a folder of branches that are no more.
+/// Deletes refs, and clears the way for a branch that has the name of a folder of branches that are no more. Where such a
+/// folder goes together with its branches, they go first: their locks lie in it.
 pub(super) fn delete(repo: &Repository, gone: Vec<BString>) -> Result<(), MirrorError> {
-    let delete = || -> gix::Result<()> {
+    let delete = |names: BTreeSet<BString>| -> gix::Result<()> {
         let mut edits = Vec::new();
-        for name in gone {
+        for name in names {
             let change = Change::Delete { expected: PreviousValue::Any, log: RefLog::AndReference };
             let name = FullName::try_from(name).map_err(gix::Error::from_error)?;
             edits.push(RefEdit { change, name, deref: false });
@@ -84,12 +94,73 @@ pub(super) fn delete(repo: &Repository, gone: Vec<BString>) -> Result<(), Mirror
         }
         Ok(())
     };
-    delete().map_err(MirrorError::mirror("delete refs"))?;
-    remove_empty_ref_directories(repo.git_dir())
+    let mut gone: BTreeSet<BString> = gone.into_iter().collect();
+    loop {
+        let (folders, others) = folders_and_others(&gone);
+        delete(others).map_err(MirrorError::mirror("delete refs"))?;
+        remove_empty_ref_directories(repo.git_dir())?;
+        if folders.is_empty() {
+            return Ok(());
+        }
+        gone = folders;
+    }
+}
+
+/// Those of some names that others of them lie in, and the rest. The rest has one name at least.
+fn folders_and_others(names: &BTreeSet<BString>) -> (BTreeSet<BString>, BTreeSet<BString>) {
+    let is_folder = |name: &BString| {
+        let within = BString::from([name.as_slice(), b"/"].concat());
+        names.range(within.clone()..).next().is_some_and(|next| next.starts_with(&within))
+    };
+    names.iter().cloned().partition(is_folder)
+}
+
+/// Lets refs of the mirror point where the upstream's do. One that leads nowhere keeps none of the others back, and is an
+/// error then: the first of them by name.
+pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBool) -> Result<(), MirrorError> {
+    let mirrored = mirrored(repo)?;
+    let mut astray = BTreeMap::new();
+    let mut follow = || -> gix::Result<()> {
+        let peeling = Peeling { objects: &repo.objects, interrupt };
+        let mut edits = Vec::new();
+        for (name, id) in advertised {
+            let stays = mirrored.get(name) == Some(id);
+            // What stays was looked at when it came.
+            let leads_on = stays && repo.has_object(*id);
+            if !leads_on && let Some(how) = peeling.astray(*id)? {
+                astray.insert(name, how);
+            } else if !stays {
+                let name = FullName::try_from(name.as_bstr()).map_err(gix::Error::from_error)?;
+                edits.push(RefEdit::update(name, Target::Object(*id), PreviousValue::Any, "fetch"));
+            }
+        }
+        // One file for all, rather than one for each.
+        let packed = PackedRefs::DeletionsAndNonSymbolicUpdatesRemoveLooseSourceReference(Box::new(peeling));
+        let transaction = repo.refs.transaction().packed_refs(packed);
+        transaction.prepare(edits, Fail::Immediately, Fail::Immediately)?.commit(None)?;
+        Ok(())
+    };
+    follow().map_err(|error| {
+        if interrupt.load(Ordering::Relaxed) {
+            MirrorError::Interrupted
+        } else {
+            MirrorError::mirror("update its refs")(error)
+        }
+    })?;
+    remove_empty_ref_directories(repo.git_dir())?;
+    let Some((name, how)) = astray.pop_first() else { return Ok(()) };
+    let reference = listing::shown(name.as_ref());
+    Err(match how {
+        Astray::Missing => MirrorError::Incomplete { reference },
+        Astray::TooManyTags => MirrorError::NotFollowed { reference, reason: "too many tags, one on the other" },
+        Astray::BrokenTag => {
+            MirrorError::NotFollowed { reference, reason: "a tag that does not say what it was put on" }
+        }
+    })
 }
 
 /// Removes what is left of the names of refs that were deleted or only locked.
-pub(super) fn remove_empty_ref_directories(repository: &Path) -> Result<(), MirrorError> {
+fn remove_empty_ref_directories(repository: &Path) -> Result<(), MirrorError> {
     let remove = || {
         for kind in fs::read_dir(repository.join("refs"))? {
             remove_empty_directories(&kind?.path())?;
@@ -105,6 +176,22 @@ mod tests {
 
     fn refs(names: &[(&str, u8)]) -> Refs {
         names.iter().map(|(name, id)| ((*name).into(), ObjectId::from_bytes_or_panic(&[*id; 20]))).collect()
+    }
+
+    #[test]
+    fn what_nobody_can_ask_for_is_not_the_upstream_s_fault() {
+        assert_eq!(refspecs(&["refs/notes/a".to_owned()].into()).unwrap().len(), 4);
+        assert_eq!(refspecs(&["refs/notes/a b".to_owned()].into()).unwrap_err().kind(), "local");
+    }
+
+    #[test]
+    fn names_that_lie_in_others_go_before_them() {
+        let set = |names: &[&str]| names.iter().map(|name| BString::from(*name)).collect::<BTreeSet<_>>();
+        let all = set(&["a", "a-b", "a/b", "a/b/c", "ab/c", "b"]);
+        let (folders, others) = folders_and_others(&all);
+        assert_eq!((&folders, others), (&set(&["a", "a/b"]), set(&["a-b", "a/b/c", "ab/c", "b"])));
+        assert_eq!(folders_and_others(&folders), (set(&["a"]), set(&["a/b"])));
+        assert_eq!(folders_and_others(&set(&[])), (set(&[]), set(&[])));
     }
 
     #[test]

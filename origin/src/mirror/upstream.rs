@@ -23,6 +23,13 @@ pub const DEFAULT_MAX_MIRROR: u64 = 32 << 30;
 /// How many bytes one object may have, unless configured otherwise: more than hosting services take.
 pub const DEFAULT_MAX_OBJECT: u64 = 256 << 20;
 
+/// How many objects a pack may have, unless configured otherwise: twice as many as Linux has. While it is indexed each takes
+/// up to 400 bytes of memory.
+pub const DEFAULT_MAX_OBJECTS: usize = 20_000_000;
+
+/// How many bytes of objects may be held for deltas against them, unless configured otherwise.
+pub const DEFAULT_MAX_DELTA_BASES: u64 = 1 << 30;
+
 /// How many bytes one LFS object may have, unless configured otherwise.
 pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
@@ -69,6 +76,10 @@ pub struct Upstream {
     pub max_mirror: u64,
     /// How many bytes one of its objects may have: a fetch holds some of them in memory.
     pub max_object: u64,
+    /// How many objects it may send for one fetch.
+    pub max_objects: usize,
+    /// How many bytes of its objects a fetch may hold in memory for deltas against them.
+    pub max_delta_bases: u64,
     /// How many bytes one of its LFS objects may have.
     pub max_lfs_object: u64,
 }
@@ -97,6 +108,8 @@ impl Upstream {
             max_pack: DEFAULT_MAX_PACK,
             max_mirror: DEFAULT_MAX_MIRROR,
             max_object: DEFAULT_MAX_OBJECT,
+            max_objects: DEFAULT_MAX_OBJECTS,
+            max_delta_bases: DEFAULT_MAX_DELTA_BASES,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
         }
     }

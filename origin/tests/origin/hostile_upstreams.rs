@@ -11,6 +11,7 @@ use flate2::write::ZlibEncoder;
 use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
 use weir_shared::process::certificates;
 
+use crate::git_fixture::Git;
 use crate::mirror_polls::Pair;
 use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, packfile, pour, say};
 use crate::smart_http::tls_config;
@@ -83,6 +84,19 @@ fn a_million_refs_are_too_many_long_before_they_are_read() {
     let names = ["refs/heads/a", "refs/heads/b", "refs/heads/c", "refs/heads/d"];
     let few = ScriptedServer::of(listing(names.map(|name| (ID, name))), Vec::new());
     assert!(matches!(refused(&mut pair, &first, few.url()), MirrorError::TooManyRefs { limit: 3 }));
+}
+
+#[test]
+fn a_name_that_is_also_a_folder_of_names_stops_nobody_for_good() {
+    let (mut pair, first) = mirrored();
+    let names = ["HEAD", "refs/heads/main", "refs/heads/a", "refs/heads/a/b"];
+    let both = ScriptedServer::of(listing(names.map(|name| (first.as_str(), name))), Vec::new());
+    let own = std::mem::replace(&mut pair.upstream.url, both.url());
+    let _ = pair.try_poll();
+    pair.upstream.url = own;
+    pair.poll();
+    assert!(matches!(pair.poll(), Poll::Unchanged { refs: 2 }));
+    pair.mirror.look_closely().unwrap();
 }
 
 #[test]
@@ -200,6 +214,41 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     pair.mirror.look_closely().unwrap();
 }
 
+/// A tag came, and not what it was put on, or that is behind more tags than anybody follows. Everything else is followed.
+#[test]
+fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
+    let nested = |git: &Git, innermost: &str, kind: &str, count: usize| {
+        let mut tags: Vec<String> = Vec::new();
+        for _ in 0..count {
+            let (of, kind) = tags.last().map_or((innermost, kind), |tag| (tag.as_str(), "tag"));
+            let text = format!("object {of}\ntype {kind}\ntag t\ntagger a <a@b> 0 +0000\n\nt\n");
+            let tag = git.feed(["hash-object", "-t", "tag", "--literally", "-w", "--stdin"], text.as_bytes());
+            tags.push(String::from_utf8(tag).unwrap().trim().to_owned());
+        }
+        tags
+    };
+    for (missing, reason) in [(true, "it did not send what `refs/tags/t`"), (false, "`refs/tags/t` cannot be followed")]
+    {
+        let (mut pair, first) = mirrored();
+        pair.git.write("a", "2");
+        let second = pair.git.commit("second").to_string();
+        let tags = if missing { nested(&pair.git, ID, "commit", 1) } else { nested(&pair.git, &first, "commit", 40) };
+        let objects = [second.clone(), format!("{second}^{{tree}}"), format!("{second}:a")];
+        let objects: Vec<String> = objects.iter().map(|object| pair.git.line(["rev-parse", object.as_str()])).collect();
+        let objects = [objects, tags.clone()].concat().join("\n") + "\n";
+        let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+        let refs =
+            listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
+        let server = ScriptedServer::of(refs, packfile(&pack));
+        pair.upstream.url = server.url();
+        let error = pair.try_poll().unwrap_err();
+        assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+        assert_eq!(pair.resolve("main").unwrap().to_string(), second);
+        pair.mirror.look_closely().unwrap();
+    }
+}
+
 #[test]
 fn a_mirror_grows_to_its_bound_and_no_further() {
     let (mut pair, first) = mirrored();
@@ -274,6 +323,31 @@ fn an_object_over_the_limit_is_refused_by_its_name() {
     assert!(error.to_string().contains("`[upstreams] max_object` = 1048576"), "{error}");
 }
 
+/// Each object takes some memory while the pack is indexed, however small it is.
+#[test]
+fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
+    let (mut pair, first) = mirrored();
+    pair.upstream.max_objects = 1000;
+    let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
+    let error = refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
+    assert!(matches!(error, MirrorError::TooManyObjects { objects: 1001, limit: 1000 }), "{error}");
+    assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
+    assert!(error.to_string().contains("`[upstreams] max_objects` = 1000"), "{error}");
+}
+
+/// No upstream that means harm: only a large one.
+#[test]
+fn many_small_objects_are_not_taken_for_a_large_one() {
+    let (mut pair, _) = mirrored();
+    pair.upstream.max_object = 1 << 20;
+    let blobs = (0..30_000).flat_map(|n| blob(5, format!("{n:05}").as_bytes())).collect();
+    let pack = with_checksum([pack_header(30_000), blobs].concat());
+    let last = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"29999").unwrap().to_string();
+    let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/many")]), packfile(&pack));
+    pair.upstream.url = server.url();
+    assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
+}
+
 /// Packs that claim what is not so.
 fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
     let header = pack_header;
@@ -290,7 +364,7 @@ fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn pack_header(objects: u32) -> Vec<u8> {
+pub(crate) fn pack_header(objects: u32) -> Vec<u8> {
     [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat()
 }
 
@@ -308,37 +382,46 @@ fn blob(declared: u64, contents: &[u8]) -> Vec<u8> {
     zlib.finish().unwrap()
 }
 
-fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
+pub(crate) fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
     pack.extend(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &pack).as_ref());
     pack
 }
 
+/// A server of an object that goes on and on, and how many bytes of it went out.
+fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
+    let (refs, sent) = (listing_with_a_new_one(first), Arc::new(AtomicU64::new(0)));
+    let counted = sent.clone();
+    let server = ScriptedServer::start(move |request, body, socket| {
+        if request.starts_with("GET") {
+            return say(socket, ADVERTISEMENT, &advertisement());
+        }
+        if body.windows(7).any(|word| word == b"ls-refs") {
+            return say(socket, RESULT, &refs);
+        }
+        begin(socket, RESULT, 1 << 40)?;
+        socket.write_all(&line("packfile\n"))?;
+        // In stored blocks.
+        let start = [&b"PACK\0\0\0\x02\0\0\0\x01"[..], &[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01]].concat();
+        socket.write_all(&line([&[1], &start[..]].concat()))?;
+        let block = [&[0, 0xff, 0x7f, 0, 0x80][..], &[7; 0x7fff]].concat();
+        pour(&counted, socket, &line([&[1], &block[..]].concat()), 100_000)
+    });
+    (server, sent)
+}
+
 #[test]
-fn a_pack_without_an_end_does_not_fill_the_disk() {
+fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
     let (mut pair, first) = mirrored();
-    let refs = listing_with_a_new_one(&first);
-    let sent = Arc::new(AtomicU64::new(0));
-    let endless = {
-        let sent = sent.clone();
-        ScriptedServer::start(move |request, body, socket| {
-            if request.starts_with("GET") {
-                return say(socket, ADVERTISEMENT, &advertisement());
-            }
-            if body.windows(7).any(|word| word == b"ls-refs") {
-                return say(socket, RESULT, &refs);
-            }
-            begin(socket, RESULT, 1 << 40)?;
-            socket.write_all(&line("packfile\n"))?;
-            // A blob that goes on and on, in stored blocks.
-            let start = [&b"PACK\0\0\0\x02\0\0\0\x01"[..], &[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01]].concat();
-            socket.write_all(&line([&[1], &start[..]].concat()))?;
-            let block = [&[0, 0xff, 0x7f, 0, 0x80][..], &[7; 0x7fff]].concat();
-            pour(&sent, socket, &line([&[1], &block[..]].concat()), 100_000)
-        })
-    };
-    pair.upstream.max_pack = 4 << 20;
-    let error = refused(&mut pair, &first, endless.url());
+    let (server, sent) = endless(&first);
+    let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 4 << 20);
+    let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
+    assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
+
+    let (server, sent) = endless(&first);
+    (pair.upstream.max_pack, pair.upstream.max_object) = (max_pack, 4 << 20);
+    let error = refused(&mut pair, &first, server.url());
+    assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
     assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
 }
 

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientCertVerifierBuilder, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::git_fixture::git_command;
@@ -95,18 +96,29 @@ impl SmartHttp {
 
 /// What a server with these certificates (`origin.pem`, `origin.key`) begins a connection with.
 pub(crate) fn tls_config(dir: &Path, client_ca: Option<&Path>) -> Arc<ServerConfig> {
+    tls_config_with(dir, client_ca.map(|ca| verifier(ca).build().unwrap()))
+}
+
+/// The same of one that asks for a certificate of its own authority (`ca.pem`), and serves those without one too.
+pub(crate) fn tls_config_asking(dir: &Path) -> Arc<ServerConfig> {
+    tls_config_with(dir, Some(verifier(&dir.join("ca.pem")).allow_unauthenticated().build().unwrap()))
+}
+
+fn verifier(client_ca: &Path) -> ClientCertVerifierBuilder {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(client_ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+}
+
+fn tls_config_with(dir: &Path, verifier: Option<Arc<dyn ClientCertVerifier>>) -> Arc<ServerConfig> {
     let certificates = CertificateDer::pem_file_iter(dir.join("origin.pem")).unwrap().map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(dir.join("origin.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
-    let builder = match client_ca {
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = match verifier {
         None => builder.with_no_client_auth(),
-        Some(ca) => {
-            let mut roots = RootCertStore::empty();
-            roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     Arc::new(builder.with_single_cert(certificates, key).unwrap())
 }

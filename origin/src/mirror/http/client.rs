@@ -16,6 +16,7 @@ use reqwest::{Certificate, Identity, Method, Proxy, Response, StatusCode, Url};
 use super::super::attempt::Attempt;
 use super::super::reach::Reach;
 use super::super::{MirrorError, Upstream, retry_after, secret};
+use super::address;
 use super::redirects::{self, LONGEST_CHAIN};
 use super::trouble;
 
@@ -41,7 +42,7 @@ impl<'a> Client<'a> {
     pub(in super::super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
         let upstream = attempt.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
-        let home = Url::parse(&upstream.url).map_err(|_| unsupported("it is no address"))?;
+        let home = address::parse(&upstream.url).map_err(unsupported)?;
         if !home.username().is_empty() || home.password().is_some() {
             return Err(unsupported("it holds a user name or a password, which belong into files of their own"));
         }
@@ -56,7 +57,7 @@ impl<'a> Client<'a> {
         let account = upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref());
         let identity = account.map(|(certificate, key)| identity(certificate, key)).transpose()?;
         let http = http(attempt, upstream.reach.clone(), identity)?;
-        let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects, upstream.proxy.as_deref()));
+        let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects));
         Ok(Self { attempt, http, elsewhere: OnceCell::new(), beyond, home, authorization })
     }
 
@@ -70,8 +71,7 @@ impl<'a> Client<'a> {
             }
             url = self.redirected(&url, &answer)?;
         }
-        let to = redirects::place(&url);
-        Err(MirrorError::Redirected { to, reason: "these are too many redirects in a row" })
+        Err(redirects::too_many(&url))
     }
 
     /// Tells, and takes the answer from nowhere else.
@@ -153,12 +153,13 @@ impl<'a> Client<'a> {
         Ok(self.elsewhere.get_or_init(|| elsewhere))
     }
 
-    fn redirected(&self, from: &Url, answer: &Response) -> Result<Url, MirrorError> {
+    /// Where an answer sends us, if that is to be followed.
+    pub(super) fn redirected(&self, from: &Url, answer: &Response) -> Result<Url, MirrorError> {
         let Upstream { redirects, reach, .. } = self.attempt.upstream;
         redirects::follow(redirects, reach, from, self.location(answer)?)
     }
 
-    /// Where an answer sends us.
+    /// Where an answer says that something else is.
     pub(super) fn location<'r>(&self, answer: &'r Response) -> Result<&'r str, MirrorError> {
         let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         location.ok_or_else(|| self.says_no(answer))
@@ -227,6 +228,9 @@ impl<'a> Client<'a> {
 /// A client of the HTTP library for an upstream, which goes where it may and shows a certificate if it is given one.
 fn http(attempt: &Attempt, reach: Arc<Reach>, identity: Option<Identity>) -> Result<reqwest::Client, MirrorError> {
     let upstream = attempt.upstream;
+    // All goes through a proxy if there is one, and no name is looked up here but its own: it is where the configuration
+    // says, and not where somebody leads.
+    let reach = if upstream.proxy.is_some() { upstream.reach.clone() } else { reach };
     let mut builder = reqwest::Client::builder()
         .no_proxy()
         .http1_only()
@@ -280,12 +284,12 @@ fn identity(certificate: &Path, key: &Path) -> Result<Identity, MirrorError> {
 }
 
 fn proxy(upstream: &Upstream, url: &str) -> Result<Proxy, MirrorError> {
-    let wrong = |_| MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
+    let wrong = || MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
+    let url = address::parse(url).map_err(|_| wrong())?;
     if upstream.reach.public_only {
-        let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
-        upstream.reach.check_host(&host)?;
+        upstream.reach.check_host(url.host_str().unwrap_or_default())?;
     }
-    let proxy = Proxy::all(url).map_err(wrong)?;
+    let proxy = Proxy::all(url).map_err(|_| wrong())?;
     let account = upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref());
     Ok(match account {
         Some((username, file)) => proxy.basic_auth(username, &secret::read(file, "proxy_password_file")?),

@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response};
 
 use super::super::{MirrorError, Redirects};
 use super::client::Client;
-use super::redirects::{self, LONGEST_CHAIN};
+use super::redirects::{self, LONGEST_CHAIN, too_many};
 
 /// Headers that are no business of a server which says what to send elsewhere: they frame a request, or are for proxies.
 const OWN_HEADERS: [&str; 9] = [
@@ -26,22 +27,29 @@ const OWN_HEADERS: [&str; 9] = [
 ];
 
 impl Client<'_> {
-    /// Asks the upstream something, and takes an answer of at most so many bytes.
+    /// Asks the upstream something, and takes an answer of at most so many bytes. Where the answer came from, and the answer.
+    /// Redirects are followed like those of a poll. What is asked goes along whatever their status says of methods: a server
+    /// that sends a question elsewhere wants it asked there, and Git LFS does.
     pub(in super::super) fn ask(
         &self,
         url: &str,
         kind: &'static str,
-        body: Vec<u8>,
+        question: Vec<u8>,
         max_bytes: usize,
-    ) -> Result<Vec<u8>, MirrorError> {
-        let url = self.parse(url)?;
-        let headers = [ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind)));
-        let answer = self.send_with(Method::POST, &url, HeaderMap::from_iter(headers), Some(body.into()))?;
-        if answer.status().is_redirection() {
-            let to = redirects::target(&url, self.location(&answer)?)?;
-            let reason = "its LFS API is asked where `url` says only: change `url`";
-            return Err(MirrorError::Redirected { to: redirects::place(&to), reason });
+    ) -> Result<(String, Vec<u8>), MirrorError> {
+        let headers = HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind))));
+        let (mut url, question) = (self.parse(url)?, Bytes::from(question));
+        for _ in 0..=LONGEST_CHAIN {
+            let answer = self.send_with(Method::POST, &url, headers.clone(), Some(question.clone()))?;
+            if !answer.status().is_redirection() {
+                return Ok((url.into(), self.read(answer, max_bytes)?));
+            }
+            url = self.redirected(&url, &answer)?;
         }
+        Err(too_many(&url))
+    }
+
+    fn read(&self, answer: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
         let mut answer = self.expect_success(answer)?;
         let mut bytes = Vec::new();
         loop {
@@ -81,8 +89,7 @@ impl Client<'_> {
                 Redirects::SameHost | Redirects::To(_) => redirects::storage(&self.home, &self.beyond, &url, location)?,
             };
         }
-        let to = redirects::place(&url);
-        Err(MirrorError::Redirected { to, reason: "these are too many redirects in a row" })
+        Err(too_many(&url))
     }
 }
 

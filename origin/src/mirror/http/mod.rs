@@ -3,6 +3,7 @@
 //! The client of gix loses what people want to know of a refusal (`Retry-After`, why a certificate does not do), follows
 //! redirects by rules of its own, and reads proxies from the environment. The trait that it fulfils is small.
 
+mod address;
 mod client;
 mod downloads;
 mod redirects;
@@ -23,6 +24,7 @@ use gix::protocol::transport::client::blocking_io::http::{
 use reqwest::Response;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
+pub(crate) use self::address::parse as parse_address;
 pub(super) use self::client::Client;
 pub use self::redirects::Redirects;
 #[cfg(fuzzing)]

@@ -80,7 +80,7 @@ pub(super) fn storage(home: &Url, beyond: &Reach, from: &Url, location: &str) ->
 }
 
 /// What `location` names, if that may be asked at all: over HTTP, not from https to http, and with no credential in it.
-pub(super) fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
+fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
     let Ok(to) = from.join(location) else {
         let to = "what is no address".to_owned();
         return Err(MirrorError::Redirected { to, reason: "its `Location` makes no sense" });
@@ -104,6 +104,11 @@ pub(super) fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
 
 fn refused(to: &Url, reason: &'static str) -> Result<Url, MirrorError> {
     Err(MirrorError::Redirected { to: place(to), reason })
+}
+
+/// Redirects that do not come to an end.
+pub(super) fn too_many(last: &Url) -> MirrorError {
+    MirrorError::Redirected { to: place(last), reason: "these are too many redirects in a row" }
 }
 
 /// Whether a redirect stays with its host. From http to https the port changes with the scheme.
@@ -137,7 +142,7 @@ pub(crate) fn fuzz_redirect(location: &str) {
             assert!(to.host_str() == from.host_str() && to.username().is_empty(), "{to}");
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
         }
-        let beyond = Reach::default().beyond(&Redirects::SameHost, None);
+        let beyond = Reach::default().beyond(&Redirects::SameHost);
         if let Ok(to) = storage(&from, &beyond, &from, location) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
             assert!(to.username().is_empty() && beyond.check_host(to.host_str().unwrap_or_default()).is_ok(), "{to}");
@@ -206,7 +211,7 @@ mod tests {
     fn a_storage_is_at_the_upstream_in_public_or_listed() {
         let home = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
         let to = |rules: &Redirects, reach: &Reach, href: &str| {
-            let beyond = reach.beyond(rules, None);
+            let beyond = reach.beyond(rules);
             storage(&home, &beyond, &home, href).map(String::from).map_err(|error| error.to_string())
         };
         let anywhere = Reach::default();

@@ -13,6 +13,7 @@ pub(super) use self::address::{SshAddress, parse};
 pub(super) use self::complaint::complaint;
 use super::attempt::Attempt;
 use super::{MirrorError, Upstream};
+use crate::outside_program::pinned;
 
 /// The port of SSH.
 const PORT: u16 = 22;
@@ -51,7 +52,7 @@ pub(super) fn upload_pack(attempt: &Attempt, address: &SshAddress) -> Result<Com
     let known = ssh_known_hosts.as_deref();
     let known = known.ok_or_else(|| missing("a file with the keys of its host (`ssh_known_hosts`)"))?;
     reach.check_host(&address.host)?;
-    let mut command = Command::new("ssh");
+    let mut command = pinned("ssh");
     command.args(["-F", "none", "-T", "-a", "-x"]);
     for option in OPTIONS {
         command.args(["-o", option]);

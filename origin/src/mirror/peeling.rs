@@ -1,0 +1,95 @@
+//! What refs lead to: the object itself, or through a tag or a few what that was put on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gix::objs::{Data, Find, FindHeader, Kind, TagRefIter};
+use gix::{ObjectId, OdbHandle, oid};
+
+/// A tag may lead to a tag, and so on. Nobody has more than two or three, and each ref is followed through all of them.
+const MAX_TAGS: usize = 32;
+
+/// Finds out what refs lead to, until somebody asks to stop.
+pub(super) struct Peeling<'a> {
+    pub(super) objects: &'a OdbHandle,
+    pub(super) interrupt: &'a AtomicBool,
+}
+
+/// How a ref leads to no object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Astray {
+    /// It is not here.
+    Missing,
+    /// From tag to tag, and on.
+    TooManyTags,
+    /// By a tag that does not say what it was put on.
+    BrokenTag,
+}
+
+impl Peeling<'_> {
+    /// How something leads to no object, unless it leads to one.
+    pub(super) fn astray(&self, mut id: ObjectId) -> gix::Result<Option<Astray>> {
+        let mut buffer = Vec::new();
+        for _ in 0..=MAX_TAGS {
+            match self.try_find(&id, &mut buffer)? {
+                None => return Ok(Some(Astray::Missing)),
+                Some(Data { kind: Kind::Tag, data, object_hash }) => {
+                    let Ok(target) = TagRefIter::from_bytes(data, object_hash).target_id() else {
+                        return Ok(Some(Astray::BrokenTag));
+                    };
+                    id = target;
+                }
+                Some(_) => return Ok(None),
+            }
+        }
+        Ok(Some(Astray::TooManyTags))
+    }
+}
+
+/// Only tags are read. Of others their kind is enough.
+impl Find for Peeling<'_> {
+    fn try_find<'b>(&self, id: &oid, buffer: &'b mut Vec<u8>) -> gix::Result<Option<Data<'b>>> {
+        if self.interrupt.load(Ordering::Relaxed) {
+            return Err(gix::error::message("somebody asked to stop").cancelled_error());
+        }
+        match self.objects.try_header(id)? {
+            Some(header) if header.kind != Kind::Tag => {
+                Ok(Some(Data { kind: header.kind, object_hash: id.kind(), data: &[] }))
+            }
+            Some(_) => self.objects.try_find(id, buffer),
+            None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gix::objs::Write;
+
+    use super::*;
+    use crate::mirror::Mirror;
+
+    #[test]
+    fn tags_are_followed_to_what_they_were_put_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = Mirror::open(&dir.path().join("shop.git")).unwrap().repository().unwrap().to_thread_local();
+        let interrupt = AtomicBool::new(false);
+        let peeling = Peeling { objects: &repo.objects, interrupt: &interrupt };
+        let tag = |of: ObjectId, kind: &str| {
+            let text = format!("object {of}\ntype {kind}\ntag t\n\n");
+            repo.objects.write_buf(Kind::Tag, text.as_bytes()).unwrap()
+        };
+        let astray = |id| peeling.astray(id).unwrap();
+
+        let blob = repo.objects.write_buf(Kind::Blob, b"x").unwrap();
+        let missing = ObjectId::from_bytes_or_panic(&[7; 20]);
+        assert_eq!((astray(blob), astray(missing)), (None, Some(Astray::Missing)));
+        assert_eq!((astray(tag(blob, "blob")), astray(tag(missing, "blob"))), (None, Some(Astray::Missing)));
+        let broken = repo.objects.write_buf(Kind::Tag, b"no tag").unwrap();
+        assert_eq!((astray(broken), astray(tag(broken, "tag"))), (Some(Astray::BrokenTag), Some(Astray::BrokenTag)));
+
+        let tags = |count| (1..count).fold(tag(blob, "blob"), |inner, _| tag(inner, "tag"));
+        assert_eq!((astray(tags(MAX_TAGS)), astray(tags(MAX_TAGS + 1))), (None, Some(Astray::TooManyTags)));
+        interrupt.store(true, Ordering::Relaxed);
+        peeling.astray(blob).unwrap_err();
+    }
+}

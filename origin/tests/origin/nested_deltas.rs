@@ -1,0 +1,224 @@
+//! Packs whose deltas are nested, of which a few bytes describe any amount of memory: they are followed as far as that may
+//! be taken, and refused beyond, by whatever the deltas are told against.
+
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use gix::odb::pack::data::entry::Header;
+use weir_origin::config::RepositoryConfig;
+use weir_origin::mirror::{MirrorError, Poll};
+use weir_origin::repository_agent::Health;
+
+use crate::git_fixture::Git;
+use crate::hostile_upstreams::{pack_header, with_checksum};
+use crate::mirror_polls::Pair;
+use crate::node::{Home, in_time};
+use crate::scripted_server::{ScriptedServer, listing, packfile};
+use crate::upstream::Upstream;
+
+/// The size of the innermost object, in bytes.
+const SIZE: usize = 1 << 20;
+
+/// How the deltas say what they are told against.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Distance,
+    Name,
+}
+
+/// A pack of so many levels below an object, each of three deltas against the one in the middle of the level above; and
+/// the name of the first object. `delta` makes one, given the length of its base, its level and its place in it; the one in
+/// the middle is `copy_and_add`. Whoever resolves it depth first holds one object of each level.
+fn nested_of(
+    levels: u8,
+    by: By,
+    mut object: Vec<u8>,
+    delta: impl Fn(usize, u8, u8) -> Vec<u8>,
+) -> (Vec<u8>, gix::ObjectId) {
+    let first = name(&object);
+    let mut pack = pack_header(1 + 3 * u32::from(levels));
+    let (mut base, mut base_name) = (pack.len(), first);
+    pack.extend(entry(Header::Blob, &object));
+    for level in 0..levels {
+        let (mut middle, length) = (0, object.len());
+        for sibling in 0..3 {
+            let at = pack.len();
+            let header = match by {
+                By::Distance => Header::OfsDelta { base_distance: (at - base) as u64 },
+                By::Name => Header::RefDelta { base_id: base_name },
+            };
+            pack.extend(entry(header, &delta(length, level, sibling)));
+            if sibling == 1 {
+                middle = at;
+            }
+        }
+        object.extend([level, 1]);
+        (base, base_name) = (middle, name(&object));
+    }
+    (with_checksum(pack), first)
+}
+
+/// Each object a little larger than the one above.
+fn nested(levels: u8, by: By) -> (Vec<u8>, gix::ObjectId) {
+    nested_of(levels, by, vec![0; SIZE], |length, level, sibling| copy_and_add(length, [level, sibling]))
+}
+
+pub(crate) fn name(blob: &[u8]) -> gix::ObjectId {
+    gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, blob).unwrap()
+}
+
+/// A delta: all of a base of so many bytes, and two more.
+fn copy_and_add(length: usize, added: [u8; 2]) -> Vec<u8> {
+    let size = [length as u8, (length >> 8) as u8, (length >> 16) as u8];
+    [&number(length)[..], &number(length + 2), &[0xf0], &size, &[2], &added].concat()
+}
+
+/// A number at the head of a delta.
+pub(crate) fn number(number: usize) -> [u8; 3] {
+    [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8]
+}
+
+/// The same, in ten digits of which the last is beyond what a size can be: it falls off.
+fn number_in_ten_digits(number: usize) -> [u8; 10] {
+    std::array::from_fn(|at| if at == 9 { 2 } else { (number >> (7 * at)) as u8 | 0x80 })
+}
+
+pub(crate) fn entry(header: Header, contents: &[u8]) -> Vec<u8> {
+    let mut entry = Vec::new();
+    header.write_to(contents.len() as u64, &mut entry).unwrap();
+    let mut zlib = ZlibEncoder::new(entry, Compression::best());
+    zlib.write_all(contents).unwrap();
+    zlib.finish().unwrap()
+}
+
+/// Has a repository of the git program keep a nested pack, and commits all that is in it.
+fn commit_nested(repository: &Path, levels: u8) -> String {
+    let git = Git { dir: repository.to_owned() };
+    let pack = git.feed(["index-pack", "--stdin"], &nested(levels, By::Distance).0);
+    let pack = String::from_utf8(pack).unwrap();
+    let listed =
+        git.line(["verify-pack", "-v", &format!("objects/pack/pack-{}.pack", pack.split_whitespace().last().unwrap())]);
+    let blobs = listed.lines().filter_map(|line| Some(line.split_once(" blob ")?.0));
+    let entries: String = blobs.enumerate().map(|(at, id)| format!("100644 blob {id}\tfile-{at}\n")).collect();
+    let text = |out: Vec<u8>| String::from_utf8(out).unwrap().trim().to_owned();
+    let folder = text(git.feed(["mktree"], entries.as_bytes()));
+    let root = text(git.feed(["mktree"], format!("040000 tree {folder}\tdeploy\n").as_bytes()));
+    let commit = git.line(["commit-tree", "-m", "nested", "-p", "main", &root]);
+    git.run(["update-ref", "refs/heads/main", &commit]);
+    commit
+}
+
+#[test]
+fn deltas_are_followed_as_far_as_memory_may_be_taken() {
+    for by in [By::Distance, By::Name] {
+        let mut pair = Pair::new();
+        let (pack, first) = nested(12, by);
+        assert!(pack.len() < 8 << 10);
+        let refs = listing([(first.to_string().as_str(), "refs/heads/nested")]);
+        let server = ScriptedServer::of(refs, packfile(&pack));
+        pair.upstream.url = server.url();
+        pair.upstream.max_delta_bases = 11 << 20;
+        let error = pair.try_poll().unwrap_err();
+        assert!(matches!(error, MirrorError::DeltaBasesTooLarge { limit } if limit == 11 << 20), "{error}");
+        assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
+        assert!(error.to_string().contains("`[upstreams] max_delta_bases` = 11534336"), "{error}");
+        assert_eq!(std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count(), 0);
+        // Twelve of them, a few bytes larger each.
+        pair.upstream.max_delta_bases = 13 << 20;
+        assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
+        pair.mirror.look_closely().unwrap();
+    }
+}
+
+/// A pack is refused with the lower limit, and taken with the upper one.
+fn takes_between(pair: &mut Pair, pack: &[u8], first: gix::ObjectId, limits: std::ops::Range<u64>) {
+    let refs = listing([(first.to_string().as_str(), "refs/heads/nested")]);
+    let server = ScriptedServer::of(refs, packfile(pack));
+    pair.upstream.url = server.url();
+    pair.upstream.max_delta_bases = limits.start;
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::DeltaBasesTooLarge { .. }), "{error}");
+    pair.upstream.max_delta_bases = limits.end;
+    assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
+}
+
+/// The three digits are read as they are everywhere, and so are ten.
+#[test]
+fn a_size_in_more_digits_than_it_needs_counts_as_any() {
+    let mut pair = Pair::new();
+    let (pack, first) = nested_of(12, By::Distance, vec![0; SIZE], |length, level, sibling| {
+        let delta = copy_and_add(length, [level, sibling]);
+        [&number(length)[..], &number_in_ten_digits(length + 2), &delta[6..]].concat()
+    });
+    takes_between(&mut pair, &pack, first, 11 << 20..13 << 20);
+}
+
+/// A small object takes as much as the large one before it, into whose place it is put.
+#[test]
+fn what_a_small_object_takes_is_counted_and_not_what_it_is() {
+    for by in [By::Distance, By::Name] {
+        let mut pair = Pair::new();
+        // The last of each level is resolved first: 1 MiB. Next is the one in the middle, of 64 KiB.
+        let (pack, first) = nested_of(13, by, vec![0; 64 << 10], |length, level, sibling| match sibling {
+            2 => [&number(length)[..], &number(SIZE + 2), &[0x80; SIZE >> 16], &[2, level, 2]].concat(),
+            _ => copy_and_add(length, [level, sibling]),
+        });
+        takes_between(&mut pair, &pack, first, 11 << 20..14 << 20);
+    }
+}
+
+/// What Git makes of many versions of a large file takes a few of them, not all.
+#[test]
+fn what_git_itself_packs_deeply_takes_little() {
+    let mut pair = Pair::new();
+    let mut file: Vec<String> = (0..20_000).map(|line| format!("line {line} of a file\n")).collect();
+    for version in 0..60 {
+        file[version * 300] = format!("version {version}\n");
+        pair.git.write("large", file.concat());
+        pair.git.commit("next");
+    }
+    pair.git.run(["repack", "-adfq", "--depth=50", "--window=50"]);
+    let size = file.concat().len() as u64;
+    pair.upstream.max_delta_bases = 12 * size;
+    pair.follow();
+    pair.mirror.look_closely().unwrap();
+}
+
+/// All through the git program: a server that follows its protocol, and deltas that it found on its disk.
+#[tokio::test]
+async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
+    let (home, upstream, neighbour) = (Home::new(), Upstream::small(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    config.upstreams.max_object = bytesize::ByteSize::mib(8);
+    config.upstreams.max_delta_bases = bytesize::ByteSize::mib(16);
+    let other: weir_shared::name::RepositoryName = "other".parse().unwrap();
+    config.repositories.push(RepositoryConfig::new(other.clone(), neighbour.url()));
+    let node = home.start(config).await;
+    let before = node.published(|_| true).await;
+
+    let nested = commit_nested(&upstream.bare(), 24);
+    let state = node.poll().await;
+    let Health::Unhealthy { failure, .. } = &state.health else { panic!("{:?}", state.health) };
+    assert!(failure.step == "fetch" && failure.reason.contains("max_delta_bases"), "{failure:?}");
+    assert!(node.metric("weir_origin_poll_failures_total{kind=\"limit\"}").await >= 1.0);
+    let after = node.descriptor().await;
+    assert_eq!(after.publication().commit, before.publication().commit);
+    node.tarball(&after).await;
+    let mut state = node.running.repository(&other).unwrap();
+    let polls = state.borrow().attempts;
+    assert!(node.running.kick(&other));
+    let state = in_time(state.wait_for(|state| state.attempts > polls)).await.unwrap().clone();
+    assert!(!matches!(state.health, Health::Unhealthy { .. }), "{:?}", state.health);
+
+    // What the error says to do.
+    upstream_repack(&upstream);
+    node.poll().await;
+    assert_eq!(node.descriptor().await.publication().commit.as_str(), nested);
+    node.stop().await;
+}
+
+fn upstream_repack(upstream: &Upstream) {
+    Git { dir: upstream.bare() }.run(["repack", "-adfq", "--depth=10"]);
+}
