@@ -4,21 +4,24 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 use weir_shared::digest::BlobDigest;
 use weir_shared::piece::PieceList;
 
 use super::fragments::MAX_INDEX_BYTES;
+use super::stored::Named;
 use super::sweep::{Kind, read_name};
-use super::{BlobStore, TEMPORARY, hash, is_lost};
+use super::{BlobStore, TEMPORARY, hash, is_lost, is_wrong};
 use crate::tarball::FragmentIndex;
 
 /// What is in the store, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
-    /// Blobs, and the bytes of their files.
+    /// Blobs, and their bytes.
     pub(crate) blobs: Vec<(BlobDigest, u64)>,
-    /// Files that stand beside a blob that is not there, or were being written when a process ended.
+    /// Files that stand beside a blob that is not there, were being written or removed when a process ended, or are another
+    /// form of a blob that is there.
     pub(crate) left_over: Vec<PathBuf>,
     /// What is none of ours.
     pub(crate) foreign: Vec<PathBuf>,
@@ -27,7 +30,7 @@ pub(crate) struct Listed {
 /// What a blob's files are like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Examined {
-    /// Bytes of the file.
+    /// Its bytes.
     pub(crate) size: u64,
     pub(crate) bytes: Bytes,
     /// There is a piece list beside it, and it is not that of the blob.
@@ -50,7 +53,7 @@ pub(crate) enum Bytes {
 impl BlobStore {
     /// The store as it is: what a killed process left stays.
     pub(crate) fn untouched(root: &Path) -> Self {
-        Self { root: root.to_owned(), names: Mutex::new(()) }
+        Self { root: root.to_owned(), names: Mutex::new(()), unnamed: AtomicU64::new(0) }
     }
 
     /// All that is in the store.
@@ -73,8 +76,11 @@ impl BlobStore {
         for file in entries(path)? {
             let name = file.file_name().and_then(|name| name.to_str()).and_then(read_name);
             match name.filter(|(digest, _)| digest.as_bytes()[0] == folder) {
-                Some((digest, Kind::Blob)) => listed.blobs.push((digest, fs::symlink_metadata(&file)?.len())),
-                Some((digest, Kind::Beside)) if !self.path(&digest).exists() => listed.left_over.push(file),
+                Some((digest, Kind::Parts)) if self.path(&digest).exists() => listed.left_over.push(file),
+                Some((digest, Kind::Blob | Kind::Parts)) => {
+                    listed.blobs.push((digest, self.size(&digest).unwrap_or_default()));
+                }
+                Some((digest, Kind::Beside)) if !self.has_name(&digest) => listed.left_over.push(file),
                 Some((_, Kind::Beside)) => {}
                 None => listed.foreign.push(file),
             }
@@ -84,16 +90,18 @@ impl BlobStore {
 
     /// Reads all bytes of a blob, and of what stands beside it. `None`: it is not there.
     pub(crate) fn examine(&self, digest: &BlobDigest) -> io::Result<Option<Examined>> {
-        let mut file = match File::open(self.path(digest)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let size = file.metadata()?.len();
-        let bytes = match hash(&mut file) {
-            Ok(found) if found.digest == *digest => Bytes::Sound,
-            Ok(_) => Bytes::Damaged,
-            Err(error) if is_lost(&error) => Bytes::Damaged,
-            Err(error) => Bytes::Unreadable(error.to_string()),
+        let (size, bytes) = match self.look_up(digest)? {
+            Named::Nothing => return Ok(None),
+            Named::NoBlob(_) => (0, Bytes::Damaged),
+            Named::Blob(blob) => {
+                let bytes = match hash(&blob) {
+                    Ok(found) if found.digest == *digest => Bytes::Sound,
+                    Ok(_) => Bytes::Damaged,
+                    Err(error) if is_wrong(&error) => Bytes::Damaged,
+                    Err(error) => Bytes::Unreadable(error.to_string()),
+                };
+                (blob.size(), bytes)
+            }
         };
         let pieces = read_beside(&self.pieces_path(digest), PieceList::length(size))?;
         let fragments = read_beside(&self.fragments_path(digest), MAX_INDEX_BYTES)?;

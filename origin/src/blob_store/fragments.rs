@@ -26,7 +26,10 @@ impl BlobStore {
     }
 
     /// Keeps what a blob is made of, unless it is kept already.
-    pub(crate) fn keep_fragments(&self, digest: &BlobDigest, index: &FragmentIndex) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep_fragments(&self, digest: &BlobDigest, index: &FragmentIndex) -> io::Result<()> {
         let path = self.fragments_path(digest);
         if path.exists() {
             return Ok(());
@@ -38,7 +41,7 @@ impl BlobStore {
 
     /// A blob to take fragments from, if it is there and what it is made of is known. Its bytes are not looked at: each
     /// fragment is verified when it is taken.
-    pub(crate) fn earlier(&self, digest: &BlobDigest) -> Option<Earlier> {
+    pub fn earlier(&self, digest: &BlobDigest) -> Option<Earlier> {
         let mut bytes = Vec::new();
         let path = self.fragments_path(digest);
         let index = File::open(&path).ok()?;
@@ -49,6 +52,6 @@ impl BlobStore {
             let _ = fs::remove_file(&path);
             return None;
         };
-        Some(Earlier::new(File::open(self.path(digest)).ok()?, index))
+        Some(Earlier::new(self.open_stored(digest).ok()?, index))
     }
 }

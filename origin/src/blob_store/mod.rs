@@ -1,20 +1,24 @@
-//! Blobs on disk, each in a file named by its digest: `blobs/ab/<64 hex>`, with its piece list beside it.
+//! Blobs on disk, each named by its digest: a file `blobs/ab/<64 hex>`, or a folder `blobs/ab/<64 hex>.parts` of files that
+//! it shares with other blobs; its piece list stands beside it.
 //!
 //! A blob appears whole or not at all: its bytes go to a temporary file, to the disk, and then take their name. Nothing
-//! leaves the store that was not verified by the same call ([`BlobStore::piece`], [`BlobStore::open_verified`]), so that
+//! leaves the store that was not verified by the same call (`BlobStore::piece`, `BlobStore::open_verified`), so that
 //! a bit that flipped on the disk stays here. All of this blocks.
 
 mod examine;
 mod fragments;
+mod layout;
 mod pieces;
 mod piecewise;
+mod shared_parts;
+mod stored;
 mod sweep;
 mod temporary;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_shared::digest::BlobDigest;
@@ -22,7 +26,8 @@ use weir_shared::piece::{PieceHasher, PieceList};
 
 pub(crate) use examine::{Bytes, Examined, Listed};
 pub(crate) use piecewise::OpenPieces;
-pub(crate) use temporary::TemporaryBlob;
+pub use stored::StoredBlob;
+pub use temporary::TemporaryBlob;
 use temporary::sync_folder;
 
 /// How much is read at a time while a blob is verified.
@@ -33,16 +38,19 @@ const TEMPORARY: &str = "tmp";
 
 /// The content-addressed blobs of an origin.
 #[derive(Debug)]
-pub(crate) struct BlobStore {
+pub struct BlobStore {
     root: PathBuf,
-    /// Held while a name changes what it stands for, so that a corrupt file is never taken for the one that replaced it.
+    /// Held while a blob's name changes what it stands for, so that a corrupt one is never taken for the one that replaced it,
+    /// and whoever holds it finds something whole under each name, or nothing.
     names: Mutex<()>,
+    /// Numbers what has lost its name.
+    unnamed: AtomicU64,
 }
 
-/// A blob whose bytes were verified; the file stays readable whatever happens to its name.
+/// A blob whose bytes were verified.
 #[derive(Debug)]
 pub(crate) struct OpenBlob {
-    pub(crate) file: File,
+    pub(crate) bytes: StoredBlob,
     /// Of a blob of more than one piece.
     pub(crate) pieces: Option<PieceList>,
 }
@@ -50,17 +58,23 @@ pub(crate) struct OpenBlob {
 /// Why a blob cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BlobError {
+    /// Nothing has its name.
     #[error("the blob is not here")]
     Missing,
+    /// What had its name had other bytes.
     #[error("the blob's bytes were not those of its digest; it was removed")]
     Corrupt,
+    /// What has its name may be right.
     #[error("the blob cannot be read: {0}")]
     Unreadable(#[from] io::Error),
 }
 
 impl BlobStore {
     /// Opens the store, creating its folders; what a killed process left half-written is removed.
-    pub(crate) fn open(root: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The folders cannot be created or emptied.
+    pub fn open(root: &Path) -> io::Result<Self> {
         let temporary = root.join(TEMPORARY);
         match fs::remove_dir_all(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -69,12 +83,18 @@ impl BlobStore {
         if let Some(parent) = root.parent() {
             sync_folder(parent)?;
         }
-        Ok(Self { root: root.to_owned(), names: Mutex::new(()) })
+        Ok(Self::untouched(root))
     }
 
     fn path(&self, digest: &BlobDigest) -> PathBuf {
         let hex = digest.hex();
         self.root.join(&hex[..2]).join(&hex)
+    }
+
+    /// A path below the temporary folder for what loses its name.
+    fn aside(&self) -> PathBuf {
+        let number = self.unnamed.fetch_add(1, Ordering::Relaxed);
+        self.root.join(TEMPORARY).join(format!("unnamed-{number}"))
     }
 
     fn names(&self) -> MutexGuard<'_, ()> {
@@ -88,54 +108,30 @@ impl BlobStore {
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    /// Whether a file of that name and length is there. Its bytes are not looked at.
+    /// Whether a blob of that name and length is there. Its bytes are not looked at.
     pub(crate) fn contains(&self, digest: &BlobDigest, size: u64) -> bool {
-        fs::metadata(self.path(digest)).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
-    }
-
-    /// The length of a blob's file. Its bytes are not looked at.
-    pub(crate) fn size(&self, digest: &BlobDigest) -> Result<u64, BlobError> {
-        match fs::metadata(self.path(digest)) {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(BlobError::Missing),
-            Err(error) => Err(error.into()),
+        match self.size(digest) {
+            Ok(found) => found == size,
+            Err(BlobError::Missing | BlobError::Corrupt) => false,
+            // Whoever reads it finds out.
+            Err(BlobError::Unreadable(_)) => true,
         }
     }
 
-    /// Opens a blob and reads it in full to verify it. A file that fails is removed.
+    /// Opens a blob and reads it in full to verify it. One that fails is removed.
     pub(crate) fn open_verified(&self, digest: &BlobDigest) -> Result<OpenBlob, BlobError> {
-        let path = self.path(digest);
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Missing),
-            Err(error) => return Err(error.into()),
-        };
-        match hash(&mut file) {
+        let bytes = self.open_stored(digest)?;
+        match hash(&bytes) {
             Ok(found) if found.digest == *digest => {
                 if let Some(list) = &found.pieces {
                     self.keep_pieces(digest, list);
                 }
-                return Ok(OpenBlob { file, pieces: found.pieces });
+                Ok(OpenBlob { bytes, pieces: found.pieces })
             }
-            Ok(_) => {}
-            Err(error) if is_lost(&error) => {}
-            Err(error) => return Err(error.into()),
+            Ok(_) => Err(self.discard_stored(digest, &bytes)),
+            Err(error) if is_wrong(&error) => Err(self.discard_stored(digest, &bytes)),
+            Err(error) => Err(error.into()),
         }
-        Err(self.discard(digest, &file))
-    }
-
-    /// Removes a file whose bytes are wrong, unless something else has its name by now.
-    fn discard(&self, digest: &BlobDigest, file: &File) -> BlobError {
-        let path = self.path(digest);
-        let removed = file.metadata().and_then(|opened| {
-            let _names = self.names();
-            // Another request may have found it first, and a good file may stand there by now.
-            if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
-                fs::remove_file(&path)?;
-            }
-            Ok(())
-        });
-        removed.map_or_else(BlobError::from, |()| BlobError::Corrupt)
     }
 }
 
@@ -145,17 +141,23 @@ fn is_lost(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
-/// What a file's bytes are.
+/// Whether a blob that cannot be read is as good as one of other bytes: lost, or shorter than it was.
+fn is_wrong(error: &io::Error) -> bool {
+    is_lost(error) || error.kind() == io::ErrorKind::UnexpectedEof
+}
+
+/// What a blob's bytes are.
 struct Hashed {
     digest: BlobDigest,
     pieces: Option<PieceList>,
 }
 
-fn hash(file: &mut File) -> io::Result<Hashed> {
+fn hash(blob: &StoredBlob) -> io::Result<Hashed> {
+    let mut reader = blob.reader();
     let mut hasher = PieceHasher::new();
     let mut buffer = vec![0; VERIFY_READ_BYTES];
     loop {
-        match file.read(&mut buffer)? {
+        match reader.read(&mut buffer)? {
             0 => break,
             read => hasher.update(&buffer[..read]),
         }
@@ -182,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = BlobStore::open(dir.path()).unwrap();
         let digest = keep(&store, b"some bytes");
-        assert_eq!(store.open_verified(&digest).unwrap().file.metadata().unwrap().len(), 10);
+        assert_eq!(store.open_verified(&digest).unwrap().bytes.size(), 10);
         assert!(store.contains(&digest, 10) && !store.contains(&digest, 9));
 
         fs::write(store.path(&digest), b"some bytEs").unwrap();

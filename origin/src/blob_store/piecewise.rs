@@ -1,22 +1,19 @@
 //! A blob that is read piece by piece, each verified as it is read: what is sent was verified, and nothing else was
 //! waited for.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use weir_shared::digest::BlobDigest;
 use weir_shared::piece::{self, PIECE_BYTES, PieceList};
 
-use super::{BlobError, BlobStore, is_lost};
+use super::{BlobError, BlobStore, StoredBlob, is_wrong};
 
 /// A blob that is open; it stays readable whatever happens to its name.
 #[derive(Debug)]
 pub(crate) struct OpenPieces {
     digest: BlobDigest,
-    file: File,
-    size: u64,
+    bytes: StoredBlob,
     /// Of a blob of more than one piece.
     list: Option<PieceList>,
 }
@@ -24,7 +21,7 @@ pub(crate) struct OpenPieces {
 impl OpenPieces {
     /// The blob's bytes.
     pub(crate) fn size(&self) -> u64 {
-        self.size
+        self.bytes.size()
     }
 
     fn is(&self, index: u64, bytes: &[u8]) -> bool {
@@ -35,27 +32,22 @@ impl OpenPieces {
     }
 
     fn read(&self, index: u64) -> io::Result<Vec<u8>> {
-        let part = piece::bytes_of(index, self.size).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let part = piece::bytes_of(index, self.size()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let mut bytes = vec![0; usize::try_from(part.end - part.start).expect("a piece fits in memory")];
-        self.file.read_exact_at(&mut bytes, part.start)?;
+        self.bytes.read_exact_at(&mut bytes, part.start)?;
         Ok(bytes)
     }
 }
 
 impl BlobStore {
     /// Opens a blob to read its pieces. The length of one of several pieces is verified, by the last of them; its piece
-    /// list is made from all of its bytes when it is not there. A file that fails is removed.
+    /// list is made from all of its bytes when it is not there. A blob that fails is removed.
     pub(crate) fn open_pieces(&self, digest: &BlobDigest) -> Result<OpenPieces, BlobError> {
         let list = if self.size(digest)? > PIECE_BYTES { self.pieces(digest)? } else { None };
-        let file = match File::open(self.path(digest)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Missing),
-            Err(error) => return Err(error.into()),
-        };
-        let size = file.metadata()?.len();
-        let blob = OpenPieces { digest: *digest, file, size, list };
+        let blob = OpenPieces { digest: *digest, bytes: self.open_stored(digest)?, list };
+        let size = blob.size();
         if blob.list.as_ref().is_some_and(|list| list.size() != size) {
-            return Err(self.discard(digest, &blob.file));
+            return Err(self.discard_stored(digest, &blob.bytes));
         }
         if let Some(last) = piece::count(size).checked_sub(1).filter(|_| blob.list.is_some()) {
             self.piece(&blob, last)?;
@@ -63,14 +55,12 @@ impl BlobStore {
         Ok(blob)
     }
 
-    /// A piece of a blob, verified. When it is wrong the blob's file is removed.
+    /// A piece of a blob, verified. When it is wrong the blob is removed.
     pub(crate) fn piece(&self, blob: &OpenPieces, index: u64) -> Result<Bytes, BlobError> {
         match blob.read(index) {
             Ok(bytes) if blob.is(index, &bytes) => Ok(bytes.into()),
-            Ok(_) => Err(self.discard(&blob.digest, &blob.file)),
-            Err(error) if is_lost(&error) || error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.discard(&blob.digest, &blob.file))
-            }
+            Ok(_) => Err(self.discard_stored(&blob.digest, &blob.bytes)),
+            Err(error) if is_wrong(&error) => Err(self.discard_stored(&blob.digest, &blob.bytes)),
             Err(error) => Err(error.into()),
         }
     }

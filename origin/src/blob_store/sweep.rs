@@ -6,7 +6,8 @@ use std::path::Path;
 
 use weir_shared::digest::BlobDigest;
 
-use super::{BlobStore, fragments, pieces};
+use super::stored::{delete, found};
+use super::{BlobStore, fragments, pieces, stored};
 
 impl BlobStore {
     /// Removes a blob and what is kept beside it. A download that runs keeps its open file. False: it was not there. The caller
@@ -14,7 +15,12 @@ impl BlobStore {
     pub(crate) fn remove(&self, digest: &BlobDigest) -> io::Result<bool> {
         self.remove_pieces(digest)?;
         self.remove_fragments(digest)?;
-        remove_file(&self.path(digest))
+        let names = self.names();
+        let was_there = remove_file(&self.path(digest))?;
+        let unnamed = self.unname(&self.parts_path(digest))?;
+        drop(names);
+        delete(unnamed.as_deref())?;
+        Ok(was_there || unnamed.is_some())
     }
 
     /// Removes the piece list of a blob: it is made again when it is needed. False: it was not there.
@@ -39,8 +45,14 @@ impl BlobStore {
         for file in entries {
             let file = file?;
             match file.file_name().to_str().and_then(read_name) {
-                Some((digest, Kind::Blob)) => blobs.push(digest),
-                Some((digest, Kind::Beside)) if !self.path(&digest).exists() => {
+                // Half of what took the place of the other was done by a process that was killed.
+                Some((digest, Kind::Parts)) if self.path(&digest).exists() => {
+                    if let Err(error) = self.remove_other_form(&digest) {
+                        tracing::warn!(path = %file.path().display(), %error, "what no blob needs cannot be removed");
+                    }
+                }
+                Some((digest, Kind::Blob | Kind::Parts)) => blobs.push(digest),
+                Some((digest, Kind::Beside)) if !self.has_name(&digest) => {
                     if let Err(error) = remove_file(&file.path()) {
                         tracing::warn!(path = %file.path().display(), %error, "what no blob needs cannot be removed");
                     }
@@ -52,24 +64,35 @@ impl BlobStore {
     }
 }
 
-fn remove_file(path: &Path) -> io::Result<bool> {
-    match fs::remove_file(path) {
-        // It never was, or a request found it corrupt and was faster.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        removed => removed.map(|()| true),
+impl BlobStore {
+    /// Removes the folder of a blob that is a file as well.
+    fn remove_other_form(&self, digest: &BlobDigest) -> io::Result<()> {
+        let names = self.names();
+        let unnamed = if self.path(digest).exists() { self.unname(&self.parts_path(digest))? } else { None };
+        drop(names);
+        delete(unnamed.as_deref())
     }
+}
+
+fn remove_file(path: &Path) -> io::Result<bool> {
+    // It never was, or a request found it corrupt and was faster.
+    Ok(found(fs::remove_file(path))?.is_some())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// A blob in a file of its own.
     Blob,
+    /// One in files that it shares.
+    Parts,
     /// A piece list, or what the blob is made of.
     Beside,
 }
 
 pub(super) fn read_name(name: &str) -> Option<(BlobDigest, Kind)> {
-    let beside = [pieces::SUFFIX, fragments::SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
-    let (hex, kind) = beside.map_or((name, Kind::Blob), |hex| (hex, Kind::Beside));
+    let suffixes = [(pieces::SUFFIX, Kind::Beside), (fragments::SUFFIX, Kind::Beside), (stored::SUFFIX, Kind::Parts)];
+    let suffixed = suffixes.iter().find_map(|(suffix, kind)| Some((name.strip_suffix(suffix)?, *kind)));
+    let (hex, kind) = suffixed.unwrap_or((name, Kind::Blob));
     Some((format!("b3-{hex}").parse().ok()?, kind))
 }
 

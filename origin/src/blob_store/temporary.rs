@@ -4,45 +4,77 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tempfile::NamedTempFile;
 use weir_shared::digest::BlobDigest;
-use weir_shared::piece::PieceHasher;
+use weir_shared::piece::{PieceHasher, PieceList};
 
-use super::{BlobStore, TEMPORARY};
+use super::shared_parts::SharedParts;
+use super::stored::{delete, found};
+use super::{BlobStore, StoredBlob, TEMPORARY};
+pub(super) use crate::data_dir::without_path;
 use crate::failpoint::failpoint;
+use crate::tarball::BlobSink;
 
 const WRITE_BUFFER_BYTES: usize = 256 << 10;
 
 /// A blob that is being written. Dropped without [`TemporaryBlob::keep`], it leaves nothing.
 #[derive(Debug)]
-pub(crate) struct TemporaryBlob<'a> {
+pub struct TemporaryBlob<'a> {
     store: &'a BlobStore,
-    file: BufWriter<NamedTempFile>,
+    /// What no other blob has.
+    own: BufWriter<NamedTempFile>,
+    own_bytes: u64,
+    /// What an earlier blob has.
+    shared: Option<SharedParts>,
     hasher: PieceHasher,
+    /// What all bytes came to, once no more come.
+    ended: Option<(BlobDigest, Option<PieceList>)>,
 }
 
 impl BlobStore {
     /// A place to write a blob whose digest is not known yet.
-    pub(crate) fn temporary(&self) -> io::Result<TemporaryBlob<'_>> {
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn temporary(&self) -> io::Result<TemporaryBlob<'_>> {
         let folder = self.root.join(TEMPORARY);
         fs::create_dir_all(&folder)?;
         let file = NamedTempFile::new_in(folder).map_err(|error| without_path(&error))?;
-        let file = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
-        Ok(TemporaryBlob { store: self, file, hasher: PieceHasher::new() })
+        let own = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
+        Ok(TemporaryBlob { store: self, own, own_bytes: 0, shared: None, hasher: PieceHasher::new(), ended: None })
+    }
+
+    /// The same for a blob that may have much in common with an earlier one: [`BlobSink::append_earlier`] stores nothing
+    /// twice that is worth sharing.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn temporary_after(&self, earlier: &StoredBlob) -> io::Result<TemporaryBlob<'_>> {
+        let temporary = self.temporary()?;
+        let shared = SharedParts::of(earlier, &self.root.join(TEMPORARY))?;
+        Ok(TemporaryBlob { shared, ..temporary })
     }
 }
 
 impl TemporaryBlob<'_> {
     /// Gives the blob its name, after its bytes are on the disk; when this returns, the name is as well. Its piece list
     /// is kept with it. `digest` is the digest of what was written.
-    pub(crate) fn keep(mut self, digest: &BlobDigest) -> io::Result<()> {
-        let (store, path) = (self.store, self.store.path(digest));
-        let (written, list) = std::mem::take(&mut self.hasher).finish();
+    ///
+    /// # Errors
+    /// It cannot be written, or `digest` is another one. Nothing is left of it then.
+    pub fn keep(mut self, digest: &BlobDigest) -> io::Result<()> {
+        let store = self.store;
+        let hasher = std::mem::take(&mut self.hasher);
+        let (written, list) = self.ended.take().unwrap_or_else(|| hasher.finish());
         if written != *digest {
             return Err(io::Error::other("other bytes were written than those that were hashed"));
         }
         failpoint!("the blob is written");
-        self.keep_as(&path)?;
+        match self.shared.take().filter(SharedParts::is_used) {
+            Some(shared) => self.keep_parts(shared, digest)?,
+            None => self.keep_whole(digest)?,
+        }
         failpoint!("the blob has its name on the disk");
         if let Some(list) = list {
             store.keep_pieces(digest, &list);
@@ -50,43 +82,122 @@ impl TemporaryBlob<'_> {
         Ok(())
     }
 
-    /// The same under any path of a blob's folder.
-    pub(super) fn keep_as(self, path: &Path) -> io::Result<()> {
-        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.as_file().sync_all()?;
-        failpoint!("the blob's bytes are on the disk");
-        let folder = path.parent().expect("a blob's path has a folder");
-        // The folder may have been made just now by another thread, or by a process that was killed before it got to
-        // this; a folder that is on the disk already costs next to nothing here.
-        fs::create_dir_all(folder)?;
-        sync_folder(&self.store.root)?;
-        failpoint!("the blob's folder is on the disk");
-        let names = self.store.names();
-        file.persist(path).map_err(|error| without_path(&error.error))?;
+    /// As a folder of files, most of which are links to those of other blobs.
+    fn keep_parts(self, shared: SharedParts, digest: &BlobDigest) -> io::Result<()> {
+        let (store, path) = (self.store, self.store.parts_path(digest));
+        let own = self.own.into_inner().map_err(|error| without_path(error.error()))?;
+        let parts = shared.finish(own, digest)?;
+        sync_folder(parts.path())?;
+        failpoint!("the shared blob's files are on the disk");
+        let folder = store.folder_of(&path)?;
+        let names = store.names();
+        let replaced = match renameat_with(CWD, parts.path(), CWD, &path, RenameFlags::EXCHANGE) {
+            Ok(()) => None,
+            // Nothing has the name, or the file system cannot exchange names.
+            Err(_) => {
+                let replaced = store.unname(&path)?;
+                fs::rename(parts.path(), &path)?;
+                replaced
+            }
+        };
+        // Either form of a blob takes the place of the other.
+        found(fs::remove_file(store.path(digest)))?;
+        drop(names);
+        failpoint!("the shared blob has its name");
+        sync_folder(folder)?;
+        delete(replaced.as_deref())
+    }
+
+    fn keep_whole(self, digest: &BlobDigest) -> io::Result<()> {
+        let (store, path) = (self.store, self.store.path(digest));
+        let file = self.on_disk()?;
+        let folder = store.folder_of(&path)?;
+        let names = store.names();
+        file.persist(&path).map_err(|error| without_path(&error.error))?;
+        let replaced = store.unname(&store.parts_path(digest))?;
         drop(names);
         failpoint!("the blob has its name");
+        sync_folder(folder)?;
+        delete(replaced.as_deref())
+    }
+
+    /// Keeps what stands beside a blob.
+    pub(super) fn keep_as(self, path: &Path) -> io::Result<()> {
+        let folder = self.store.folder_of(path)?;
+        let file = self.on_disk()?;
+        file.persist(path).map_err(|error| without_path(&error.error))?;
         sync_folder(folder)
+    }
+
+    /// Its own bytes.
+    fn on_disk(self) -> io::Result<NamedTempFile> {
+        let file = self.own.into_inner().map_err(|error| without_path(error.error()))?;
+        file.as_file().sync_all()?;
+        failpoint!("the blob's bytes are on the disk");
+        Ok(file)
     }
 }
 
 impl Write for TemporaryBlob<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
+        if self.ended.is_some() {
+            return Err(io::Error::other("the blob has ended"));
+        }
+        let written = self.own.write(bytes).map_err(|error| without_path(&error))?;
         self.hasher.update(&bytes[..written]);
+        if let Some(shared) = &mut self.shared {
+            shared.append_own(self.own_bytes, written as u64);
+        }
+        self.own_bytes += written as u64;
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.own.flush()
+    }
+}
+
+impl BlobSink for TemporaryBlob<'_> {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn append_earlier(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let runs = self.shared.as_ref().map(|shared| shared.locate(offset, bytes.len() as u64)).unwrap_or_default();
+        let mut rest = bytes;
+        for run in runs {
+            let (now, later) = rest.split_at(run.length as usize);
+            if self.shared.as_mut().is_some_and(|shared| shared.append(run)) {
+                self.hasher.update(now);
+            } else {
+                self.append(now)?;
+            }
+            rest = later;
+        }
+        self.append(rest)
+    }
+
+    fn end(&mut self) -> BlobDigest {
+        let (digest, list) = std::mem::take(&mut self.hasher).finish();
+        self.ended = Some((digest, list));
+        digest
+    }
+}
+
+impl BlobStore {
+    /// The folder of a blob's path, on the disk.
+    fn folder_of<'p>(&self, path: &'p Path) -> io::Result<&'p Path> {
+        let folder = path.parent().expect("a blob's path has a folder");
+        // The folder may have been made just now by another thread, or by a process that was killed before it got to
+        // this; a folder that is on the disk already costs next to nothing here.
+        fs::create_dir_all(folder)?;
+        sync_folder(&self.root)?;
+        failpoint!("the blob's folder is on the disk");
+        Ok(folder)
     }
 }
 
 /// A rename is durable once its folder is.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
-}
-
-/// tempfile's errors name the path, and these end up where paths have no business.
-fn without_path(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

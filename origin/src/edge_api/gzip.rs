@@ -1,7 +1,6 @@
 //! `POST /v1/services/{service}/versions/{digest}/gzip`: has the gzip form of a version made, once.
 
 use std::collections::HashMap;
-use std::io::{self, Seek};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -86,14 +85,12 @@ impl EdgeApi {
         }
         let turn = self.gzips.turns.clone().acquire_owned().await.map_err(|_| Failure::Internal)?;
         let stored = descriptor.representation(Encoding::Zstd).ok_or(Failure::Internal)?;
-        let mut zstd = self.read(&stored.digest, BlobStore::open_verified).await?.file;
+        let zstd = self.read(&stored.digest, BlobStore::open_verified).await?.bytes;
         let (publisher, service, digest) = (self.publisher.clone(), service.clone(), *digest);
         let (name, metrics, min_free_bytes) = (service.name.clone(), self.metrics.clone(), self.gzips.min_free_bytes);
         // Whoever asked may go: what was begun is finished, and only then is it another's turn.
         let made = spawn_blocking(move || {
-            let made = zstd.rewind().map_err(PublishError::from);
-            let made =
-                made.and_then(|()| publisher.with_gzip(&service, &digest, io::BufReader::new(zstd), min_free_bytes));
+            let made = publisher.with_gzip(&service, &digest, zstd.reader(), min_free_bytes);
             drop((one, turn));
             made
         });

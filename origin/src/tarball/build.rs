@@ -2,7 +2,6 @@
 //! writes.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +17,7 @@ use super::digests::TarDigests;
 use super::earlier::{Earlier, FragmentIndex, FragmentKey, IndexRow};
 use super::folder;
 use super::fragment::{Fragment, Plan, Tar, Tools, tar_bytes};
+use super::sink::BlobSink;
 use super::walk::{Entry, Walked, walk};
 use super::{Limits, Selection, TarballError};
 use crate::lfs::LfsObjects;
@@ -52,7 +52,7 @@ pub struct Means<'a> {
     pub limits: &'a Limits,
     /// How many threads decode and compress (at least one does); one more walks, one hashes, and the calling thread writes.
     pub threads: usize,
-    /// A blob to take fragments from. The result does not depend on it, the time does.
+    /// A blob to take fragments from. The bytes that are made do not depend on it.
     pub earlier: Option<&'a Earlier>,
     /// Where the LFS objects are that a selection asks for.
     pub lfs: Option<&'a LfsObjects>,
@@ -89,7 +89,7 @@ pub fn build(
     commit: &CommitId,
     selection: &Selection,
     means: &Means<'_>,
-    out: &mut dyn Write,
+    out: &mut dyn BlobSink,
 ) -> Result<Built, TarballError> {
     let Means { limits, threads, interrupt, .. } = *means;
     let threads = threads.max(1);
@@ -266,12 +266,11 @@ fn hash(tars: &Receiver<(u64, Tar)>, admission: &Admission) -> Vec<TarDigests> {
 
 /// Writes the frames of fragments in their order, and passes on their tar.
 struct Output<'a> {
-    out: &'a mut dyn Write,
+    out: &'a mut dyn BlobSink,
     limits: &'a Limits,
     tars: Sender<(u64, Tar)>,
     /// Bytes of tar.
     size: u64,
-    blob: blake3::Hasher,
     blob_size: u64,
     frames: Vec<Frame>,
     reused: usize,
@@ -286,8 +285,8 @@ struct Frame {
 }
 
 impl<'a> Output<'a> {
-    fn new(out: &'a mut dyn Write, limits: &'a Limits, tars: Sender<(u64, Tar)>) -> Self {
-        Self { out, limits, tars, size: 0, blob: blake3::Hasher::new(), blob_size: 0, frames: Vec::new(), reused: 0 }
+    fn new(out: &'a mut dyn BlobSink, limits: &'a Limits, tars: Sender<(u64, Tar)>) -> Self {
+        Self { out, limits, tars, size: 0, blob_size: 0, frames: Vec::new(), reused: 0 }
     }
 
     /// Writes what the workers finish until no more comes.
@@ -308,7 +307,7 @@ impl<'a> Output<'a> {
     }
 
     fn write(&mut self, admitted: u64, key: FragmentKey, fragment: Fragment) -> Result<(), TarballError> {
-        let Fragment { tar, tar_bytes, frame, frame_hash, reused } = fragment;
+        let Fragment { tar, tar_bytes, frame, frame_hash, earlier } = fragment;
         self.size += tar_bytes;
         if self.size > self.limits.max_tarball_bytes {
             return Err(TarballError::TooLarge { limit: self.limits.max_tarball_bytes });
@@ -316,17 +315,22 @@ impl<'a> Output<'a> {
         // That nobody takes it means that the hasher has panicked, which is seen when it is joined.
         let _ = self.tars.send((admitted, tar));
         let bytes = frame.len() as u64;
-        self.blob.update(&frame);
         self.blob_size += bytes;
         self.frames.push(Frame { key, hash: frame_hash, bytes, tar_bytes });
-        self.reused += usize::from(reused);
-        self.out.write_all(&frame).map_err(TarballError::Write)
+        let kept = match earlier {
+            None => self.out.append(&frame),
+            Some(offset) => {
+                self.reused += 1;
+                self.out.append_earlier(&frame, offset)
+            }
+        };
+        kept.map_err(TarballError::Write)
     }
 
     /// Ends the tar, too: no more of it comes.
     fn finish(self) -> Written {
-        let Self { blob, blob_size, frames, reused, .. } = self;
-        Written { blob: blob.finalize().into(), blob_size, frames, reused }
+        let Self { out, blob_size, frames, reused, .. } = self;
+        Written { blob: out.end(), blob_size, frames, reused }
     }
 }
 

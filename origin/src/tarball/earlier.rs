@@ -1,20 +1,19 @@
 //! Fragments of an earlier blob, taken over into a new one.
 //!
-//! An index says which fragments a blob is made of. A fragment that a new tarball needs too is copied from the earlier
+//! An index says which fragments a blob is made of. A fragment that a new tarball needs too is taken from the earlier
 //! blob: neither decoded from Git nor compressed again. Up to the first change the tar's digests are known, too; after it
 //! they need the tar, so a fragment is decompressed, which costs a tenth of making it. Nothing that the disk says is
 //! believed: the index carries a checksum, and each fragment is compared with its own hash before it is used. What is wrong
 //! is made anew from Git.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use weir_shared::digest::BlobDigest;
 use zstd::bulk::Decompressor;
 
 use super::digests::TarDigests;
 use super::fragment::{Fragment, Tar};
+use crate::blob_store::StoredBlob;
 
 /// What decides a fragment's bytes, all of it: an equal key is an equal fragment.
 pub(super) type FragmentKey = [u8; 32];
@@ -97,15 +96,15 @@ fn checksum(blob: &BlobDigest, rows: &[u8]) -> [u8; 32] {
 /// A blob that was built before, to take fragments from.
 #[derive(Debug)]
 pub struct Earlier {
-    file: File,
-    /// In the order of the blob, each with where it begins in the file.
+    blob: StoredBlob,
+    /// In the order of the blob, each with where it begins.
     fragments: Vec<(u64, IndexRow)>,
     places: HashMap<FragmentKey, usize>,
 }
 
 impl Earlier {
-    /// A blob's file, and what it is made of.
-    pub fn new(file: File, index: FragmentIndex) -> Self {
+    /// A blob, and what it is made of.
+    pub fn new(blob: StoredBlob, index: FragmentIndex) -> Self {
         let mut offset = 0u64;
         let places = index.rows.iter().enumerate().map(|(place, row)| (row.key, place)).collect();
         let fragments = index.rows.into_iter().map(|row| {
@@ -113,7 +112,12 @@ impl Earlier {
             offset = offset.saturating_add(row.frame_bytes);
             (begins, row)
         });
-        Self { file, fragments: fragments.collect(), places }
+        Self { blob, fragments: fragments.collect(), places }
+    }
+
+    /// The blob itself.
+    pub fn blob(&self) -> &StoredBlob {
+        &self.blob
     }
 
     /// Whether the blob has this fragment at this place.
@@ -131,7 +135,7 @@ impl Earlier {
     ) -> Option<Fragment> {
         let (offset, row) = self.fragments.get(*self.places.get(key)?)?;
         let mut frame = vec![0; usize::try_from(row.frame_bytes).ok()?];
-        let read = self.file.read_exact_at(&mut frame, *offset);
+        let read = self.blob.read_exact_at(&mut frame, *offset);
         if read.is_err() || *blake3::hash(&frame).as_bytes() != row.hash {
             tracing::warn!("a fragment of an earlier blob cannot be read or has changed; it is made anew");
             return None;
@@ -143,7 +147,7 @@ impl Earlier {
             let tar = decompressor.decompress(&frame, tar_bytes).ok().filter(|tar| tar.len() == tar_bytes)?;
             Tar::Bytes(vec![tar])
         };
-        Some(Fragment { tar, tar_bytes: row.tar_bytes, frame, frame_hash: row.hash, reused: true })
+        Some(Fragment { tar, tar_bytes: row.tar_bytes, frame, frame_hash: row.hash, earlier: Some(*offset) })
     }
 }
 
@@ -176,17 +180,17 @@ mod tests {
         earlier.take(blake3::hash(part).as_bytes(), same_so_far, &mut decompressor).map(|fragment| fragment.tar)
     }
 
-    fn file(bytes: &[u8]) -> File {
+    fn stored(bytes: &[u8]) -> StoredBlob {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        file
+        StoredBlob::whole(file).unwrap()
     }
 
     #[test]
     fn a_fragment_is_taken_from_where_it_is_and_not_when_a_bit_of_it_has_changed() {
         let parts: [&[u8]; 3] = [b"one", b"the second", b"three"];
         let (index, mut blob) = earlier(&parts);
-        let whole = Earlier::new(file(&blob), index.clone());
+        let whole = Earlier::new(stored(&blob), index.clone());
         for part in parts {
             assert!(matches!(take(&whole, part, false), Some(Tar::Bytes(tar)) if tar == [part.to_vec()]));
         }
@@ -194,8 +198,8 @@ mod tests {
 
         let middle = blob.len() / 2;
         blob[middle] ^= 1;
-        let changed = Earlier::new(file(&blob), index.clone());
-        let cut = Earlier::new(file(&blob[..blob.len() - 1]), index);
+        let changed = Earlier::new(stored(&blob), index.clone());
+        let cut = Earlier::new(stored(&blob[..blob.len() - 1]), index);
         for same_so_far in [false, true] {
             assert!(take(&changed, b"one", same_so_far).is_some());
             assert!(take(&changed, b"the second", same_so_far).is_none());
@@ -208,7 +212,7 @@ mod tests {
         let parts: [&[u8]; 3] = [b"one", b"the second", b"three"];
         let (index, blob) = earlier(&parts);
         let read = FragmentIndex::parse(&BlobDigest::of(&blob), &index.to_bytes(&BlobDigest::of(&blob))).unwrap();
-        let earlier = Earlier::new(file(&blob), read);
+        let earlier = Earlier::new(stored(&blob), read);
         assert!(earlier.has_at(1, blake3::hash(b"the second").as_bytes()));
         assert!(!earlier.has_at(1, blake3::hash(b"three").as_bytes()));
         assert!(!earlier.has_at(3, blake3::hash(b"three").as_bytes()));

@@ -53,8 +53,8 @@ pub(super) struct Fragment {
     pub(super) frame: Vec<u8>,
     /// BLAKE3 of the frame.
     pub(super) frame_hash: [u8; 32],
-    /// It was taken from an earlier blob.
-    pub(super) reused: bool,
+    /// Where the frame is in the earlier blob, if it was taken from there.
+    pub(super) earlier: Option<u64>,
 }
 
 /// What the digests of a tar go on with after a fragment.
@@ -158,7 +158,7 @@ impl Plan {
         let frame = compress(compressor, &tar).map_err(TarballError::Write)?;
         let frame_hash = *blake3::hash(&frame).as_bytes();
         let tar_bytes = tar.iter().map(|part| part.len() as u64).sum();
-        Ok(Fragment { tar: Tar::Bytes(tar), tar_bytes, frame, frame_hash, reused: false })
+        Ok(Fragment { tar: Tar::Bytes(tar), tar_bytes, frame, frame_hash, earlier: None })
     }
 }
 

@@ -18,6 +18,7 @@ mod key;
 mod lfs_files;
 mod links;
 mod listing;
+mod sink;
 mod size;
 mod walk;
 
@@ -30,6 +31,7 @@ pub use filters::{FilterError, Filters};
 pub use key::{ContentKey, content_key};
 pub use lfs_files::lfs_files;
 pub use listing::{Listed, ListedKind, Listing, list};
+pub use sink::BlobSink;
 
 /// What of a commit goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 
 use proptest::prelude::*;
+use weir_origin::blob_store::StoredBlob;
 use weir_origin::tarball::{Built, Earlier, FragmentIndex, Limits, Selection};
 use weir_shared::commit_id::CommitId;
 
@@ -17,7 +19,7 @@ fn earlier(built: &Built, blob: &[u8]) -> Earlier {
     let mut file: File = tempfile::tempfile().unwrap();
     file.write_all(blob).unwrap();
     let index = FragmentIndex::parse(&built.blob, &built.fragments.to_bytes(&built.blob)).unwrap();
-    Earlier::new(file, index)
+    Earlier::new(StoredBlob::whole(file).unwrap(), index)
 }
 
 fn build(git: &Git, commit: &CommitId, selection: &Selection, earlier: Option<&Earlier>) -> (Built, Vec<u8>) {
@@ -198,10 +200,22 @@ async fn an_origin_takes_over_what_it_published_and_does_without_when_the_index_
     upstream.push("deploy/large-3", &text(100, 3 << 20));
     node.poll().await;
     let second = node.published(|published| published.version() != first.version()).await;
-    node.tarball(&second).await;
     let (made_then, reused) = (count("made").await, count("reused").await);
     assert!(reused >= 1.0 && made_then - made <= 2.0, "{made_then} {reused}");
+    // What it has in common with the first stands on the disk once.
+    let (shared, whole) = (home.blob(&blob_of(&second)).with_extension("parts"), home.blob(&blob_of(&second)));
+    assert!(shared.join("1").exists() && !whole.exists());
+    assert_eq!(fs::metadata(shared.join("0")).unwrap().ino(), fs::metadata(home.blob(&blob_of(&first))).unwrap().ino());
+    node.tarball(&second).await;
+    // Where that rots, both are made again.
+    let mut rotten = fs::read(shared.join("0")).unwrap();
+    rotten[100_000] ^= 1;
+    fs::write(shared.join("0"), rotten).unwrap();
+    node.tarball(&first).await;
+    node.tarball(&second).await;
+    assert!(!shared.exists() && whole.exists());
 
+    let reused = count("reused").await;
     std::fs::write(index(blob_of(&second)), b"something else").unwrap();
     upstream.push("deploy/large-3", &text(101, 3 << 20));
     node.poll().await;

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use weir_origin::tarball::{Filters, Limits, Means, Selection, TarballError, build, content_key};
+use weir_origin::tarball::{BlobSink, Filters, Limits, Means, Selection, TarballError, build, content_key};
 use weir_shared::commit_id::CommitId;
+use weir_shared::digest::BlobDigest;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{build_tar, read_tar};
@@ -114,13 +115,13 @@ fn neither_threads_nor_packs_change_a_byte() {
 #[test]
 fn a_writer_that_fails_and_a_request_to_stop_end_a_build() {
     struct Full(usize);
-    impl std::io::Write for Full {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+    impl BlobSink for Full {
+        fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
             self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::StorageFull)?;
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
+        }
+        fn end(&mut self) -> BlobDigest {
+            BlobDigest::of(&[])
         }
     }
     let dir = tempfile::tempdir().unwrap();
