@@ -12,6 +12,7 @@ use ring::digest::{Context, SHA256, digest};
 use tempfile::NamedTempFile;
 
 use super::{LfsOid, Pointer};
+use crate::data_dir::without_path;
 
 /// How much of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +44,11 @@ impl LfsObjects {
 
     fn path(&self, oid: &LfsOid) -> PathBuf {
         let hex = oid.to_string();
-        self.root.join("objects").join(&hex[..2]).join(&hex[2..4]).join(&hex)
+        self.objects().join(&hex[..2]).join(&hex[2..4]).join(&hex)
+    }
+
+    fn objects(&self) -> PathBuf {
+        self.root.join("objects")
     }
 
     /// Whether an object of that name and length is here. Its bytes are compared when it is read.
@@ -86,7 +91,7 @@ impl LfsObjects {
     /// The folder cannot be read.
     pub fn held(&self) -> io::Result<Amount> {
         let mut held = Amount::default();
-        self.each(&mut |_, data| {
+        each(self.objects(), &mut |_, data| {
             held.add(data.len());
             Ok(())
         })?;
@@ -99,7 +104,7 @@ impl LfsObjects {
     /// The disk refuses; what was removed by then is gone.
     pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(Amount, Amount)> {
         let (mut removed, mut stays) = (Amount::default(), Amount::default());
-        self.each(&mut |path, data| {
+        each(self.objects(), &mut |path, data| {
             let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
             let old = data.modified()? <= before;
             if old && name.is_none_or(|oid| !kept.contains(&oid)) {
@@ -113,27 +118,6 @@ impl LfsObjects {
         Ok((removed, stays))
     }
 
-    fn each(&self, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
-        let mut folders = vec![self.root.join("objects")];
-        while let Some(folder) = folders.pop() {
-            let entries = match fs::read_dir(folder) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries?,
-            };
-            for entry in entries {
-                let entry = entry?;
-                match entry.metadata() {
-                    // Somebody else removed it.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                    Ok(data) if data.is_dir() => folders.push(entry.path()),
-                    Ok(data) => visit(&entry.path(), &data)?,
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Gives the objects to a mirror that has none. What cannot be given is fetched again.
     pub fn give_to(&self, other: &Self) {
         match fs::rename(&self.root, &other.root) {
@@ -144,16 +128,37 @@ impl LfsObjects {
         }
     }
 
-    /// Removes what a killed process left half-received. To be called when nothing is received.
+    /// Removes what a killed process left half-received, as far as nothing of it came after a time.
     ///
     /// # Errors
     /// The disk refuses.
-    pub fn remove_leftovers(&self) -> io::Result<()> {
-        match fs::remove_dir_all(self.root.join("tmp")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+    pub fn remove_leftovers(&self, before: SystemTime) -> io::Result<()> {
+        each(self.root.join("tmp"), &mut |path, data| {
+            if data.modified()? <= before { fs::remove_file(path) } else { Ok(()) }
+        })
+    }
+}
+
+/// Shows all files below a folder, if there is one.
+fn each(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            match entry.metadata() {
+                // Somebody else removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+                Ok(data) if data.is_dir() => folders.push(entry.path()),
+                Ok(data) => visit(&entry.path(), &data)?,
+            }
         }
     }
+    Ok(())
 }
 
 /// An object that comes. Dropped without [`Receiving::finish`], it leaves nothing.
@@ -195,7 +200,7 @@ impl Receiving {
             return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
         }
         self.hash.update(bytes);
-        Ok(self.file.write_all(bytes)?)
+        Ok(self.file.write_all(bytes).map_err(|error| without_path(&error))?)
     }
 
     /// Keeps the object, if it is what the pointer says. When this returns it is on the disk.
@@ -209,7 +214,7 @@ impl Receiving {
         if self.hash.finish().as_ref() != self.pointer.oid.as_bytes() {
             return Err(ReceiveError::OtherBytes);
         }
-        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let file = self.file.into_inner().map_err(|error| without_path(error.error()))?;
         file.as_file().sync_all()?;
         let folder = self.path.parent().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         fs::create_dir_all(folder)?;
@@ -217,11 +222,6 @@ impl Receiving {
         File::open(folder)?.sync_all()?;
         Ok(())
     }
-}
-
-/// tempfile's errors name the path, and these end up where paths have no business.
-fn without_path(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]
@@ -297,9 +297,12 @@ mod tests {
     fn what_a_killed_process_left_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
-        objects.remove_leftovers().unwrap();
+        objects.remove_leftovers(SystemTime::now()).unwrap();
         std::mem::forget(objects.receive(&pointer(b"x")).unwrap());
-        objects.remove_leftovers().unwrap();
-        assert!(!dir.path().join("lfs/tmp").exists());
+        let left = || fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count();
+        objects.remove_leftovers(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(left(), 1, "it may be coming");
+        objects.remove_leftovers(SystemTime::now()).unwrap();
+        assert_eq!(left(), 0);
     }
 }

@@ -45,14 +45,24 @@ pub(super) struct ServiceFailure {
     pub(super) step: &'static str,
     /// In plain words.
     pub(super) reason: String,
-    /// The same content would fail again: it is in the content, not in the machine.
-    pub(super) lasting: bool,
+    pub(super) again: Again,
+}
+
+/// When the same content may do better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// With the next poll.
+    Soon,
+    /// It took all the time that it may, and may well do so again.
+    Later,
+    /// Never: it is in the content, not in the machine.
+    Never,
 }
 
 impl ServiceFailure {
     /// A failure that may be gone the next time.
     pub(super) fn passing(step: &'static str, reason: String) -> Self {
-        Self { step, reason, lasting: false }
+        Self { step, reason, again: Again::Soon }
     }
 }
 
@@ -70,8 +80,11 @@ impl From<StateError> for ServiceFailure {
 
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
-        let lasting = matches!(error, PublishError::State(StateError::DescriptorTooLarge(_)));
-        Self { lasting, ..Self::passing("store", error.to_string()) }
+        let again = match error {
+            PublishError::State(StateError::DescriptorTooLarge(_)) => Again::Never,
+            _ => Again::Soon,
+        };
+        Self { again, ..Self::passing("store", error.to_string()) }
     }
 }
 
@@ -88,7 +101,7 @@ pub(super) fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &T
         TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
         _ => false,
     };
-    ServiceFailure { step, reason: error.to_string(), lasting: !passing }
+    ServiceFailure { step, reason: error.to_string(), again: if passing { Again::Soon } else { Again::Never } }
 }
 
 pub(super) fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> ServiceFailure {
@@ -228,9 +241,9 @@ impl Workshop {
     ) -> Result<Made<'_>, ServiceFailure> {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
         self.publisher.require_room(min_free_bytes)?;
-        let mut blob =
-            self.publisher.temporary().map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
         let earlier = self.earlier(service);
+        let blob = self.publisher.temporary(earlier.as_ref());
+        let mut blob = blob.map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
         let lfs = service.selection.lfs.then(|| self.mirror.lfs_objects());
         let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), lfs: lfs.as_ref(), interrupt };
         let mut built = tarball::build(repository, commit, &service.selection, &means, &mut blob)

@@ -121,7 +121,7 @@ mod tests {
         drop(first);
         let served = second.await;
         assert!(futures_util::poll!(&mut third).is_pending());
-        assert_eq!(places.taken().places, 1);
+        assert_eq!(places.taken().changes, 1);
         drop(served);
         drop(third.await);
         assert_eq!(places.taken(), Taken::default());

@@ -9,8 +9,8 @@ use weir_shared::digest::BlobDigest;
 
 use super::mirror_slot::MirrorSlot;
 use super::places::host;
+use super::start::Before;
 use super::state::RepositoryState;
-use super::task::Before;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::service::Service;
@@ -52,14 +52,22 @@ impl Gone {
     }
 }
 
+/// What an agent is asked for without waiting. Any number of the same is one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Calls {
+    /// A poll.
+    pub(super) kicks: Arc<Notify>,
+    /// A look at all services.
+    pub(super) looks: Arc<Notify>,
+    /// Not to put off what failed.
+    pub(super) retries: Arc<Notify>,
+}
+
 /// What others hold of a repository's agent.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(super) state: watch::Receiver<RepositoryState>,
-    /// Any number of kicks is one.
-    pub(super) kicks: Arc<Notify>,
-    /// The same for looks.
-    pub(super) looks: Arc<Notify>,
+    pub(super) calls: Calls,
     pub(super) heals: mpsc::Sender<Heal>,
     /// What it publishes.
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
@@ -102,17 +110,28 @@ impl Handle {
     pub(crate) fn leaves_to(&self, config: &RepositoryConfig) -> Before {
         let state = self.state.borrow();
         let same_host = host(&config.url) == host(&self.config.borrow().url);
-        Before { attempts: state.attempts, held_until: state.held_until.filter(|_| same_host) }
+        let lfs_held_until = state.lfs.as_ref().and_then(|lfs| lfs.held_until);
+        Before {
+            attempts: state.attempts,
+            held_until: state.held_until.filter(|_| same_host),
+            lfs_held_until: lfs_held_until.filter(|_| same_host),
+        }
     }
 
     /// Asks for a poll: something moved upstream.
     pub(crate) fn kick(&self) {
-        self.kicks.notify_one();
+        self.calls.kicks.notify_one();
+    }
+
+    /// Asks for a poll, and for what failed to be tried again: a person has put something right.
+    pub(crate) fn refresh(&self) {
+        self.calls.retries.notify_one();
+        self.kick();
     }
 
     /// Asks for a look at all services, by what the mirror holds: one was unpinned.
     pub(crate) fn look(&self) {
-        self.looks.notify_one();
+        self.calls.looks.notify_one();
     }
 
     /// Has it publish these services from now on. What is new among them is looked at at once.

@@ -4,26 +4,43 @@ use std::sync::Arc;
 
 use weir_shared::digest::BlobDigest;
 
+use super::handle::Heal;
+use super::lfs::Who;
 use super::task::Task;
 use crate::publication::Reference;
 
 impl Task {
-    /// Tries to have a blob again: from the commit of the descriptor that names it; and when that gives another content
-    /// or nothing, by bringing the service to where its ref is.
-    pub(super) async fn heal(&mut self, blob: &BlobDigest) {
-        let Some(reference) = self.reference(*blob).await.map(Arc::new) else { return };
+    /// Tries to have a blob again, and tells so. When LFS objects have to be fetched for it, that is later.
+    pub(super) async fn heal(&mut self, heal: Heal) {
+        // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
+        if heal.done.is_closed() {
+            return;
+        }
+        if self.was_tried(&heal.blob).await {
+            let _ = heal.done.send(());
+        } else {
+            self.heal_later(heal);
+        }
+        self.settle_lfs();
+    }
+
+    /// From the commit of the descriptor that names the blob; and when that gives another content or nothing, by bringing
+    /// the service to where its ref is. False: it waits for LFS objects.
+    async fn was_tried(&mut self, blob: &BlobDigest) -> bool {
+        let Some(reference) = self.reference(*blob).await.map(Arc::new) else { return true };
         let descriptor = &reference.descriptor;
         let publication = descriptor.publication();
         let stored = descriptor.representations().iter().find(|representation| representation.digest == *blob);
         if stored.is_some_and(|stored| self.crew.publisher.blobs().contains(blob, stored.size)) {
-            return; // Whoever asked before got it healed.
+            return true; // Whoever asked before got it healed.
         }
         let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
-            return;
+            return true;
         };
         let (rebuilt, stated) = (service.clone(), reference.clone());
-        let result = match self.fetch_lfs(&service, &publication.commit, true).await {
-            Ok(()) => self.at_the_workshop(&service, move |at, stop| at.rebuild(&rebuilt, &stated, stop)).await,
+        let result = match self.has_lfs(Who::Blob(*blob), &service, &publication.commit, true).await {
+            Ok(true) => self.at_the_workshop(&service, move |at, stop| at.rebuild(&rebuilt, &stated, stop)).await,
+            Ok(false) => return false,
             Err(failure) => Err(failure),
         };
         let healed = match result {
@@ -43,6 +60,7 @@ impl Task {
         let label = if healed { "healed" } else { "failed" };
         self.crew.metrics.blob_heals.with_label_values(&[label]).inc();
         tracing::info!(service = %service.name, %blob, result = label, "a blob was missing or corrupt");
+        true
     }
 
     /// Brings a service to where its ref is; whether its current blob is there then.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::data_dir::DataDir;
@@ -88,13 +88,14 @@ impl MirrorSlot {
             Err(MirrorError::Damaged { cause }) if self.slot().may_set_aside(now) => cause,
             Err(error) => return Err(error),
         };
+        let aside = self.path.with_extension(SET_ASIDE);
+        let failed = |error: io::Error| MirrorError::Local { what: "be set aside", cause: error.to_string() };
+        // Without the lock, because it may take a while.
+        remove(&aside).map_err(failed)?;
         let mut slot = self.slot();
         slot.opened = None;
         slot.doubt = None;
-        let aside = self.path.with_extension(SET_ASIDE);
-        remove(&aside)
-            .and_then(|()| fs::rename(&self.path, &aside))
-            .map_err(|error| MirrorError::Local { what: "be set aside", cause: error.to_string() })?;
+        fs::rename(&self.path, &aside).map_err(failed)?;
         slot.set_aside = Some(now);
         let mirror = slot.opened.insert(Arc::new(Mirror::open(&self.path)?)).clone();
         // Each is compared with its name when it is read, so they need not be fetched again.
@@ -143,9 +144,14 @@ impl MirrorSlot {
         matches!(error, MirrorError::Damaged { .. })
     }
 
-    /// Whether a poll would set the mirror aside or take a close look at it.
+    /// Whether a poll would set the mirror aside or take a close look at it. Never waits for the disk: whoever
+    /// cannot tell, because somebody opens the mirror, asks for a poll too many.
     pub(super) fn wants_poll(&self, now: Instant) -> bool {
-        let slot = self.slot();
+        let slot = match self.slot.try_lock() {
+            Ok(slot) => slot,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return true,
+        };
         match &slot.doubt {
             None => false,
             Some(Doubt::Trouble) => true,
@@ -270,5 +276,15 @@ mod tests {
         assert!(!slot.wants_poll(now));
         slot.trouble(now + CLOSE_LOOK_GAP);
         assert!(slot.wants_poll(now + CLOSE_LOOK_GAP));
+    }
+
+    #[test]
+    fn whoever_asks_whether_a_poll_is_wanted_does_not_wait_for_who_opens_the_mirror() {
+        let (_dir, slot) = slot();
+        let now = Instant::now();
+        let opening = slot.slot();
+        assert!(slot.wants_poll(now));
+        drop(opening);
+        assert!(!slot.wants_poll(now));
     }
 }

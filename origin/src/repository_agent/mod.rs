@@ -1,33 +1,45 @@
 //! One agent per repository: it alone polls the upstream, writes the mirror and publishes the repository's services.
 //!
-//! `handle` is what others hold, `task` the owner, `schedule` when it polls, `places`, `shares` and `budget` how many may at a time, `poll`, `pass` and `heal` what it does.
+//! `handle` is what others hold, `task` the owner and its loop, `start` how it begins and ends. What it does: `poll` (watched
+//! by `pace`) and what follows (`polled`), `pass` (`build`), `heal`, `lfs`, `upkeep`. When: `schedule`, `setbacks` and
+//! `back_off`. How many at a time: `places`, `shares` and `budget`.
+//!
+//! Polls, upkeep and fetches of LFS objects are under way beside the loop. Whatever publishes is done in it, one after the
+//! other, and by what the mirror holds at that time: nothing old is published after something new.
+//!
 //! Git work blocks, so each piece runs as a `job` on a thread of its own, with a deadline: when that passes the work is
 //! told to stop and the state says so, and a thread that does not come back holds up nobody but its own repository.
 
+mod back_off;
 mod budget;
 mod build;
+mod crew;
 mod fetch_places;
 mod handle;
 mod heal;
 mod job;
 mod lfs;
-mod lfs_sweep;
 mod mirror_slot;
+mod pace;
 mod pass;
 mod places;
 mod poll;
+mod polled;
 mod preview;
 mod restore;
 mod schedule;
+mod setbacks;
 mod shares;
+mod start;
 mod state;
 mod task;
 mod threads;
 mod turn;
 mod upkeep;
 
+pub(crate) use crew::Crew;
 pub(crate) use handle::{Gone, Handle, MirrorFate};
 pub(crate) use preview::{At, PreviewError, Wanted};
 pub(crate) use restore::{NotRestored, Restorer};
-pub use state::{Failure, Health, Phase, RepositoryState, WaitsFor};
-pub(crate) use task::{Begin, Crew, start};
+pub(crate) use start::{Begin, start};
+pub use state::{Failure, Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};

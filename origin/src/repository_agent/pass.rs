@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::build::{Found, ServiceFailure, Survey, Workshop, survey};
+use weir_shared::commit_id::CommitId;
+
+use super::build::{Again, Found, ServiceFailure, Survey, Workshop, survey};
 use super::job::{Job, JobFault};
+use super::lfs::Who;
 use super::state::Phase;
 use super::task::Task;
 use crate::publisher::Sighting;
@@ -16,36 +19,40 @@ impl Task {
     /// Brings services to where their refs are. `quietly`: the upstream is not asked, and a failure is kept
     /// to ourselves, because a poll follows.
     pub(super) async fn pass(&mut self, services: &[Arc<Service>], quietly: bool) {
-        let looked = match self.survey(services).await {
+        let mut looked = match self.survey(services).await {
             Ok(looked) => looked,
             Err(failure) => services.iter().map(|service| (service.clone(), Err(failure.clone()))).collect(),
         };
+        // Who failed before comes last: it must not be in the way of the others each time.
+        looked.sort_by_key(|(service, _)| service.is_unhealthy());
         let mut unsettled = false;
         for (service, found) in looked {
+            let who = Who::Service(service.name.clone());
+            self.lfs.wanted.waits_no_more(&who);
             let result = match found {
-                Ok(Found::Settled(commit)) => Ok(commit),
-                Ok(Found::ToBuild(seen)) => match self.hopeless.get(&service.name) {
-                    Some((failed, failure)) if *failed == seen.key => Err(failure.clone()),
-                    _ => {
-                        let commit = seen.commit.clone();
-                        self.build(seen, !quietly).await.map(|()| commit)
-                    }
+                Ok(Found::Settled(commit)) => Ok(Some(commit)),
+                Ok(Found::ToBuild(seen)) => match self.setbacks.why_not(&service.name, &seen.key, Instant::now()) {
+                    Some(failure) => Err(failure),
+                    None => self.build(seen, !quietly).await,
                 },
                 Err(failure) => Err(failure),
             };
             match result {
-                Ok(commit) => {
-                    self.hopeless.remove(&service.name);
+                Ok(Some(commit)) => {
+                    self.setbacks.forget(&service.name);
                     service.followed(&commit);
                 }
+                // It is looked at again when they were asked for.
+                Ok(None) => {}
                 Err(failure) => {
-                    unsettled |= quietly || !failure.lasting;
+                    unsettled |= quietly || !(failure.again == Again::Never || self.lfs.wanted.is_waited_for_by(&who));
                     if !quietly {
                         service.fell_ill(failure.step, self.crew.data_dir.redact(&failure.reason), SystemTime::now());
                     }
                 }
             }
         }
+        self.settle_lfs();
         let all = services.len() == self.services.len();
         self.unsettled = unsettled || (self.unsettled && !all);
         self.mend_mirror();
@@ -70,22 +77,22 @@ impl Task {
         self.awaited("resolve", job, (), self.config.build_timeout).await
     }
 
-    async fn build(&mut self, seen: Sighting, may_ask: bool) -> Result<(), ServiceFailure> {
+    /// Builds and publishes what was seen. The commit; none: it waits for LFS objects.
+    async fn build(&mut self, seen: Sighting, may_ask: bool) -> Result<Option<CommitId>, ServiceFailure> {
+        let (service, key, commit) = (seen.service.clone(), seen.key, seen.commit.clone());
+        if !self.has_lfs(Who::Service(service.name.clone()), &service, &commit, may_ask).await? {
+            return Ok(None);
+        }
         let begun = Instant::now();
-        let (service, key) = (seen.service.clone(), seen.key);
-        let result = match self.fetch_lfs(&service, &seen.commit, may_ask).await {
-            Ok(()) => self.at_the_workshop(&service, move |workshop, stop| workshop.build(&seen, stop)).await,
-            Err(failure) => Err(failure),
-        };
+        let result = self.at_the_workshop(&service, move |workshop, stop| workshop.build(&seen, stop)).await;
         self.crew.metrics.build_duration.observe(begun.elapsed().as_secs_f64());
         let label = if result.is_ok() { "built" } else { "failed" };
         self.crew.metrics.builds.with_label_values(&[label]).inc();
-        if let Err(failure) = &result
-            && failure.lasting
-        {
-            self.hopeless.insert(service.name.clone(), (key, failure.clone()));
+        if let Err(failure) = &result {
+            let (interval, now) = (self.config.poll_interval, Instant::now());
+            self.setbacks.failed(&service.name, key, failure, interval, now, fastrand::f64());
         }
-        result
+        result.map(|()| Some(commit))
     }
 
     /// Does a build, among the few that are done at a time.
@@ -133,7 +140,10 @@ impl Task {
         drop(permit);
         tracing::warn!(repository = %self.config.name, step, seconds = deadline.as_secs(), "a build is overdue");
         self.state.send_modify(|state| state.phase = Phase::Overdue);
-        let late = |_| ServiceFailure::passing(step, format!("it took longer than {} s", deadline.as_secs()));
+        let late = |_| {
+            let reason = format!("it took longer than {} s", deadline.as_secs());
+            ServiceFailure { again: Again::Later, ..ServiceFailure::passing(step, reason) }
+        };
         (&mut job).await.map_err(fault)?.map_err(late)
     }
 }

@@ -1,8 +1,8 @@
 //! Who may ask an upstream just now: so many at a time in all and of each host, and each host only so often.
 //!
-//! To list refs is short, and ends soon even where the host drips; to fetch what moved may take hours. So there are places
-//! for the one and places for the other, and a fetch takes none of those that the next poll needs. A host that hangs takes
-//! the places of its own repositories. Others have theirs, because no host may take all.
+//! To list refs is short, and ends soon even where the host drips; to fetch what moved may take long, and a repository from
+//! its beginning hours. So there are places for each, and a fetch takes none of those that the next poll needs. A host that
+//! hangs takes the places of its own repositories. Others have theirs, because no host may take all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -79,7 +79,7 @@ impl Places {
             let places = Arc::downgrade(self);
             bounds.show(name, limit, move || places.upgrade().map_or(0, |places| in_use(&places)));
         };
-        show("fetches", limits.concurrent_fetches, |places| places.fetches.taken().places);
+        show("fetches", limits.concurrent_fetches, |places| places.fetches.taken().changes);
         show("large_fetches", half(limits.concurrent_fetches), |places| places.fetches.taken().large);
         show("fetches_of_a_host", of_a_host, |places| places.fetches.taken_by_the_busiest_host());
         show("listings_of_a_host", of_a_host, |places| {

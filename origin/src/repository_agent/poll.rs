@@ -8,6 +8,7 @@ use weir_shared::name::RepositoryName;
 
 use super::job::{Job, JobFault};
 use super::mirror_slot::MirrorSlot;
+use super::pace::{Expected, Pace};
 use super::places::{AtHost, Places};
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
@@ -21,10 +22,6 @@ use crate::service::Service;
 
 /// How often the progress of a poll is looked at and shown.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// A poll that makes no progress for this many stall timeouts hangs somewhere that its own timeouts do not reach, and refs
-/// are listed within as many, however little comes at a time: others wait for that place.
-const LATE_AFTER_STALLS: u32 = 4;
 
 /// Everything a poll needs.
 pub(super) struct Poller {
@@ -61,10 +58,9 @@ impl PollEnd {
 impl Poller {
     /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
     pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
-        let large = !self.state.borrow().mirrored;
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
         let place = self.places.to_list(&self.at_host, waits).await;
-        let turn = Turn::begin(self.places.clone(), self.at_host.clone(), large, place);
+        let turn = Turn::begin(self.places.clone(), self.at_host.clone(), place);
         let mut waited_for = self.at_host.listing();
         loop {
             let (begun, progress) = (Instant::now(), FetchProgress::default());
@@ -74,6 +70,7 @@ impl Poller {
                 Ok(Poll::Moved) => {
                     turn.give_back();
                     self.state.send_modify(|state| state.phase = Phase::Idle);
+                    let large = self.large()();
                     turn.go_on(self.places.to_fetch(&self.at_host, large, waits).await);
                 }
                 result => return PollEnd { result, begun, took: begun.elapsed() },
@@ -91,10 +88,11 @@ impl Poller {
         // After `begun`: whoever asks for another ref later asks for another poll.
         let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
         let upstream = Upstream { further_refs, ..self.upstream() };
-        let late_after = upstream.stall_timeout * LATE_AFTER_STALLS;
-        let mut watched = Watched::new(progress.snapshot(), begun);
-        self.show(watched.progress);
-        let (mirror, inner, may_fetch) = (self.mirror.clone(), progress.clone(), turn.may_fetch());
+        let (stall_timeout, lowest_rate) = (upstream.stall_timeout, self.upstreams.lowest_rate.as_u64());
+        let expected = Expected { longest: poll_timeout, stall_timeout, lowest_rate };
+        let mut pace = Pace::new(progress.snapshot(), expected, begun);
+        self.show(pace.progress());
+        let (mirror, inner, may_fetch) = (self.mirror.clone(), progress.clone(), turn.may_fetch(self.large()));
         let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let ready = mirror.for_poll(Instant::now())?;
@@ -127,9 +125,9 @@ impl Poller {
                 },
                 () = tokio::time::sleep(LOOK_INTERVAL), if overdue.is_none() => {
                     let now = Instant::now();
-                    watched.look(progress.snapshot(), now);
-                    self.show(watched.progress);
-                    let Some(late) = watched.late(begun, now, (poll_timeout, late_after)) else { continue };
+                    pace.look(progress.snapshot(), now);
+                    self.show(pace.progress());
+                    let Some(late) = pace.late(self.large()(), now) else { continue };
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
                     turn.give_back();
@@ -144,6 +142,12 @@ impl Poller {
                 }
             }
         }
+    }
+
+    /// Whether what is fetched is the whole repository: also in place of a mirror that was set aside just now.
+    fn large(&self) -> impl Fn() -> bool + Send + 'static {
+        let state = self.state.clone();
+        move || !state.borrow().mirrored
     }
 
     /// Tells everybody that the mirror was set aside, from the thread that did it.
@@ -168,51 +172,6 @@ impl Poller {
     }
 }
 
-/// The last progress of a poll, and since when it is that.
-struct Watched {
-    progress: FetchSnapshot,
-    since: Instant,
-}
-
-impl Watched {
-    fn new(progress: FetchSnapshot, now: Instant) -> Self {
-        Self { progress, since: now }
-    }
-
-    fn look(&mut self, progress: FetchSnapshot, now: Instant) {
-        if progress != self.progress {
-            *self = Self::new(progress, now);
-        }
-    }
-
-    /// Whether the poll is to be given up: it takes longer than the first limit, or stands still for the second, or has not
-    /// even listed the refs by then.
-    fn late(&self, begun: Instant, now: Instant, (longest, standstill): (Duration, Duration)) -> Option<Failure> {
-        let late = |reason: String| {
-            Some(Failure { step: step_of(self.progress.phase), reason, timeout: true, retry_after: None })
-        };
-        if now - begun >= longest {
-            return late(format!("the poll took longer than {} s", longest.as_secs()));
-        }
-        if now - begun >= standstill && step_of(self.progress.phase) != "fetch" {
-            return late(format!("the refs were not listed within {} s", standstill.as_secs()));
-        }
-        if now - self.since >= standstill {
-            return late(format!("the poll stood still for {} s", standstill.as_secs()));
-        }
-        None
-    }
-}
-
-/// The step of a failure that a phase of a fetch belongs to.
-fn step_of(phase: &str) -> &'static str {
-    match phase {
-        "connecting" => "connect",
-        "listing" => "list refs",
-        _ => "fetch",
-    }
-}
-
 fn failure(error: &MirrorError) -> Failure {
     Failure {
         step: error.step(),
@@ -224,55 +183,4 @@ fn failure(error: &MirrorError) -> Failure {
 
 fn failed(step: &'static str, reason: String) -> Failure {
     Failure { step, reason, timeout: false, retry_after: None }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(bytes: u64) -> FetchSnapshot {
-        FetchSnapshot { phase: "receiving", done: 0, total: None, bytes }
-    }
-
-    #[test]
-    fn a_poll_that_moves_is_given_up_only_at_its_deadline() {
-        let begun = Instant::now();
-        let seconds = Duration::from_secs;
-        let limits = (seconds(100), seconds(10));
-        let mut watched = Watched::new(at(0), begun);
-        for second in 1..100 {
-            watched.look(at(second), begun + seconds(second));
-            assert_eq!(watched.late(begun, begun + seconds(second), limits), None);
-        }
-        let late = watched.late(begun, begun + seconds(100), limits).unwrap();
-        assert!(late.timeout && late.reason.contains("100 s"), "{late:?}");
-    }
-
-    #[test]
-    fn a_listing_that_drips_is_given_up_early() {
-        let begun = Instant::now();
-        let seconds = Duration::from_secs;
-        let limits = (seconds(100), seconds(10));
-        let listing = |done| FetchSnapshot { phase: "listing", done, total: None, bytes: 0 };
-        let mut watched = Watched::new(listing(0), begun);
-        watched.look(listing(1), begun + seconds(9));
-        assert_eq!(watched.late(begun, begun + seconds(9), limits), None);
-        let late = watched.late(begun, begun + seconds(10), limits).unwrap();
-        assert_eq!((late.step, late.timeout), ("list refs", true));
-        assert!(late.reason.contains("not listed within 10 s"), "{late:?}");
-    }
-
-    #[test]
-    fn a_poll_that_stands_still_is_given_up_early() {
-        let begun = Instant::now();
-        let seconds = Duration::from_secs;
-        let limits = (seconds(100), seconds(10));
-        let mut watched = Watched::new(at(0), begun);
-        watched.look(at(5), begun + seconds(3));
-        watched.look(at(5), begun + seconds(12));
-        assert_eq!(watched.late(begun, begun + seconds(12), limits), None);
-        let late = watched.late(begun, begun + seconds(13), limits).unwrap();
-        assert_eq!((late.step, late.timeout), ("fetch", true));
-        assert!(late.reason.contains("stood still"), "{late:?}");
-    }
 }

@@ -11,6 +11,7 @@ use super::build::{ServiceFailure, revision_failure, tarball_failure};
 use super::handle::Handle;
 use super::job::Job;
 use super::mirror_slot::MirrorSlot;
+use super::state::{Failure, Health};
 use super::threads::Threads;
 use crate::revision::{self, Reach, Revision};
 use crate::tarball::{self, Limits, Listed, Listing, Selection};
@@ -46,8 +47,8 @@ pub(crate) struct Preview {
 /// There is no preview.
 #[derive(Debug)]
 pub(crate) enum PreviewError {
-    /// The repository has not been cloned yet.
-    NotMirrored,
+    /// The repository has not been cloned yet; with the failure of the last try, if there was one.
+    NotMirrored(Option<Failure>),
     /// Nothing could be published: where, and why.
     NotPublishable { step: &'static str, reason: String },
     /// It took longer than it may.
@@ -65,14 +66,27 @@ impl Handle {
         place: OwnedSemaphorePermit,
         deadline: Duration,
     ) -> Result<Preview, PreviewError> {
+        // Before the look: what is cloned meanwhile was not there for it.
+        let mirrored = self.state.borrow().mirrored;
         if !self.mirror.exists() {
-            return Err(PreviewError::NotMirrored);
+            return Err(self.not_mirrored());
         }
         let mirror = self.mirror.clone();
         let looked = in_time(&self.threads, place, deadline, move |stop| look(&mirror, &wanted, stop)).await?;
         looked.map_err(|failure| {
+            // A mirror stands there, empty, before its first clone: what it lacks says nothing of the upstream.
+            if !mirrored && failure.step == "resolve" {
+                return self.not_mirrored();
+            }
             let reason = self.mirror.redact(&failure.reason);
             PreviewError::NotPublishable { step: failure.step, reason }
+        })
+    }
+
+    fn not_mirrored(&self) -> PreviewError {
+        PreviewError::NotMirrored(match &self.state.borrow().health {
+            Health::Unhealthy { failure, .. } => Some(failure.clone()),
+            Health::Unknown | Health::Healthy { .. } => None,
         })
     }
 }

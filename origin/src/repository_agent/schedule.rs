@@ -2,20 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The first pause after a failure, unless the interval is shorter.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(5);
-
-/// No pause after a failure is longer.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(30 * 60);
-
-/// A pause after a failure is at most this many intervals.
-const BACK_OFF_INTERVALS: u32 = 10;
-
-/// A pause that the upstream asks for is kept up to this length; one that asks for more is asked again then.
-pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
-
-/// Pauses are this much longer or shorter by chance, so that repositories and origins do not poll in step.
-const JITTER: f64 = 0.1;
+use super::back_off::{back_off, jittered, kept};
 
 /// With more repositories than this their first polls are spread.
 const SPREAD_ABOVE: usize = 20;
@@ -106,9 +93,7 @@ impl Schedule {
     /// It failed, and the upstream perhaps asked for a pause.
     pub(super) fn failed(&mut self, now: Instant, retry_after: Option<Duration>, chance: f64) {
         self.failures = self.failures.saturating_add(1);
-        // Later by chance and never earlier: many repositories may have been told the same.
-        let pause = retry_after.map(|pause| pause.min(LONGEST_RETRY_AFTER).mul_f64(1.0 + JITTER * chance));
-        self.held_until = pause.map(|pause| now + pause);
+        self.held_until = retry_after.map(|pause| now + kept(pause, chance));
         self.ended(now, back_off(self.interval, self.failures), chance);
     }
 
@@ -123,19 +108,9 @@ impl Schedule {
     }
 }
 
-/// The pause after this many failures in a row, one or more.
-fn back_off(interval: Duration, failures: u32) -> Duration {
-    let doublings = (failures - 1).min(20);
-    let longest = (interval * BACK_OFF_INTERVALS).min(LONGEST_BACK_OFF);
-    interval.min(FIRST_BACK_OFF).saturating_mul(1 << doublings).min(longest)
-}
-
-fn jittered(pause: Duration, chance: f64) -> Duration {
-    pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::back_off::LONGEST_RETRY_AFTER;
     use super::*;
     use proptest::prelude::*;
 
@@ -182,13 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_back_off_to_a_bound_and_a_success_forgets_them() {
-        let pauses = |interval, count| (1..=count).map(|n| back_off(interval, n).as_secs()).collect::<Vec<_>>();
-        assert_eq!(pauses(2 * MINUTE, 10), [5, 10, 20, 40, 80, 160, 320, 640, 1200, 1200]);
-        assert_eq!(pauses(seconds(1), 6), [1, 2, 4, 8, 10, 10]);
-        assert_eq!(pauses(60 * MINUTE, 11).last(), Some(&1800));
-        assert_eq!(back_off(2 * MINUTE, u32::MAX), 20 * MINUTE);
-
+    fn failures_back_off_and_a_success_forgets_them() {
         let start = Instant::now();
         let mut schedule = Schedule::new(2 * MINUTE, GAP, start);
         schedule.begin(start);

@@ -1,5 +1,6 @@
 //! What is known of a repository from outside: a value that is replaced as it changes.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weir_shared::name::ServiceName;
@@ -15,7 +16,8 @@ pub struct RepositoryState {
     pub health: Health,
     /// Whether the mirror holds what the upstream held at some time.
     pub mirrored: bool,
-    /// Polls that ended since the start, each with everything that followed from it.
+    /// Polls that ended since the start, each with everything that followed from it; but LFS objects that are wanted may be
+    /// on their way still.
     pub attempts: u64,
     /// Polls that failed since the last that did not.
     pub consecutive_failures: u32,
@@ -27,9 +29,41 @@ pub struct RepositoryState {
     pub held_until: Option<SystemTime>,
     /// What the poll that is due waits for, when it cannot begin.
     pub waits_for: Option<WaitsFor>,
+    /// The LFS objects that are wanted and not here; none: there are no such.
+    pub lfs: Option<LfsState>,
 }
 
-/// What a poll may have to wait for.
+/// LFS objects that are wanted and not here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LfsState {
+    /// The services that wait for them.
+    pub services: Arc<[ServiceName]>,
+    /// How many objects.
+    pub objects: usize,
+    /// Whether an attempt to fetch them is under way.
+    pub fetching: bool,
+    /// What the attempt waits for, when it cannot begin.
+    pub waits_for: Option<WaitsFor>,
+    /// Why some of them could not be had so far.
+    pub failure: Option<LfsFailure>,
+    /// When the next attempt is due.
+    pub next_attempt: Option<SystemTime>,
+    /// Until when the server asked to be left alone.
+    pub held_until: Option<SystemTime>,
+}
+
+/// Why an LFS object could not be had: of several, the one that is missing for the longest time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LfsFailure {
+    /// When it could not be had for the first time.
+    pub since: SystemTime,
+    /// What went wrong the last time, in plain words.
+    pub reason: String,
+    /// Attempts in a row that did not bring it.
+    pub attempts: u32,
+}
+
+/// What a poll, or an attempt to fetch LFS objects, may have to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
     /// As many repositories of its host list their refs, or fetch, as may at a time.
@@ -74,11 +108,6 @@ pub enum Phase {
     },
     /// A poll's deadline has passed; it was told to stop and has not come back.
     Overdue,
-    /// It fetches LFS objects for a tarball.
-    FetchingLfs {
-        /// Of this service.
-        service: ServiceName,
-    },
     /// It builds a tarball.
     Building {
         /// Of this service.
@@ -94,7 +123,6 @@ impl Phase {
             Phase::Cloning { .. } => "cloning",
             Phase::Polling { .. } => "polling",
             Phase::Overdue => "overdue",
-            Phase::FetchingLfs { .. } => "fetching_lfs",
             Phase::Building { .. } => "building",
         }
     }
@@ -151,6 +179,7 @@ impl RepositoryState {
             next_poll: None,
             held_until: None,
             waits_for: None,
+            lfs: None,
         }
     }
 

@@ -11,8 +11,6 @@ pub(super) struct Turn(Arc<Inner>);
 struct Inner {
     places: Arc<Places>,
     at_host: AtHost,
-    /// What it would fetch is the whole repository.
-    large: bool,
     held: Mutex<Held>,
 }
 
@@ -24,9 +22,9 @@ struct Held {
 
 impl Turn {
     /// A turn that begins with a place to list refs.
-    pub(super) fn begin(places: Arc<Places>, at_host: AtHost, large: bool, place: Option<ListingPlace>) -> Self {
+    pub(super) fn begin(places: Arc<Places>, at_host: AtHost, place: Option<ListingPlace>) -> Self {
         let held = Mutex::new(Held { listing: place, fetch: None });
-        Self(Arc::new(Inner { places, at_host, large, held }))
+        Self(Arc::new(Inner { places, at_host, held }))
     }
 
     /// Goes on with a place to fetch.
@@ -34,10 +32,11 @@ impl Turn {
         *self.0.held() = Held { listing: None, fetch: Some(place) };
     }
 
-    /// Whether what moved may be fetched, for the thread that polls to ask then.
-    pub(super) fn may_fetch(&self) -> impl Fn() -> bool + Send + 'static {
+    /// Whether what moved may be fetched, for the thread that polls to ask then. `large`: whether it is the whole
+    /// repository, which may turn out as late.
+    pub(super) fn may_fetch(&self, large: impl Fn() -> bool + Send + 'static) -> impl Fn() -> bool + Send + 'static {
         let turn = Arc::downgrade(&self.0);
-        move || turn.upgrade().is_some_and(|turn| turn.may_fetch())
+        move || turn.upgrade().is_some_and(|turn| turn.may_fetch(large()))
     }
 
     /// Gives back what it holds, while its poll may go on.
@@ -48,11 +47,11 @@ impl Turn {
 
 impl Inner {
     /// The place to list goes to others when there is one to fetch.
-    fn may_fetch(&self) -> bool {
+    fn may_fetch(&self, large: bool) -> bool {
         let mut held = self.held();
         if held.fetch.is_none()
             && held.listing.is_some()
-            && let Ok(place) = self.places.try_to_fetch(&self.at_host, self.large)
+            && let Ok(place) = self.places.try_to_fetch(&self.at_host, large)
         {
             *held = Held { listing: None, fetch: Some(place) };
         }

@@ -9,9 +9,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use weir_shared::name::RepositoryName;
 
 use super::build::Workshop;
+use super::crew::Crew;
 use super::job::Job;
+use super::lfs::sweep_is_due;
 use super::state::WaitsFor;
-use super::task::{Crew, Task};
+use super::task::Task;
 use crate::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
 use crate::service::Service;
 
@@ -29,16 +31,22 @@ impl Task {
     /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
     /// leaves the processor to those who publish, and who waited would not be polled.
     pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
-        let long_ago = self.looked_after.is_none_or(|last| last.elapsed() >= LOOK_EVERY);
-        if !self.upkeep_due && !long_ago {
+        let now = Instant::now();
+        let long_ago = self.looked_after.is_none_or(|last| now.duration_since(last) >= LOOK_EVERY);
+        let sweep_lfs = sweep_is_due(self.lfs_swept, now);
+        if !self.upkeep_due && !long_ago && !sweep_lfs {
             return None;
         }
         let permit = self.crew.upkeep.clone().try_acquire_owned().ok()?;
         self.upkeep_due = false;
-        self.looked_after = Some(Instant::now());
+        self.looked_after = Some(now);
+        if sweep_lfs {
+            self.lfs_swept = Some(now);
+        }
         self.state.send_modify(|state| state.waits_for = Some(WaitsFor::Upkeep));
         let (workshop, services) = (self.workshop(), self.services.clone());
         let (name, crew) = (self.config.name.clone(), self.crew.clone());
+        let services = sweep_lfs.then_some(services);
         Some(Box::pin(keep_up(workshop, services, name, crew, permit)))
     }
 
@@ -56,29 +64,34 @@ pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
     }
 }
 
+/// Keeps the mirror up; and removes LFS objects that none of `services` needs, if there are some given.
 async fn keep_up(
     workshop: Workshop,
-    services: Vec<Arc<Service>>,
+    services: Option<Vec<Arc<Service>>>,
     name: RepositoryName,
     crew: Crew,
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let (repository, slot) = (name.clone(), workshop.mirror.clone());
     let bounds = UpkeepBounds { min_free: crew.build.min_free_bytes, max_mirror: crew.upstreams.max_mirror.as_u64() };
     let job = Job::begin("upkeep", &crew.threads, move |stop| {
+        // Others have their turn when this ends, whatever the agent does at that time.
+        let _permit = permit;
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = workshop.mirror.get().map_err(|error| failed(&error))?;
         let kept = || {
             let commits = workshop.publisher.commits(&repository).map_err(|error| failed(&error))?;
             Ok(commits.into_iter().map(|(_, commit)| commit).collect())
         };
-        let done = mirror.keep_up(kept, &bounds, SystemTime::now(), stop)?;
-        if done == Upkeep::Full
+        let done = mirror.keep_up(kept, &bounds, SystemTime::now(), stop);
+        // Also when there is no room for a repack: these objects may be what takes it.
+        if let Some(services) = services
             && let Err(failure) = workshop.sweep_lfs(&repository, &services, SPARED, stop)
         {
             let reason = workshop.mirror.redact(&failure.reason);
             tracing::warn!(%repository, reason, "LFS objects that nothing needs are not removed");
         }
+        let done = done?;
         Ok::<_, MaintenanceError>((done, mirror.size().map_err(|error| failed(&error))?))
     });
     let ended = match job {

@@ -1,36 +1,56 @@
 //! Files of Git LFS: fetched from a server that speaks the batch API, or a clear word why not.
 
+use std::cell::{Cell, RefCell};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use weir_origin::lfs::{LfsFile, LfsObjects, Pointer};
-use weir_origin::mirror::{Hosts, LfsError, LfsFetch, Reach, Redirects, Upstream};
+use weir_origin::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use weir_origin::mirror::{LfsError, LfsFetch, Upstream};
 
 use crate::lfs_server::{LfsServer, Manner};
-use crate::node::Home;
 
 pub(crate) fn file(path: &str, pointer: &str) -> LfsFile {
     LfsFile { path: path.to_owned(), pointer: Pointer::parse(pointer.as_bytes()).unwrap() }
 }
 
-/// Fetches without a budget; how many objects came.
-pub(crate) fn fetch_from(upstream: &Upstream, mirror: &Path, files: &[LfsFile]) -> Result<u64, LfsError> {
-    let count = AtomicU64::new(0);
+/// What is told of each object, by its path.
+pub(crate) type Told = Vec<(String, Result<(), String>)>;
+
+/// Fetches what is wanted, without a budget. What is told, and how it ends.
+pub(crate) fn fetch_wanted(
+    upstream: &Upstream,
+    mirror: &Path,
+    files: &[LfsFile],
+    wanted: &dyn Fn(&LfsOid) -> bool,
+) -> (Told, Result<(), LfsError>) {
+    let told = RefCell::new(Vec::new());
     let fetch = LfsFetch {
         upstream,
         objects: &LfsObjects::of_mirror(mirror),
         budget: &|| None,
-        fetched: &|_| _ = count.fetch_add(1, Ordering::Relaxed),
+        wanted,
+        ended: &|file, ended| told.borrow_mut().push((file.path.clone(), ended.map_err(ToString::to_string))),
         interrupt: &AtomicBool::new(false),
     };
-    fetch.run(files).map(|()| count.into_inner())
+    let ended = fetch.run(files);
+    (told.into_inner(), ended)
 }
 
-fn fetch(server: &LfsServer, mirror: &Path, files: &[LfsFile]) -> Result<u64, String> {
+/// How many objects came; or the first thing that went wrong.
+pub(crate) fn fetch_from(upstream: &Upstream, mirror: &Path, files: &[LfsFile]) -> Result<usize, String> {
+    let (told, ended) = fetch_wanted(upstream, mirror, files, &|_| true);
+    let came = told.iter().filter(|(_, ended)| ended.is_ok()).count();
+    match told.into_iter().find_map(|(_, ended)| ended.err()) {
+        Some(error) => Err(error),
+        None => ended.map(|()| came).map_err(|error| error.to_string()),
+    }
+}
+
+fn fetch(server: &LfsServer, mirror: &Path, files: &[LfsFile]) -> Result<usize, String> {
     let mut upstream = Upstream::new(server.url("shop.git"));
     upstream.stall_timeout = Duration::from_secs(2);
-    fetch_from(&upstream, mirror, files).map_err(|error| error.to_string())
+    fetch_from(&upstream, mirror, files)
 }
 
 fn batches(server: &LfsServer) -> usize {
@@ -73,11 +93,7 @@ fn what_is_not_the_object_is_not_kept_and_its_path_is_told() {
         (instead(b"the file itsElf"), &wanted, "`media/a.bin` is not kept: its bytes are not those of its pointer"),
         (instead(b"the file"), &wanted, "`media/a.bin` is not kept: it has 8 bytes and not the 15"),
         (instead(&[b'x'; 100_000]), &wanted, "`media/a.bin` is not kept: it has"),
-        (
-            Manner::default(),
-            &absent,
-            "does not give the LFS object of `media/b.bin`: Object does not exist (code 404) (and 1 more)",
-        ),
+        (Manner::default(), &absent, "does not give the LFS object of `media/b.bin`: Object does not exist (code 404)"),
         (answer("<html>log in</html>"), &wanted, "not that of an LFS server"),
         (answer("{\"objects\":[]}"), &wanted, "says nothing of the object"),
         (answer("{\"transfer\":\"tus\",\"objects\":[]}"), &wanted, "`tus`"),
@@ -112,7 +128,7 @@ fn a_server_that_wants_to_be_left_alone_is_understood() {
         Manner { storage_says: Some(("403 Forbidden", "Retry-After: 120\r\n")), ..Manner::default() },
     ] {
         server.behave(manner);
-        let error = fetch_from(&upstream, dir.path(), &wanted).unwrap_err();
+        let error = fetch_wanted(&upstream, dir.path(), &wanted, &|_| true).1.unwrap_err();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(120)), "{error}");
     }
 }
@@ -152,7 +168,8 @@ fn a_server_that_falls_silent_is_given_up_and_so_is_who_is_told_to_stop() {
             stop.store(true, Ordering::Relaxed);
             Some(Duration::from_secs(3600))
         },
-        fetched: &|_| (),
+        wanted: &|_| true,
+        ended: &|_, _| (),
         interrupt: &stop,
     };
     assert!(fetch.run(&wanted).unwrap_err().to_string().contains("interrupted"));
@@ -164,79 +181,66 @@ fn an_upstream_without_http_has_no_api_and_a_large_object_is_not_asked_for() {
     let server = LfsServer::start(dir.path(), None);
     let wanted = [file("a.bin", &server.hold(&[1; 1000]))];
     for url in ["/srv/git/a.git", "git@git.example:a.git", "ssh://git@git.example/a.git", "git://git.example/a.git"] {
-        let error = fetch_from(&Upstream::new(url), dir.path(), &wanted).unwrap_err().to_string();
+        let error = fetch_from(&Upstream::new(url), dir.path(), &wanted).unwrap_err();
         assert!(error.contains("over https://") && error.contains("`git-lfs-authenticate`"), "{error}");
     }
     let mut upstream = Upstream::new(server.url("shop.git"));
     upstream.max_lfs_object = 999;
-    let error = fetch_from(&upstream, dir.path(), &wanted).unwrap_err().to_string();
+    let error = fetch_from(&upstream, dir.path(), &wanted).unwrap_err();
     assert!(error.contains("`a.bin` has 1000 bytes") && error.contains("max_lfs_object"), "{error}");
     assert!(server.take_requests().is_empty());
 }
 
-/// A key for an object goes to where it is for, and credentials go nowhere else at all.
 #[test]
-fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
-    let home = Home::new();
-    let root = home.file("git");
-    let server = LfsServer::start(&root, Some(&home.file("")));
-    let storage = LfsServer::start(&root, Some(&home.file("")));
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
-    storage.behave(Manner { storage: Some(storage.base()), ..Manner::default() });
-    std::fs::write(home.file("password"), "s3cret\n").unwrap();
+fn what_is_wrong_with_one_object_keeps_no_other_from_coming() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = LfsServer::start(dir.path(), None);
+    let wrong = server.hold(b"the file itself");
+    let absent = server.hold(b"x").replace("size 1", "size 2");
+    let files = [file("absent", &absent), file("wrong", &wrong), file("right", &server.hold(b"another"))];
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.ca = Some(home.file("ca.pem"));
-    upstream.username = Some("ci".to_owned());
-    upstream.password_file = Some(home.file("password"));
-    // What the server would be shown; another one never is.
-    upstream.client_certificate = Some(home.file("edge-client.pem"));
-    upstream.client_key = Some(home.file("edge-client.key"));
-    let fetch = |mirror: &str, upstream: &Upstream| {
-        fetch_from(upstream, &home.file(mirror), &wanted).map_err(|error| error.to_string())
-    };
-    let mut allowed = upstream.clone();
-    allowed.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
-    let manners = [
-        Manner { storage: Some(storage.base()), ..Manner::default() },
-        Manner { redirect: Some(storage.base()), ..Manner::default() },
-    ];
-    for (number, manner) in manners.into_iter().enumerate() {
-        server.behave(manner);
-        let error = fetch("refused", &upstream).unwrap_err();
-        assert!(error.contains("`a.bin`") && error.contains("no public address"), "{error}");
-        assert!(storage.take_requests().is_empty());
-
-        assert_eq!(fetch(&format!("allowed-{number}"), &allowed), Ok(1));
-        let asked = storage.take_requests().concat().to_ascii_lowercase();
-        assert!(!asked.contains("authorization"), "{asked}");
-        let given = asked.contains("x-storage-key");
-        assert_eq!(given, number == 0, "the key is for where the API says that the object is");
-
-        // A list in the document of somebody who may not reach private addresses changes nothing.
-        let mut of_operators = allowed.clone();
-        let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
-        of_operators.reach = Reach { hosts: Hosts::default(), public_only: true, excepted: hosts }.into();
-        let error = fetch("operators", &of_operators).unwrap_err();
-        assert!(error.contains("no public address"), "{error}");
-        assert!(storage.take_requests().is_empty());
-
-        // And `hosts` holds for storages too.
-        let mut few = upstream.clone();
-        few.reach = Reach { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..Reach::default() }.into();
-        few.url = few.url.replace("127.0.0.1", "localhost");
-        let error = fetch("few", &few).unwrap_err();
-        assert!(error.contains("`127.0.0.1` may not be asked"), "{error}");
+    upstream.stall_timeout = Duration::from_secs(2);
+    let only = Some(wrong);
+    for (manner, expected) in [
+        (Manner { instead: Some(b"the file itsElf".to_vec()), ..Manner::default() }, "not those of its pointer"),
+        (Manner { storage_says: Some(("403 Forbidden", "")), ..Manner::default() }, "answer there was 403"),
+        (Manner { silent_after: Some(3), ..Manner::default() }, "brought nothing"),
+    ] {
+        let mirror = tempfile::tempdir().unwrap();
+        server.behave(Manner { only: only.clone(), ..manner });
+        let (told, ended) = fetch_wanted(&upstream, mirror.path(), &files, &|_| true);
+        let [(_, Err(absent)), (_, Err(wrong)), (_, Ok(()))] = &told[..] else { panic!("{told:?}") };
+        assert!(absent.contains("`absent`") && wrong.contains(expected), "{told:?}");
+        ended.unwrap();
     }
-    // No redirects at all: what the API names is none.
-    let mut none = allowed.clone();
-    none.redirects = Redirects::None;
-    assert!(fetch("none", &none).unwrap_err().contains("`redirects` is `none`"));
-    server.behave(Manner::default());
-    assert_eq!(fetch("none", &none), Ok(1));
-    // Never from https to http, whoever is allowed.
-    let plain = LfsServer::start(&root, None);
-    server.behave(Manner { storage: Some(plain.base()), ..Manner::default() });
-    let error = fetch("plain", &allowed).unwrap_err();
-    assert!(error.contains("from https to http"), "{error}");
+}
+
+#[test]
+fn a_storage_that_fails_thrice_in_a_row_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = LfsServer::start(dir.path(), None);
+    let files: Vec<_> = (0..9u8).map(|number| file(&format!("{number}"), &server.hold(&[number, 7]))).collect();
+    server.behave(Manner { storage_says: Some(("503 Busy", "")), ..Manner::default() });
+    let (told, ended) = fetch_wanted(&Upstream::new(server.url("shop.git")), dir.path(), &files, &|_| true);
+    assert!(ended.unwrap_err().to_string().contains("`2` cannot be fetched"));
+    assert_eq!((told.len(), server.take_requests().len()), (3, 4));
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_passed_over_also_while_it_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = LfsServer::start(dir.path(), None);
+    let drips = server.hold(&[7; 100_000]);
+    let files = [file("drips", &drips), file("unwanted", &server.hold(b"y")), file("wanted", &server.hold(b"z"))];
+    server.behave(Manner { drips: true, only: Some(drips), ..Manner::default() });
+    let upstream = Upstream::new(server.url("shop.git"));
+    let looks = Cell::new(0);
+    let wanted = |oid: &LfsOid| {
+        looks.set(looks.get() + usize::from(*oid == files[0].pointer.oid));
+        *oid == files[2].pointer.oid || (*oid == files[0].pointer.oid && looks.get() < 10)
+    };
+    let (told, ended) = fetch_wanted(&upstream, dir.path(), &files, &wanted);
+    ended.unwrap();
+    assert_eq!(told, [("wanted".to_owned(), Ok(()))]);
+    assert_eq!(std::fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
 }

@@ -6,12 +6,18 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
-use rustls::{ServerConnection, StreamOwned};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use crate::smart_http::{http_backend, tls_config};
+use crate::node::in_time;
+use crate::smart_http::{http_backend, tls_config, tls_config_asking};
+
+/// Stands at the end of the head of a request whose client has shown a certificate.
+pub(crate) const SHOWN: &str = "(a certificate was shown)";
 
 /// What the server does wrong, or differently.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +34,12 @@ pub(crate) struct Manner {
     pub(crate) answer: Option<String>,
     /// After so many bytes of an object the server falls silent.
     pub(crate) silent_after: Option<usize>,
+    /// Objects come a byte at a time, now and then.
+    pub(crate) drips: bool,
+    /// The only object with which the storage does anything wrong, by its pointer.
+    pub(crate) only: Option<String>,
+    /// With which status, and where to, a batch request is sent on: an address without a path.
+    pub(crate) moved: Option<(&'static str, String)>,
     /// What the API answers in place of anything else: a status, and a header with its line's end.
     pub(crate) api_says: Option<(&'static str, &'static str)>,
     /// What the storage answers, likewise.
@@ -47,6 +59,8 @@ struct Inner {
     requests: Mutex<Vec<String>>,
     /// Downloads since addresses were asked for.
     downloads: AtomicUsize,
+    /// A permit for each object that has begun to drip.
+    dripping: Semaphore,
 }
 
 /// A running server; it ends with the process.
@@ -56,8 +70,17 @@ pub(crate) struct LfsServer(Arc<Inner>);
 impl LfsServer {
     /// Serves the repositories below a directory; with certificates (`origin.pem`, `origin.key`) over TLS.
     pub(crate) fn start(root: &Path, certificates: Option<&Path>) -> Self {
+        Self::start_with(root, certificates.map(|dir| tls_config(dir, None)))
+    }
+
+    /// The same over TLS, asking each client for a certificate; who has none is served too. The head of a request with one
+    /// ends in [`SHOWN`].
+    pub(crate) fn start_asking_for_certificates(root: &Path, certificates: &Path) -> Self {
+        Self::start_with(root, Some(tls_config_asking(certificates)))
+    }
+
+    fn start_with(root: &Path, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let tls = certificates.map(|dir| tls_config(dir, None));
         let server = Self(Arc::new(Inner {
             root: root.to_owned(),
             address: listener.local_addr().unwrap(),
@@ -66,6 +89,7 @@ impl LfsServer {
             manner: Mutex::default(),
             requests: Mutex::default(),
             downloads: AtomicUsize::new(0),
+            dripping: Semaphore::new(0),
         }));
         let serving = server.clone();
         std::thread::spawn(move || {
@@ -76,9 +100,12 @@ impl LfsServer {
                     // A client that goes away is what some tests are about.
                     let _ = match tls {
                         Some(config) => {
-                            serving.answer(StreamOwned::new(ServerConnection::new(config).unwrap(), socket))
+                            let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
+                            let _ = stream.conn.complete_io(&mut stream.sock);
+                            let shown = stream.conn.peer_certificates().is_some();
+                            serving.answer(stream, shown)
                         }
-                        None => serving.answer(socket),
+                        None => serving.answer(socket, false),
                     };
                 });
             }
@@ -104,6 +131,11 @@ impl LfsServer {
         std::mem::take(&mut self.0.requests.lock().unwrap())
     }
 
+    /// Waits until an object has begun to drip, once for each.
+    pub(crate) async fn has_begun_to_drip(&self) {
+        in_time(self.0.dripping.acquire()).await.unwrap().forget();
+    }
+
     /// Takes an object in, and returns the pointer to it.
     pub(crate) fn hold(&self, contents: &[u8]) -> String {
         let oid: String = digest(&SHA256, contents).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -112,7 +144,7 @@ impl LfsServer {
     }
 
     /// Answers one request and closes the connection.
-    fn answer(&self, stream: impl Read + Write) -> std::io::Result<()> {
+    fn answer(&self, stream: impl Read + Write, shown: bool) -> std::io::Result<()> {
         let mut stream = BufReader::new(stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -120,7 +152,7 @@ impl LfsServer {
                 return Ok(());
             }
         }
-        self.0.requests.lock().unwrap().push(head.clone());
+        self.0.requests.lock().unwrap().push(head.clone() + if shown { SHOWN } else { "" });
         let header = |name: &str| {
             let lines = head.lines().filter_map(|line| line.split_once(": "));
             lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).next()
@@ -131,8 +163,11 @@ impl LfsServer {
         let (method, target) = head.split_once(' ').unwrap();
         let target = target.split(' ').next().unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let manner = self.0.manner.lock().unwrap().clone();
+        let mut manner = self.0.manner.lock().unwrap().clone();
         if let Some(oid) = path.strip_prefix("/storage/") {
+            if manner.only.as_ref().is_some_and(|only| !only.contains(oid)) {
+                manner = Manner { authorization: manner.authorization, storage: manner.storage, ..Manner::default() };
+            }
             return self.answer_storage(stream, oid, header("x-storage-key").as_deref(), &manner);
         }
         if manner.authorization.is_some() && header("authorization") != manner.authorization {
@@ -141,6 +176,9 @@ impl LfsServer {
         if path.ends_with(".git/info/lfs/objects/batch") {
             if let Some((status, headers)) = manner.api_says {
                 return respond(stream, status, headers, b"");
+            }
+            if let Some((status, to)) = manner.moved.as_ref().filter(|_| !path.starts_with("/moved/")) {
+                return respond(stream, status, &format!("Location: {to}/moved{path}\r\n"), b"");
             }
             self.0.downloads.store(0, Ordering::Relaxed);
             let body = manner.answer.clone().unwrap_or_else(|| self.answer_batch(&body, &manner).to_string());
@@ -196,6 +234,16 @@ impl LfsServer {
         }
         let object = manner.instead.clone().unwrap_or(object);
         match manner.silent_after {
+            _ if manner.drips => {
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
+                self.0.dripping.add_permits(1);
+                for byte in object {
+                    stream.write_all(&[byte])?;
+                    stream.flush()?;
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Ok(())
+            }
             Some(bytes) => {
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
                 stream.write_all(&object[..bytes])?;

@@ -1,17 +1,24 @@
 //! When upstreams are asked, and who waits for whom.
 
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use weir_origin::config::RepositoryConfig;
+use weir_origin::config::{RepositoryConfig, ServiceConfig};
 use weir_origin::repository_agent::{Health, Phase, RepositoryState, WaitsFor};
+use weir_shared::event::EventKind;
+use weir_shared::name::RepositoryName;
 
+use crate::damage::lose_packs;
+use crate::event_reader::Reader;
+use crate::git_fixture::Git;
 use crate::node::{Home, Node, in_time, repository};
 use crate::operator::{Operator, config, empty_config, repository_at, serve};
-use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, say};
+use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, packfile, say};
 use crate::smart_http::SmartHttp;
 use crate::upstream::Upstream;
 
@@ -38,13 +45,13 @@ fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
         }
         begin(socket, result, 1 << 30)?;
         if !lists {
-            std::io::Write::write_all(socket, &line("packfile\n"))?;
+            socket.write_all(&line("packfile\n"))?;
         }
         told.add_permits(1);
         loop {
             // Progress, or one ref after the other.
             let drop = if lists { &refs[..refs.len() - 4] } else { &line(b"\x02Counting\r")[..] };
-            std::io::Write::write_all(socket, drop)?;
+            socket.write_all(drop)?;
             std::thread::sleep(Duration::from_millis(50));
         }
     });
@@ -72,7 +79,8 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
         }
         config.repositories[0].stall_timeout = Duration::from_secs(1);
         let first = config.repositories[0].name.clone();
-        let each = if drips == Drips::InTheListing { config.limits.concurrent_fetches_per_host } else { 2 };
+        // Who comes second finds a place for first clones that is free, and leaves the last one to others.
+        let each = if drips == Drips::InTheListing { config.limits.concurrent_fetches_per_host } else { 1 };
         let node = home.start(config).await;
         for (_, begun) in &servers {
             begun.acquire_many(u32::try_from(each).unwrap()).await.unwrap().forget();
@@ -95,29 +103,118 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
 
 #[tokio::test]
 async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
+    for (fetches, of_a_host, clones) in [(8, 4, 2), (1, 1, 1)] {
+        let (home, upstream) = (Home::new(), Upstream::small());
+        let server = SmartHttp::start(upstream.bare().parent().unwrap(), None);
+        let node = home.start(home.config(&server.url("bare.git"))).await;
+        node.published(|_| true).await;
+        node.stop().await;
+
+        let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
+        let mut config = home.config(&server.url("bare.git"));
+        (config.limits.concurrent_fetches, config.limits.concurrent_fetches_per_host) = (fetches, of_a_host);
+        config.repositories.splice(0..0, repositories_at(&drips, "large"));
+        let node = home.start(config).await;
+        begun.acquire_many(clones).await.unwrap().forget();
+        for name in (0..8).map(|number| format!("large-{number}")) {
+            let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
+            let begun = |state: &RepositoryState| match &state.phase {
+                Phase::Cloning { progress } => progress.phase == "preparing",
+                _ => state.waits_for == Some(WaitsFor::LargePlace),
+            };
+            in_time(state.wait_for(begun)).await.unwrap();
+        }
+        let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+        node.poll().await;
+        assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+        assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"large_fetches\"}").await, f64::from(clones));
+        node.running.cut().await;
+    }
+}
+
+/// A server that serves a repository once, and drips what then changes: words before the pack, or its bytes.
+fn dripping_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
+    let refs = |id: &str| listing([(id, "HEAD"), (id, "refs/heads/main")]);
+    let head = upstream.git(&["rev-parse", "HEAD"]);
+    let first = refs(&head);
+    let later = refs("1234567812345678123456781234567812345678");
+    let work = Git { dir: upstream.work() };
+    let pack = packfile(&work.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n"));
+    let served = AtomicBool::new(false);
+    ScriptedServer::start_at("127.0.0.2", move |request, body, socket| {
+        let result = "application/x-git-upload-pack-result";
+        if request.starts_with("GET") {
+            return say(socket, "application/x-git-upload-pack-advertisement", &advertisement());
+        }
+        if body.windows(7).any(|word| word == b"ls-refs") {
+            return say(socket, result, if served.load(Ordering::Relaxed) { &later } else { &first });
+        }
+        if !served.swap(true, Ordering::Relaxed) {
+            return say(socket, result, &pack);
+        }
+        begin(socket, result, 1 << 30)?;
+        socket.write_all(&line("packfile\n"))?;
+        if bytes {
+            // A blob of any size, in a stored block of 32767 bytes.
+            let blob = [&[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01][..], &[0, 0xff, 0x7f, 0, 0x80]].concat();
+            socket.write_all(&line([&b"\x01PACK\0\0\0\x02\0\0\0\x01"[..], &blob].concat()))?;
+        }
+        for count in 0.. {
+            let word = format!("\u{2}Counting objects: {count}\r");
+            socket.write_all(&line(if bytes { "\u{1}x" } else { &word }))?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    })
+}
+
+#[tokio::test]
+async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
+    for (bytes, words) in [(true, "`[upstreams] lowest_rate` = 1024"), (false, "did not begin to send")] {
+        let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
+        let server = dripping_later(&other, bytes);
+        let mut config = home.config(&upstream.url());
+        config.limits.concurrent_fetches = 1;
+        let drips: RepositoryName = "drips".parse().unwrap();
+        let mut dripping = RepositoryConfig::new(drips.clone(), server.url());
+        (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(1), Duration::from_secs(3600));
+        dripping.shortest_gap = Duration::from_millis(100);
+        config.repositories.push(dripping);
+        let node = home.start(config).await;
+        node.published(|_| true).await;
+        let mut state = node.running.repository(&drips).unwrap();
+        in_time(state.wait_for(|state| state.mirrored && state.attempts > 0)).await.unwrap();
+
+        assert!(node.running.kick(&drips));
+        let fetches = |state: &RepositoryState| matches!(&state.phase, Phase::Polling { progress } if ["preparing", "receiving"].contains(&progress.phase));
+        in_time(state.wait_for(fetches)).await.unwrap();
+        let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
+        node.running.kick(&repository());
+        node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+        node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
+        let state = in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
+        let Health::Unhealthy { failure, .. } = &state.health else { unreachable!() };
+        assert!(failure.timeout && failure.step == "fetch" && failure.reason.contains(words), "{failure:?}");
+        drop(state);
+        node.running.cut().await;
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_that_is_cloned_again_has_a_place_among_first_clones() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let server = SmartHttp::start(upstream.bare().parent().unwrap(), None);
-    let node = home.start(home.config(&server.url("bare.git"))).await;
+    let server = dripping_later(&upstream, false);
+    let node = home.start(home.config(&server.url())).await;
     node.published(|_| true).await;
     node.stop().await;
-
-    let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
-    let mut config = home.config(&server.url("bare.git"));
-    config.repositories.splice(0..0, repositories_at(&drips, "large"));
-    let node = home.start(config).await;
-    begun.acquire_many(2).await.unwrap().forget();
-    for name in (0..8).map(|number| format!("large-{number}")) {
-        let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
-        let begun = |state: &RepositoryState| match &state.phase {
-            Phase::Cloning { progress } => progress.phase == "preparing",
-            _ => state.waits_for == Some(WaitsFor::LargePlace),
-        };
-        in_time(state.wait_for(begun)).await.unwrap();
+    lose_packs(&home);
+    let node = home.start(home.config(&server.url())).await;
+    let clones =
+        |state: &RepositoryState| matches!(&state.phase, Phase::Cloning { progress } if progress.phase == "preparing");
+    node.repository(clones).await;
+    for (bound, in_use) in [("large_fetches", 1.0), ("fetches", 0.0)] {
+        assert_eq!(node.metric(&format!("weir_origin_bound_in_use{{bound=\"{bound}\"}}")).await, in_use, "{bound}");
     }
-    let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
-    node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
-    assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"large_fetches\"}").await, 2.0);
     node.running.cut().await;
 }
 
@@ -135,11 +232,11 @@ async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
     begun.acquire().await.unwrap().forget();
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
-    node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
-    assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "place");
+    node.repository(|state| state.waits_for == Some(WaitsFor::LargePlace)).await;
+    assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "large_place");
     // The deadline of the first clone ends the wait.
     node.published(|_| true).await;
-    assert!(node.metric("weir_origin_poll_wait_seconds_total{for=\"place\"}").await > 0.0);
+    assert!(node.metric("weir_origin_poll_wait_seconds_total{for=\"large_place\"}").await > 0.0);
     node.running.cut().await;
 }
 
@@ -247,5 +344,28 @@ async fn an_unchanged_poll_is_one_listing_and_a_small_budget_makes_polls_wait() 
         lines,
         ["GET /bare.git/info/refs?service=git-upload-pack HTTP/1.1", "POST /bare.git/git-upload-pack HTTP/1.1"]
     );
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn who_could_not_follow_the_last_time_is_published_after_the_others() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    // First in line.
+    let mut late = ServiceConfig::new("a-late-one".parse().unwrap(), repository());
+    late.revision = "main".parse().unwrap();
+    late.folder = "late".parse().unwrap();
+    config.services.insert(0, late);
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    node.poll().await;
+    let edge = home.client("edge-client");
+    let mut reader = Reader::of(&edge, &node, "").await;
+    reader.until(|kind| matches!(kind, EventKind::SnapshotEnd)).await;
+    upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    upstream.push("late/app.yaml", b"replicas: 1\n");
+    node.poll().await;
+    let told = [reader.descriptor().await.0, reader.descriptor().await.0];
+    assert_eq!(told.map(|each| each.publication().service.to_string()), ["shop-prod", "a-late-one"]);
     node.stop().await;
 }

@@ -4,31 +4,47 @@
 //! all that may have to be built.
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_shared::name::RepositoryName;
 
-use super::build::{ServiceFailure, Workshop};
+use super::super::build::{ServiceFailure, Workshop};
 use crate::lfs::{Amount, LfsOid};
 use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
 use crate::tarball::{self, TarballError};
 
+/// How often it is looked what is needed still. Versions go by age, and nothing tells when.
+const SWEEP_EVERY: Duration = Duration::from_secs(24 * 3600);
+
+/// Whether it is time to look again, the last time being that. It is, whatever else there is to do, when there was none, as
+/// after a start and when the services have changed.
+pub(in super::super) fn is_due(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.duration_since(last) >= SWEEP_EVERY)
+}
+
 impl Workshop {
     /// Removes the objects that no service needs and that came longer ago than `spared`. What stays.
-    pub(super) fn sweep_lfs(
+    pub(in super::super) fn sweep_lfs(
         &self,
         repository: &RepositoryName,
         services: &[Arc<Service>],
         spared: Duration,
         stop: &AtomicBool,
     ) -> Result<Amount, ServiceFailure> {
-        let needed = self.needed(repository, services, stop)?;
+        let (objects, failed) =
+            (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::passing("lfs", error.to_string()));
         let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
-        let swept = self.mirror.lfs_objects().remove_except(&needed, before);
-        let (removed, stays) = swept.map_err(|error| ServiceFailure::passing("lfs", error.to_string()))?;
+        objects.remove_leftovers(before).map_err(failed)?;
+        let held = objects.held().map_err(failed)?;
+        if held.objects == 0 {
+            return Ok(held);
+        }
+        let needed = self.needed(repository, services, stop)?;
+        let (removed, stays) = objects.remove_except(&needed, before).map_err(failed)?;
         if removed.objects > 0 {
             let Amount { objects, bytes } = removed;
             tracing::info!(%repository, objects, bytes, "LFS objects that nothing needs any more were removed");

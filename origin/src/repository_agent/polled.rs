@@ -1,0 +1,105 @@
+//! What follows from a poll.
+
+use std::time::{Instant, SystemTime};
+
+use super::back_off::LONGEST_RETRY_AFTER;
+use super::job::Job;
+use super::poll::PollEnd;
+use super::state::{Failure, Health, Phase};
+use super::task::Task;
+use crate::mirror::Poll;
+
+impl Task {
+    /// A poll has ended.
+    pub(super) async fn polled(&mut self, end: PollEnd) {
+        self.schedule.looked(end.begun);
+        let name = self.config.name.clone();
+        let metrics = self.crew.metrics.clone();
+        metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
+        let result = match end.result {
+            Ok(poll) => self.poll_succeeded(poll, SystemTime::now()).await,
+            Err(failure) => self.poll_failed(failure, SystemTime::now()),
+        };
+        metrics.polls.with_label_values(&[name.as_str(), result]).inc();
+        self.state.send_modify(|state| {
+            state.attempts += 1;
+            state.phase = Phase::Idle;
+        });
+    }
+
+    async fn poll_succeeded(&mut self, poll: Poll, now: SystemTime) -> &'static str {
+        let name = self.config.name.clone();
+        let before = self.state.borrow().clone();
+        self.state.send_modify(|state| {
+            state.poll_succeeded(now);
+            state.phase = Phase::Idle;
+        });
+        if matches!(before.health, Health::Unhealthy { .. }) {
+            tracing::info!(repository = %name, failures = before.consecutive_failures, "the upstream answers again");
+        }
+        if !before.mirrored {
+            tracing::info!(repository = %name, "the repository is mirrored");
+        }
+        if !before.mirrored || !self.tidied {
+            // Also when a process before this one was stopped after its clone and before this.
+            self.tidied = true;
+            self.remove_other_mirrors();
+        }
+        self.crew.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(1);
+        self.crew.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
+        let changed = matches!(poll, Poll::Changed { .. });
+        self.upkeep_due |= changed;
+        if changed || self.unsettled {
+            let services = self.services.clone();
+            self.pass(&services, false).await;
+        }
+        self.schedule.succeeded(Instant::now(), fastrand::f64());
+        if changed { "changed" } else { "unchanged" }
+    }
+
+    fn poll_failed(&mut self, mut failure: Failure, now: SystemTime) -> &'static str {
+        failure.reason = self.crew.data_dir.redact(&failure.reason);
+        let (step, reason, timeout) = (failure.step, failure.reason.clone(), failure.timeout);
+        let retry_after = failure.retry_after;
+        // Some of it may have come, or there may be no more room for it.
+        self.upkeep_due |= step == "fetch";
+        let mut news = false;
+        self.state.send_modify(|state| news = state.poll_failed(failure, now));
+        if news {
+            tracing::warn!(repository = %self.config.name, step, reason, "the upstream cannot be polled");
+        }
+        self.crew.metrics.repository_healthy.with_label_values(&[self.config.name.as_str()]).set(0);
+        if let Some(pause) = retry_after.filter(|pause| *pause > LONGEST_RETRY_AFTER) {
+            let (asked, kept) = (pause.as_secs(), LONGEST_RETRY_AFTER.as_secs());
+            tracing::warn!(repository = %self.config.name, asked, kept, "the upstream asks for a longer pause than is kept");
+        }
+        self.schedule.failed(Instant::now(), retry_after, fastrand::f64());
+        self.mend_mirror();
+        if timeout { "timeout" } else { "failed" }
+    }
+
+    fn remove_other_mirrors(&self) {
+        let mirror = self.mirror.clone();
+        let removed = Job::begin("clean up", &self.crew.threads, move |_| mirror.remove_others());
+        drop(removed);
+    }
+
+    /// Shows when the next poll is, as far as is known while one may be under way.
+    pub(super) fn show_next_poll(&self, polling: bool) {
+        let (now, clock) = (Instant::now(), SystemTime::now());
+        let on_the_clock = |at: Instant| clock + at.saturating_duration_since(now);
+        let next = (!polling).then(|| on_the_clock(self.schedule.next()));
+        let held_until = self.schedule.held_until().filter(|until| *until > now).map(on_the_clock);
+        self.state.send_if_modified(|state| {
+            let news =
+                state.next_poll.is_some() != next.is_some() || state.held_until.is_some() != held_until.is_some();
+            state.next_poll = next;
+            state.held_until = held_until;
+            news
+        });
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,221 @@
+//! LFS objects that are slow to come, or do not come: what goes on beside them, and when they are asked for again.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use reqwest::Method;
+use serde_json::json;
+use weir_origin::config::{Config, ServiceConfig};
+use weir_origin::repository_agent::{LfsFailure, LfsState};
+use weir_shared::descriptor::Descriptor;
+
+use crate::git_fixture::Git;
+use crate::lfs_server::{LfsServer, Manner};
+use crate::lfs_services::{ATTRIBUTES, Shop, failure};
+use crate::node::{Home, Node, in_time, repository};
+use crate::operator::{Operator, empty_config};
+use crate::upstream::Upstream;
+
+/// Takes hours to come a byte at a time.
+static LARGE: [u8; 1 << 20] = [7; 1 << 20];
+
+/// Another service of the same repository, of the folder of its name.
+fn also(config: &mut Config, name: &str, lfs: bool) {
+    let mut service = ServiceConfig::new(name.parse().unwrap(), repository());
+    service.revision = "main".parse().unwrap();
+    service.folder = name.parse().unwrap();
+    service.lfs = lfs;
+    config.services.push(service);
+}
+
+async fn published(node: &Node, service: &str, is: impl Fn(&Descriptor) -> bool) -> Arc<Descriptor> {
+    let mut current = node.running.service(&service.parse().unwrap()).unwrap();
+    let found = in_time(current.wait_for(|current| current.as_ref().is_some_and(|current| is(current)))).await;
+    found.unwrap().clone().unwrap()
+}
+
+async fn lfs(node: &Node, is: impl Fn(&LfsState) -> bool) -> LfsState {
+    node.repository(|state| state.lfs.as_ref().is_some_and(&is)).await.lfs.unwrap()
+}
+
+fn drips(pointer: &str) -> Manner {
+    Manner { drips: true, only: Some(pointer.to_owned()), ..Manner::default() }
+}
+
+fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
+    let oid = pointer.split(':').nth(2).unwrap().lines().next().unwrap();
+    server.take_requests().iter().filter(|head| head.starts_with(&format!("GET /storage/{oid}"))).count()
+}
+
+#[tokio::test]
+async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_ends_them() {
+    let shop = Shop::new();
+    let mut config = shop.config();
+    also(&mut config, "plain", false);
+    let large = shop.server.hold(&LARGE);
+    shop.git.write("deploy/model.bin", &large);
+    shop.git.write("plain/a.txt", "1");
+    shop.git.commit("a model that drips");
+    shop.behave(drips(&large));
+    let node = shop.home.start(config).await;
+    shop.server.has_begun_to_drip().await;
+    published(&node, "plain", |_| true).await;
+    let waited_for = lfs(&node, |lfs| lfs.fetching).await;
+    assert_eq!((waited_for.services[0].as_str(), waited_for.objects), ("shop-prod", 1));
+    assert_eq!(node.status().await["repositories"][0]["lfs"]["services"], json!(["shop-prod"]));
+
+    shop.git.write("plain/a.txt", "2");
+    let second = shop.git.commit("polls go on");
+    node.poll().await;
+    published(&node, "plain", |plain| plain.publication().commit == second).await;
+    assert!(node.running.service(&crate::node::service()).unwrap().borrow().is_none());
+
+    // The same objects: what is on its way is not begun anew.
+    assert_eq!(downloads_of(&shop.server, &large), 1);
+    shop.git.write("deploy/model.bin", shop.server.hold(b"a smaller model"));
+    let third = shop.git.commit("a model that comes");
+    node.poll().await;
+    let first_published = node.published(|_| true).await;
+    assert_eq!(first_published.publication().commit, third);
+    node.repository(|state| state.lfs.is_none()).await;
+
+    // Who stops does not wait for it either.
+    shop.git.write("deploy/model.bin", &large);
+    shop.git.commit("it drips again");
+    node.poll().await;
+    shop.server.has_begun_to_drip().await;
+    assert_eq!(node.descriptor().await.version(), first_published.version());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_of_a_repository() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let root = home.file("git");
+    let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
+    let large = server.hold(&LARGE);
+    git.write(".gitattributes", ATTRIBUTES);
+    git.write("deploy/app.yaml", "replicas: 1\n");
+    git.write("deploy/model.bin", &large);
+    git.commit("a model that drips");
+    server.behave(drips(&large));
+    let node = home.start(empty_config(&home, &upstream)).await;
+    let operator = Operator::of(&home, &node);
+    let mut document = json!({ "repository": "shop", "folder": "deploy", "lfs": true });
+    let shop = json!({ "url": server.url("shop.git"), "poll_interval": "1h" });
+    operator.put("/v1/repositories/shop", shop).await;
+    operator.put("/v1/services/shop-prod", document.clone()).await;
+    server.has_begun_to_drip().await;
+    document["lfs"] = false.into();
+    assert_eq!(operator.put("/v1/services/shop-prod", document.clone()).await.status, 200);
+    let without = node.published(|_| true).await;
+    assert_eq!(without.publication().omitted.len(), 1);
+    node.repository(|state| state.lfs.is_none()).await;
+
+    document["lfs"] = true.into();
+    operator.put("/v1/services/other", document).await;
+    server.has_begun_to_drip().await;
+    operator.delete("/v1/services/other").await;
+    operator.delete("/v1/services/shop-prod").await;
+    let mut gone = node.running.repository(&repository()).unwrap();
+    assert_eq!(operator.delete("/v1/repositories/shop").await.status, 204);
+    // Its agent has ended when nobody can tell any more how it is.
+    in_time(async { while gone.changed().await.is_ok() {} }).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_other() {
+    let shop = Shop::new();
+    let mut config = shop.config();
+    also(&mut config, "good", true);
+    let wrong = shop.server.hold(b"a model that is wrong");
+    shop.git.write("deploy/model.bin", &wrong);
+    shop.git.write("good/model.bin", shop.server.hold(b"another"));
+    shop.git.commit("a wrong model and a right one");
+    let is_wrong =
+        |pointer: &str| Manner { instead: Some(b"x".to_vec()), only: Some(pointer.to_owned()), ..Manner::default() };
+    shop.behave(is_wrong(&wrong));
+    let node = shop.home.start(config).await;
+    published(&node, "good", |_| true).await;
+    let told = failure(&node).await;
+    assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not kept: it has 1 bytes"), "{told}");
+    let polls = 30;
+    for _ in 0..polls {
+        node.poll().await;
+    }
+    // Each pause is twice as long as the one before, so this holds however slow the machine is.
+    let downloads = downloads_of(&shop.server, &wrong);
+    assert!((1..polls / 3).contains(&downloads), "{downloads} downloads");
+    let shown = &node.status().await["repositories"][0]["lfs"];
+    let failed = &shown["failure"];
+    assert!(failed["reason"].as_str().unwrap().contains("`model.bin`") && failed["since"].is_string(), "{shown}");
+    assert!(failed["attempts"].as_u64().unwrap() >= 1 && shown["next_attempt"].is_string(), "{shown}");
+
+    // What a new commit brings is asked for at once.
+    let right = shop.server.hold(b"a model that is right");
+    shop.git.write("deploy/model.bin", &right);
+    let second = shop.git.commit("the right model");
+    node.poll().await;
+    node.published(|published| published.publication().commit == second).await;
+    node.repository(|state| state.lfs.is_none()).await;
+
+    // And what is put right without a commit comes by itself, with no poll.
+    let late = shop.server.hold(b"a model that is put right");
+    shop.behave(is_wrong(&late));
+    shop.git.write("deploy/model.bin", &late);
+    let third = shop.git.commit("a model that is put right later");
+    node.poll().await;
+    lfs(&node, |lfs| lfs.failure.is_some()).await;
+    shop.behave(Manner::default());
+    node.published(|published| published.publication().commit == third).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet() {
+    let shop = Shop::new();
+    let mut config = shop.config();
+    config.retention.versions = 0;
+    let node = shop.home.start(config.clone()).await;
+    node.published(|_| true).await;
+    node.stop().await;
+    let (object, fetched) = (shop.object(), SystemTime::now() - Duration::from_secs(2 * 24 * 3600));
+    File::options().write(true).open(&object).unwrap().set_modified(fetched).unwrap();
+
+    config.services[0].lfs = false;
+    let node = shop.home.start(config).await;
+    // A poll does not begin while the mirror is looked after because of the one before.
+    node.poll().await;
+    node.poll().await;
+    assert!(!object.exists());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_a_poll_and_who_changes_a_document_has_what_failed_tried_anew() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let root = home.file("git");
+    let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
+    git.write(".gitattributes", ATTRIBUTES);
+    git.write("deploy/model.bin", server.hold(b"the model itself"));
+    git.commit("a model");
+    server.behave(Manner { instead: Some(b"x".to_vec()), ..Manner::default() });
+    let node = home.start(empty_config(&home, &upstream)).await;
+    let operator = Operator::of(&home, &node);
+    let shop = |interval: &str| json!({ "url": server.url("shop.git"), "poll_interval": interval });
+    let model = json!({ "repository": "shop", "folder": "deploy", "lfs": true });
+    operator.put("/v1/repositories/shop", shop("1h")).await;
+    operator.put("/v1/services/shop-prod", model).await;
+    let begun_after = |before: SystemTime| {
+        let begins = move |failure: &LfsFailure| failure.attempts == 1 && failure.since > before;
+        lfs(&node, move |lfs| lfs.failure.as_ref().is_some_and(begins))
+    };
+    let first = begun_after(SystemTime::UNIX_EPOCH).await.failure.unwrap().since;
+    assert_eq!(operator.send(Method::POST, "/v1/repositories/shop/refresh", &[], None).await.status, 202);
+    let second = begun_after(first).await.failure.unwrap().since;
+    assert_eq!(operator.put("/v1/repositories/shop", shop("2h")).await.status, 200);
+    begun_after(second).await;
+    node.running.cut().await;
+}
