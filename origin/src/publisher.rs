@@ -4,7 +4,6 @@
 mod sweep;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::SystemTime;
@@ -17,12 +16,12 @@ use weir_shared::encoding::Encoding;
 use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 
-use crate::blob_store::{BlobError, BlobStore, TemporaryBlob};
+use crate::blob_store::{BlobError, BlobStore, StoredBlob, TemporaryBlob};
 use crate::config::RetentionConfig;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::failpoint::failpoint;
-use crate::gzip;
+use crate::gzip::{self, Recoded};
 use crate::metrics::Metrics;
 use crate::publication::history::Page;
 use crate::publication::{
@@ -30,7 +29,7 @@ use crate::publication::{
 };
 use crate::service::Service;
 use crate::signing::Signer;
-use crate::tarball::ContentKey;
+use crate::tarball::{ContentKey, Earlier};
 
 /// The blobs and the publications of an origin, and the order between them.
 pub(crate) struct Publisher {
@@ -40,6 +39,8 @@ pub(crate) struct Publisher {
     order: RwLock<()>,
     /// Services that were deleted while the state could not be written.
     unretired: Mutex<BTreeSet<ServiceName>>,
+    /// Services of which a write failed that may have landed: what is shown of them may not be what is stored.
+    doubted: Mutex<BTreeSet<ServiceName>>,
     generation_floor: Generation,
     events: Arc<EventLog>,
     metrics: Metrics,
@@ -88,8 +89,8 @@ impl Publisher {
     ) -> Result<Self, PublishError> {
         let blobs = BlobStore::open(&data_dir.blobs())?;
         let state = State::open(&data_dir.state(), retention)?;
-        let (order, unretired) = (RwLock::new(()), Mutex::default());
-        Ok(Self { blobs, state, order, unretired, generation_floor, events, metrics, _data_dir: data_dir })
+        let (order, unretired, doubted) = (RwLock::new(()), Mutex::default(), Mutex::default());
+        Ok(Self { blobs, state, order, unretired, doubted, generation_floor, events, metrics, _data_dir: data_dir })
     }
 
     /// Has everything signed from now on, and what is stored signed as the keys of the configuration have it.
@@ -112,13 +113,13 @@ impl Publisher {
     }
 
     /// A blob's bytes, after all of them were verified.
-    pub(crate) fn open_verified(&self, blob: &BlobDigest) -> Result<File, BlobError> {
+    pub(crate) fn open_verified(&self, blob: &BlobDigest) -> Result<StoredBlob, BlobError> {
         let opened = self.blobs.open_verified(blob);
         if matches!(opened, Err(BlobError::Corrupt)) {
             self.metrics.blob_corruptions.inc();
             tracing::warn!(%blob, "a blob on disk had other bytes than its digest says; it was removed");
         }
-        opened.map(|opened| opened.file)
+        opened.map(|opened| opened.bytes)
     }
 
     /// What was published before the process started. Services that are not configured any more are retired, and those
@@ -155,6 +156,7 @@ impl Publisher {
     ) -> Result<HashMap<ServiceName, Generation>, StateError> {
         services.iter().for_each(|service| service.withdraw());
         let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        self.lock_doubted().retain(|doubted| !services.iter().any(|service| service.name == *doubted));
         self.lock_unretired().extend(services.iter().map(|service| service.name.clone()));
         self.retire_the_rest(now)
     }
@@ -182,6 +184,7 @@ impl Publisher {
         let mut settled = Vec::with_capacity(found.len());
         let (mut services, mut stated, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for Sighting { service, commit, key } in found {
+            self.be_sure_of(service)?;
             // A pin holds what is there; where that was lost, something is better than nothing.
             if (service.is_pinned() && service.current().is_some()) || service.is_withdrawn() {
                 settled.push(true);
@@ -219,9 +222,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// A place to write the blob of a build.
-    pub(crate) fn temporary(&self) -> io::Result<TemporaryBlob<'_>> {
-        self.blobs.temporary()
+    /// A place to write the blob of a build that takes from an earlier one.
+    pub(crate) fn temporary(&self, earlier: Option<&Earlier>) -> io::Result<TemporaryBlob<'_>> {
+        earlier.map_or_else(|| self.blobs.temporary(), |earlier| self.blobs.temporary_after(earlier.blob()))
     }
 
     /// Stores what was built and publishes it.
@@ -256,7 +259,8 @@ impl Publisher {
     ) -> Result<(), PublishError> {
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         blob.keep(&content.blob)?;
-        let added = self.state.add_representation(&service.name, superseded, &content.zstd(), SystemTime::now())?;
+        let added = self.state.add_representation(&service.name, superseded, &content.zstd(), SystemTime::now());
+        let added = added.inspect_err(|_| self.doubt(service))?;
         // It was gone back to meanwhile.
         let is_new =
             |added: &Reference| service.current().is_none_or(|shown| shown.version() < added.descriptor.version());
@@ -282,18 +286,50 @@ impl Publisher {
         self.require_room(min_free_bytes)?;
         let mut blob = self.blobs.temporary()?;
         let made = gzip::from_zstd(zstd, &mut blob)?;
+        let added = self.keep_form(service, &descriptor, (Encoding::Gzip, made), blob)?;
+        self.metrics.gzips.with_label_values(&["made"]).inc_by(u64::from(added.is_some()));
+        Ok(added)
+    }
+
+    /// The zstd form of a version that has lost it, made from its gzip form: where Git cannot bring it back.
+    pub(crate) fn zstd_from_gzip(
+        &self,
+        service: &Service,
+        digest: &TarballDigest,
+        min_free_bytes: u64,
+    ) -> Result<(), PublishError> {
+        let gone = || io::Error::other("there is no such version with a gzip form any more");
+        let descriptor = self.state.version(&service.name, digest)?.ok_or_else(gone)?;
+        let gzip = descriptor.representation(Encoding::Gzip).ok_or_else(gone)?;
+        self.require_room(min_free_bytes)?;
+        let gzip = self.open_verified(&gzip.digest).map_err(io::Error::other)?;
+        let mut blob = self.blobs.temporary()?;
+        let made = gzip::to_zstd(gzip.reader(), &mut blob)?;
+        self.keep_form(service, &descriptor, (Encoding::Zstd, made), blob)?;
+        Ok(())
+    }
+
+    /// Stores another form of a version, and states it. `None`: there is no such version any more.
+    fn keep_form(
+        &self,
+        service: &Service,
+        version: &Descriptor,
+        (encoding, made): (Encoding, Recoded),
+        blob: TemporaryBlob<'_>,
+    ) -> Result<Option<Descriptor>, PublishError> {
+        let digest = &version.publication().digest;
         if made.tarball != *digest {
-            return Err(io::Error::other("the zstd form holds another tarball").into());
+            return Err(io::Error::other("the form that it was made from holds another tarball").into());
         }
-        let gzip = Representation { encoding: Encoding::Gzip, dictionary: None, digest: made.blob, size: made.size };
+        let form = Representation { encoding, dictionary: None, digest: made.blob, size: made.size };
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         blob.keep(&made.blob)?;
-        failpoint!("the gzip form is kept");
-        let added = self.state.add_representation(&service.name, digest, &gzip, SystemTime::now())?;
-        failpoint!("the gzip form is stated");
+        failpoint!("the other form is kept");
+        let added = self.state.add_representation(&service.name, digest, &form, SystemTime::now());
+        let added = added.inspect_err(|_| self.doubt(service))?;
+        failpoint!("the other form is stated");
         let Some(reference) = added else { return Ok(None) };
-        self.metrics.gzips.with_label_values(&["made"]).inc();
-        if reference.current && reference.descriptor.revision() > descriptor.revision() {
+        if reference.current && reference.descriptor.revision() > version.revision() {
             self.show(service, Change::Revised(reference.descriptor.clone()));
         }
         Ok(Some(reference.descriptor))
@@ -314,6 +350,11 @@ impl Publisher {
     /// The same of a version that is known by its name.
     pub(crate) fn forget_version(&self, service: &ServiceName, digest: &TarballDigest) -> Result<(), StateError> {
         self.state.forget_superseded(service, digest, SystemTime::now())
+    }
+
+    /// Reads every row of the state; see [`State::inspect`].
+    pub(crate) fn inspect(&self) -> Result<Inspected, StateError> {
+        self.state.inspect()
     }
 
     /// Mends what a look at the state found; see [`State::mend_rows`].
@@ -358,7 +399,8 @@ impl Publisher {
         digest: Option<&TarballDigest>,
     ) -> Result<(), OrderError> {
         let _alone = self.alone_with(service)?;
-        let pinned = self.state.pin(order, digest, self.generation_floor)?;
+        let pinned = self.state.pin(order, digest, self.generation_floor);
+        let pinned = pinned.inspect_err(|error| self.doubt_after(error, service))?;
         // First: who sees the new generation sees why.
         service.pinned(pinned.since);
         self.show(service, pinned.change);
@@ -368,7 +410,7 @@ impl Publisher {
     /// Lets a service follow its ref again, from its repository's next look on. False: it was not pinned.
     pub(crate) fn unpin(&self, service: &Service, order: &Order<'_>) -> Result<bool, OrderError> {
         let _alone = self.alone_with(service)?;
-        let was_pinned = self.state.unpin(order)?;
+        let was_pinned = self.state.unpin(order).inspect_err(|error| self.doubt_after(error, service))?;
         service.unpinned();
         Ok(was_pinned)
     }
@@ -380,7 +422,42 @@ impl Publisher {
             return Err(OrderError::Withdrawn(service.name.clone()));
         }
         self.retire_the_rest(SystemTime::now())?;
+        self.be_sure_of(service)?;
         Ok(alone)
+    }
+
+    fn doubt_after(&self, error: &OrderError, service: &Service) {
+        if matches!(error, OrderError::State(_)) {
+            self.doubt(service);
+        }
+    }
+
+    /// A write of a service failed, and may have landed all the same: the disk took it, and could not say so. What it
+    /// holds is shown as soon as it can be read: now, or before the service is looked at next.
+    fn doubt(&self, service: &Service) {
+        self.lock_doubted().insert(service.name.clone());
+        if let Err(error) = self.be_sure_of(service) {
+            tracing::warn!(service = %service.name, %error, "whether a write that failed has landed is not known yet");
+        }
+    }
+
+    /// Shows what is stored of a service, when that may not be what is shown.
+    fn be_sure_of(&self, service: &Service) -> Result<(), StateError> {
+        if !self.lock_doubted().contains(&service.name) {
+            return Ok(());
+        }
+        let (current, pinned) = self.state.standing(&service.name)?;
+        match pinned {
+            Some(since) => service.pinned(since),
+            None => service.unpinned(),
+        }
+        self.show(service, Change::Kept(current));
+        self.lock_doubted().remove(&service.name);
+        Ok(())
+    }
+
+    fn lock_doubted(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For each service whether it was stated, or that its descriptor would be too large.
@@ -391,7 +468,8 @@ impl Publisher {
         now: SystemTime,
     ) -> Result<Vec<Result<(), StateError>>, StateError> {
         self.retire_the_rest(now)?;
-        let changes = self.state.publish(stated, now, self.generation_floor)?;
+        let changes = self.state.publish(stated, now, self.generation_floor);
+        let changes = changes.inspect_err(|_| services.iter().for_each(|service| self.doubt(service)))?;
         failpoint!("the publication is durable");
         let shown =
             services.iter().zip(changes).map(|(service, change)| change.map(|change| self.show(service, change)));

@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use redb::{Database, ReadTransaction, ReadableDatabase, StorageError, TransactionError, WriteTransaction};
+use redb::backends::InMemoryBackend;
+use redb::{
+    Database, ReadTransaction, ReadableDatabase, StorageBackend, StorageError, TransactionError, WriteTransaction,
+};
 
 use super::overlay;
 use super::{DatabaseError, OfDatabase};
@@ -47,7 +50,7 @@ impl DatabaseFile {
     /// One that is nowhere on the disk.
     #[cfg(any(fuzzing, test))]
     pub(crate) fn in_memory() -> Result<Self, DatabaseError> {
-        let database = redb::Builder::new().create_with_backend(redb::backends::InMemoryBackend::new())?;
+        let database = redb::Builder::new().create_with_backend(InMemoryBackend::new())?;
         Ok(Self::of(Path::new("memory"), database, true))
     }
 
@@ -58,13 +61,26 @@ impl DatabaseFile {
         Ok((Self::of(path, database, true), is_sound))
     }
 
+    /// Looks at a copy in memory, with every page compared with its checksum: a process that holds the database may run.
+    /// What it was writing meanwhile is an error, or as it was before.
+    pub(crate) fn copy_of(path: &Path) -> Result<Self, DatabaseError> {
+        let bytes = std::fs::read(path)?;
+        let (database, _) = guarded(|| {
+            let memory = InMemoryBackend::new();
+            memory.set_len(bytes.len() as u64)?;
+            memory.write(0, &bytes)?;
+            checked(redb::Builder::new().create_with_backend(memory)?)
+        })?;
+        Ok(Self::of(path, database, true))
+    }
+
     /// Opens the file with every page compared with its checksum, and repaired if need be: false then.
     pub(crate) fn repair(path: &Path) -> Result<(Self, bool), DatabaseError> {
         let (database, is_sound) = guarded(|| checked(Database::open(path)?))?;
         Ok((Self::of(path, database, false), is_sound))
     }
 
-    fn of(path: &Path, database: Database, is_looked_at: bool) -> Self {
+    pub(super) fn of(path: &Path, database: Database, is_looked_at: bool) -> Self {
         let opened = Opened { database: Some(database), is_read_only: false, closed: 0, trouble: None };
         Self { path: path.to_owned(), is_looked_at, opened: RwLock::new(opened) }
     }
@@ -181,46 +197,11 @@ fn guarded<T>(open: impl FnOnce() -> Result<T, DatabaseError>) -> Result<T, Data
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redb::backends::FileBackend;
-    use redb::{Builder, StorageBackend, TableDefinition};
-    use std::fs::OpenOptions;
-    use std::io;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use crate::database::faulty::Faults;
+    use redb::TableDefinition;
+    use std::sync::atomic::Ordering;
 
     const NUMBERS: TableDefinition<'_, u64, u64> = TableDefinition::new("numbers");
-
-    /// A file that brings about a fault in whoever writes to it, after so many writes (0: never).
-    #[derive(Debug)]
-    struct Faulty {
-        file: FileBackend,
-        writes: Arc<AtomicUsize>,
-    }
-
-    impl StorageBackend for Faulty {
-        fn len(&self) -> io::Result<u64> {
-            self.file.len()
-        }
-
-        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            self.file.read(offset, out)
-        }
-
-        fn set_len(&self, length: u64) -> io::Result<()> {
-            self.file.set_len(length)
-        }
-
-        fn sync_data(&self) -> io::Result<()> {
-            self.file.sync_data()
-        }
-
-        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-            let left =
-                self.writes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1)));
-            assert_ne!(left, Ok(1), "a fault");
-            self.file.write(offset, data)
-        }
-    }
 
     impl OfDatabase for DatabaseError {
         fn of_database(&self) -> Option<&DatabaseError> {
@@ -238,10 +219,8 @@ mod tests {
         let path = dir.path().join("x.redb");
         drop(DatabaseFile::open(&path).unwrap());
         for writes in 1..20 {
-            let counter = Arc::new(AtomicUsize::new(0));
-            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-            let backend = Faulty { file: FileBackend::new(file).unwrap(), writes: counter.clone() };
-            let file = DatabaseFile::of(&path, Builder::new().create_with_backend(backend).unwrap(), false);
+            let faults = Faults::default();
+            let (file, counter) = (DatabaseFile::faulty(&path, &faults), &faults.panics_at_write);
             add(&file, 100 * writes).unwrap();
             counter.store(usize::try_from(writes).unwrap(), Ordering::SeqCst);
             let broke_off = std::panic::catch_unwind(AssertUnwindSafe(|| add(&file, 100 * writes + 1)));

@@ -1,8 +1,12 @@
 //! The databases of a data directory: redb files that outlive a disk that fails them for a while.
 
+mod damaged;
+#[cfg(test)]
+pub(crate) mod faulty;
 mod file;
 mod overlay;
 
+pub(crate) use damaged::{Damaged, Rows};
 pub(crate) use file::DatabaseFile;
 
 /// A database cannot be read or written.

@@ -20,8 +20,8 @@ pub(super) fn faults(seen: &Seen, data_dir: &DataDir) -> Vec<Found> {
             Unsound::Damaged(cause) => found.add(Fault::Database, *database, format!("it cannot be read: {cause}")),
         }
     }
-    for (of, cause) in &seen.unreadable_definitions {
-        found.add(Fault::UnreadableDefinition, of, format!("what an operator wrote cannot be read: {cause}"));
+    for (of, cause) in &seen.refused_definitions {
+        found.add(Fault::RefusedDefinition, of, format!("what an operator wrote is refused: {cause}"));
     }
     in_state(seen, &mut found);
     in_store(seen, data_dir, &mut found);

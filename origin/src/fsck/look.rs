@@ -22,12 +22,12 @@ use crate::publication::{Inspected, State};
 pub(super) struct Seen {
     /// Databases that are not sound, by their names.
     pub(super) unsound: Vec<(&'static str, Unsound)>,
-    /// What operators defined, as far as it can be read.
+    /// What operators defined.
     pub(super) api: Documents,
     /// How many documents those are.
     pub(super) definitions: u64,
-    /// Documents that cannot be read: which, and why.
-    pub(super) unreadable_definitions: Vec<(String, String)>,
+    /// Documents that are refused: which, and why.
+    pub(super) refused_definitions: Vec<(String, String)>,
     pub(super) state: Inspected,
     /// The names in the store.
     pub(super) listed: Listed,
@@ -81,9 +81,10 @@ pub(super) fn look_again(config: &Config, data_dir: &DataDir, before: &Seen, thr
 fn databases(config: &Config, data_dir: &DataDir) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     let catalog = database(&data_dir.catalog(), |file| Ok(catalog::inspect(&file)?)).context("catalog.redb")?;
-    if let Some((api, unreadable)) = seen.taken("catalog.redb", catalog) {
-        seen.definitions = (api.repositories.len() + api.services.len()) as u64;
-        (seen.api, seen.unreadable_definitions) = (api, unreadable);
+    if let Some(api) = seen.taken("catalog.redb", catalog) {
+        seen.refused_definitions = api.refused();
+        seen.definitions = (api.repositories.len() + api.services.len() + api.nameless.len()) as u64;
+        seen.api = api;
     }
     let read = |file| Ok(State::of(file, config.retention.clone())?.inspect()?);
     let state = database(&data_dir.state(), read).context("state.redb")?;

@@ -1,15 +1,18 @@
 //! Mending: by the parts that publish and heal in a running origin.
 
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context;
 use prometheus::Registry;
-use weir_shared::encoding::Encoding;
+use weir_shared::digest::BlobDigest;
 
-use super::faults::{missing, object_of};
+use super::faults::missing;
+use super::forms;
 use super::look::{Seen, Unsound};
 use super::report::Fault;
+use super::set_aside::set_aside;
 use crate::blob_store::{BlobError, Bytes};
 use crate::catalog::{Definitions, Documents};
 use crate::config::Config;
@@ -17,15 +20,13 @@ use crate::data_dir::DataDir;
 use crate::database::DatabaseFile;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
-use crate::publication::{Reference, RowKind, UnreadableRow, Version};
+use crate::publication::{RowKind, UnreadableRow};
 use crate::publisher::Publisher;
-use crate::repository_agent::{NotRestored, Restorer};
-use crate::service::Service;
+use crate::repository_agent::Restorer;
 use crate::signing::Signer;
 
-/// What becomes of a damaged database of publications.
-const SET_ASIDE: &str = "set aside as state.redb.damaged: histories, pins and superseded versions are lost, and the origin \
-                         publishes everything anew, with the same digests and higher generations";
+/// The database of publications.
+const STATE: &str = "state.redb";
 
 /// What was done about a fault, beyond what is the same for all of its kind.
 #[derive(Debug)]
@@ -38,40 +39,34 @@ pub(super) struct Fate {
 
 /// Mends what can be mended.
 pub(super) fn mend(config: &Config, data_dir: &DataDir, seen: &Seen) -> anyhow::Result<Vec<Fate>> {
-    let mut fates = databases(data_dir, seen)?;
+    let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &seen.api);
+    let mut fates = databases(config, data_dir, &defined, seen)?;
     let metrics = Metrics::register(&Registry::new())?;
     let events = Arc::new(EventLog::new(&config.limits, metrics.clone()));
     let (floor, retention) = (config.generation_floor, config.retention.clone());
     // What a killed process left goes with this.
     let mut publisher = Publisher::open(data_dir.clone(), floor, retention, events, metrics.clone())?;
-    publisher.mend_rows(&seen.state, SystemTime::now())?;
+    let is_new = seen.unsound.iter().any(|(name, unsound)| *name == STATE && matches!(unsound, Unsound::Damaged(_)));
+    let state = if is_new { &publisher.inspect()? } else { &seen.state };
+    publisher.mend_rows(state, SystemTime::now())?;
     publisher.sign_with(Arc::new(Signer::new(config.signing.read()?)))?;
     let publisher = Arc::new(publisher);
-    remove_damaged(&publisher, seen)?;
+    fates.extend(remove_damaged(&publisher, data_dir, seen));
 
-    fates.extend(seen.state.unreadable.iter().map(dropped));
+    fates.extend(state.unreadable.iter().map(dropped));
     let limits = config.limits.clone();
     let restorer = Restorer { limits, data_dir: data_dir.clone(), publisher, metrics };
-    let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &seen.api);
-    for version in &seen.state.versions {
-        let lacking = missing(version, seen);
-        if lacking.is_empty() {
-            continue;
-        }
-        let (is_lost, remark) = restored(&defined, &restorer, version)?;
-        fates.extend(lacking.into_iter().map(|form| {
-            let (object, remark) = (object_of(version, form), remark.clone());
-            Fate { object, fault: Fault::MissingForm, is_lost, remark }
-        }));
+    for version in &state.versions {
+        fates.extend(forms::make_again(&defined, &restorer, version, &missing(version, seen))?);
     }
     Ok(fates)
 }
 
-/// Repairs the databases, or sets aside that of the publications, which Git can bring back.
-fn databases(data_dir: &DataDir, seen: &Seen) -> anyhow::Result<Vec<Fate>> {
+/// Repairs the databases, or has that of the publications replaced, which Git can bring back.
+fn databases(config: &Config, data_dir: &DataDir, defined: &Definitions, seen: &Seen) -> anyhow::Result<Vec<Fate>> {
     let mut fates = Vec::new();
     for (name, unsound) in &seen.unsound {
-        let is_state = *name == "state.redb";
+        let is_state = *name == STATE;
         let path = if is_state { data_dir.state() } else { data_dir.catalog() };
         let (is_lost, remark) = match unsound {
             Unsound::Repairable => {
@@ -79,9 +74,9 @@ fn databases(data_dir: &DataDir, seen: &Seen) -> anyhow::Result<Vec<Fate>> {
                 (false, "repaired")
             }
             Unsound::Damaged(_) if is_state => {
-                let aside = path.with_extension("redb.damaged");
-                std::fs::rename(&path, &aside).with_context(|| format!("{name} cannot be set aside"))?;
-                (true, SET_ASIDE)
+                let services = defined.services.keys().map(ToString::to_string).collect();
+                fates.push(set_aside(config, data_dir, &services)?);
+                continue;
             }
             Unsound::Damaged(_) => (false, "put back a copy of it: Git cannot bring back what operators defined"),
         };
@@ -91,30 +86,39 @@ fn databases(data_dir: &DataDir, seen: &Seen) -> anyhow::Result<Vec<Fate>> {
 }
 
 /// What is damaged is removed, so that it is never taken for what its name says; what stands wrongly beside a blob is made
-/// again when it is needed.
-fn remove_damaged(publisher: &Publisher, seen: &Seen) -> anyhow::Result<()> {
-    let blobs = publisher.blobs();
+/// again when it is needed. One that cannot be removed holds up no other.
+fn remove_damaged(publisher: &Publisher, data_dir: &DataDir, seen: &Seen) -> Vec<Fate> {
+    let (blobs, mut fates) = (publisher.blobs(), Vec::new());
+    let mut try_to = |fault, digest: &BlobDigest, removed: Result<bool, io::Error>| {
+        fates.extend(removed.err().map(|error| {
+            let remark = data_dir.redact(&format!("it cannot be removed: {error}"));
+            Fate { object: digest.to_string(), fault, is_lost: false, remark }
+        }));
+    };
     for (digest, blob) in &seen.blobs {
         if blob.bytes == Bytes::Damaged {
             // It is read once more before it goes: a disk that failed for a moment has lost nothing.
-            match blobs.open_verified(digest) {
-                Ok(_) | Err(BlobError::Missing | BlobError::Corrupt) => {}
-                Err(BlobError::Unreadable(error)) => return Err(error.into()),
-            }
+            let removed = match blobs.open_verified(digest) {
+                Ok(_) | Err(BlobError::Missing | BlobError::Corrupt) => Ok(true),
+                Err(BlobError::Unreadable(error)) => Err(error),
+            };
+            try_to(Fault::DamagedBlob, digest, removed);
             continue;
         }
         if blob.has_wrong_pieces {
-            blobs.remove_pieces(digest)?;
+            try_to(Fault::WrongPieces, digest, blobs.remove_pieces(digest));
         }
         if blob.has_wrong_fragments {
-            blobs.remove_fragments(digest)?;
+            try_to(Fault::WrongFragments, digest, blobs.remove_fragments(digest));
         }
     }
     for folder in 0..=u8::MAX {
         // What stands beside no blob goes with the look.
-        blobs.in_folder(folder)?;
+        if let Err(error) = blobs.in_folder(folder) {
+            tracing::warn!(folder = format!("{folder:02x}"), %error, "a folder of blobs cannot be looked at");
+        }
     }
-    Ok(())
+    fates
 }
 
 fn dropped(row: &UnreadableRow) -> Fate {
@@ -126,54 +130,4 @@ fn dropped(row: &UnreadableRow) -> Fate {
         RowKind::Content => (false, "dropped: it is found out again when it is needed"),
     };
     Fate { object: row.of.clone(), fault: Fault::UnreadableRow, is_lost, remark: remark.to_owned() }
-}
-
-/// Has the forms of a version made again: whether it is lost, and a remark. What cannot be made again, and never will be,
-/// is dropped, unless it is what a service is at.
-fn restored(defined: &Definitions, restorer: &Restorer, version: &Version) -> anyhow::Result<(bool, String)> {
-    Ok(match restore(defined, restorer, version)? {
-        Ok(()) => (false, "made again from the mirror".to_owned()),
-        Err(NotRestored::Now(reason)) => {
-            (false, format!("not made again: {reason}; the origin tries again when somebody asks for it"))
-        }
-        Err(NotRestored::Ever(reason)) if version.is_current => {
-            (false, format!("not made again: {reason}; the origin publishes the service anew by its next poll"))
-        }
-        Err(NotRestored::Ever(reason)) => {
-            restorer.publisher.forget_version(&version.service, &version.digest)?;
-            (true, format!("dropped: {reason}, and nothing can make it again"))
-        }
-    })
-}
-
-fn restore(defined: &Definitions, restorer: &Restorer, version: &Version) -> anyhow::Result<Result<(), NotRestored>> {
-    let not_defined = |what: &str| Ok(Err(NotRestored::Now(format!("{what} is not defined (any more)"))));
-    let Some(service) = defined.services.get(&version.service) else { return not_defined("the service") };
-    let repository = defined.repositories.get(&service.document.repository);
-    let Some(repository) = repository else { return not_defined("its repository") };
-    let publisher = &restorer.publisher;
-    let known = || publisher.version(&version.service, &version.digest);
-    let Some(descriptor) = known()? else { return not_defined("the version") };
-    let current = version.is_current.then(|| descriptor.clone());
-    let service = Service::new(&service.document, current)?;
-    let is_there = |encoding| {
-        let form = descriptor.representation(encoding);
-        form.is_none_or(|form| publisher.blobs().contains(&form.digest, form.size))
-    };
-    let (has_zstd, has_gzip) = (is_there(Encoding::Zstd), is_there(Encoding::Gzip));
-    if !has_zstd {
-        let stated = Reference { descriptor, current: version.is_current };
-        if let Err(reason) = restorer.restore(&repository.document, &service, &stated) {
-            return Ok(Err(reason));
-        }
-    }
-    if !has_gzip {
-        let descriptor = known()?;
-        let zstd = descriptor.as_ref().and_then(|descriptor| descriptor.representation(Encoding::Zstd));
-        let Some(zstd) = zstd else { return not_defined("the version") };
-        let mut file = publisher.open_verified(&zstd.digest)?;
-        std::io::Seek::rewind(&mut file)?;
-        publisher.with_gzip(&service, &version.digest, file, restorer.limits.min_free.as_u64())?;
-    }
-    Ok(Ok(()))
 }

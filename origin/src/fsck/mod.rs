@@ -5,9 +5,11 @@
 //! what is mended is what is not found again.
 
 mod faults;
+mod forms;
 mod look;
 mod mend;
 mod report;
+mod set_aside;
 
 use anyhow::{Context, ensure};
 

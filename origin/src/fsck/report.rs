@@ -44,8 +44,8 @@ pub struct Found {
 pub enum Fault {
     /// A database contradicts its checksums, and can be repaired.
     Database,
-    /// A document of an operator cannot be read.
-    UnreadableDefinition,
+    /// A document of an operator cannot be read, or the rules of this version refuse it.
+    RefusedDefinition,
     /// A row of the publications cannot be read.
     UnreadableRow,
     /// The last generation of a service is not the last one.
@@ -91,7 +91,7 @@ impl Fault {
     }
 
     pub(super) fn can_be_mended(self) -> bool {
-        !matches!(self, Self::UnreadableDefinition | Self::UnreadableBlob | Self::Unnamed | Self::Foreign)
+        !matches!(self, Self::RefusedDefinition | Self::UnreadableBlob | Self::Unnamed | Self::Foreign)
     }
 }
 

@@ -14,6 +14,7 @@ mod index;
 mod inspection;
 mod pin;
 mod references;
+mod salvage;
 mod signatures;
 mod state;
 mod tables;
@@ -22,6 +23,7 @@ pub(crate) use decision::{Content, Statement, is_current};
 pub(crate) use expiry::Kept;
 pub(crate) use inspection::{Inspected, RowKind, UnreadableRow, Version};
 pub(crate) use pin::{Order, OrderError};
+pub(crate) use salvage::Salvaged;
 pub(crate) use state::{Change, Reference, State, StateError, Stated};
 
 #[cfg(test)]

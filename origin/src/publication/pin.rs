@@ -9,7 +9,7 @@ use weir_shared::name::ServiceName;
 
 use super::decision;
 use super::history::{self, Entry, Time, Why};
-use super::state::{Change, State, StateError, checked, unix_milliseconds};
+use super::state::{CURRENT, Change, State, StateError, checked, parse, unix_milliseconds};
 use super::tables::Tables;
 
 /// Service → since when it is pinned (Unix milliseconds). Goes with the service.
@@ -62,6 +62,19 @@ impl State {
                 pins.extend(service.value().parse().ok().map(|service| (service, from_unix(since.value()))));
             }
             Ok(pins)
+        })
+    }
+
+    /// What a service is at, and since when it is pinned.
+    pub(crate) fn standing(
+        &self,
+        service: &ServiceName,
+    ) -> Result<(Option<Descriptor>, Option<SystemTime>), StateError> {
+        self.read(|transaction| {
+            let current = transaction.open_table(CURRENT)?.get(service.as_str())?;
+            let current = current.and_then(|row| parse(service.as_str(), row.value()).ok());
+            let pinned = transaction.open_table(PINS)?.get(service.as_str())?;
+            Ok((current, pinned.map(|since| from_unix(since.value()))))
         })
     }
 

@@ -1,3 +1,4 @@
+mod doubts;
 mod rows;
 mod start;
 mod sweeping;
@@ -47,7 +48,7 @@ fn key(number: u64) -> ContentKey {
 /// Publishes the content of that number, a minute per number.
 fn publish(publisher: &Publisher, service: &Service, number: u64) -> BlobDigest {
     let bytes = format!("blob {number}");
-    let mut blob = publisher.temporary().unwrap();
+    let mut blob = publisher.temporary(None).unwrap();
     blob.write_all(bytes.as_bytes()).unwrap();
     let content = content(&format!("tar {number}"), &bytes);
     let digest = content.blob;
@@ -115,7 +116,7 @@ fn keys_of_one_blob_are_bounded_and_what_is_current_is_known_without() {
     let publisher = open(dir.path());
     let (busy, quiet) = (service("busy"), service("quiet"));
     let state = |service: &Service, number| {
-        let mut blob = publisher.temporary().unwrap();
+        let mut blob = publisher.temporary(None).unwrap();
         blob.write_all(b"blob 0").unwrap();
         publisher
             .settle_built(service, &commit(number), &key(number), content("tar 0", "blob 0"), blob, at(number))
@@ -289,7 +290,7 @@ fn other_bytes_of_the_same_content_are_a_revision() {
     let service = service("shop-prod");
     publish(&publisher, &service, 1);
     let before = service.current().unwrap();
-    let mut blob = publisher.temporary().unwrap();
+    let mut blob = publisher.temporary(None).unwrap();
     blob.write_all(b"of a newer codec").unwrap();
     let rebuilt = content("tar 1", "of a newer codec");
     publisher.settle_built(&service, &commit(1), &key(1), rebuilt, blob, at(5)).unwrap();
@@ -307,7 +308,7 @@ fn a_blob_that_was_built_again_takes_no_other_form_from_its_version() {
     publish(&publisher, &service, 2);
     let rebuilt = content("tar 1", "of a newer codec");
     let restore = |content: &Content| {
-        let mut blob = publisher.temporary().unwrap();
+        let mut blob = publisher.temporary(None).unwrap();
         blob.write_all(b"of a newer codec").unwrap();
         publisher.restore_superseded(&service, &rebuilt.digest, content, blob).unwrap();
         publisher.version(&service.name, &rebuilt.digest).unwrap().unwrap()
@@ -322,7 +323,7 @@ fn a_blob_that_was_built_again_takes_no_other_form_from_its_version() {
     // And when it was gone back to meanwhile, whoever follows sees where it is.
     publisher.pin(&service, &order(&service, 4), Some(&rebuilt.digest)).unwrap();
     let other = content("tar 1", "of a newer codec still");
-    let mut blob = publisher.temporary().unwrap();
+    let mut blob = publisher.temporary(None).unwrap();
     blob.write_all(b"of a newer codec still").unwrap();
     publisher.restore_superseded(&service, &rebuilt.digest, &other, blob).unwrap();
     let current = service.current().unwrap();

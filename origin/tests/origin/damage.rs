@@ -41,6 +41,11 @@ fn cut_short(file: &Path) {
     fs::write(file, &bytes[..usize::try_from(length).unwrap() / 2]).unwrap();
 }
 
+/// As if the packs of the mirror had never arrived.
+pub(crate) fn lose_packs(home: &Home) {
+    packs(&mirror(home), "pack").iter().for_each(|pack| fs::remove_file(pack).unwrap());
+}
+
 /// What is pushed now arrives, and the mirror is whole.
 async fn follows_again(home: &Home, node: &Node, upstream: &Upstream, damage: &str) {
     let commit = upstream.push("deploy/app.yaml", damage.as_bytes());

@@ -304,15 +304,17 @@ async fn what_can_be_had_from_nowhere_is_said_and_what_never_will_be_is_dropped(
     let mirrors = stopped.home.data_dir().join("mirrors");
     fs::rename(&mirrors, stopped.home.file("aside")).unwrap();
     fs::remove_file(stopped.home.blob(&blob_of(&stopped.old))).unwrap();
+    fs::remove_file(stopped.home.blob(&stopped.gzip())).unwrap();
     flip_a_bit(&stopped.home.blob(&blob_of(&stopped.new)));
     // Without the mirror there may be one again.
     let report = stopped.fsck(true);
     assert_eq!(report.exit_code(), 4, "{report:?}");
-    assert_eq!(outcomes(&report, Fault::MissingForm), [Outcome::Left; 2]);
+    assert_eq!(outcomes(&report, Fault::MissingForm), [Outcome::Left; 3]);
     assert_eq!(outcomes(&report, Fault::DamagedBlob), [Outcome::Mended], "it is never served again");
     assert!(!stopped.home.blob(&blob_of(&stopped.new)).exists());
-    let remarks: Vec<_> = report.found.iter().filter_map(|found| found.remark.clone()).collect();
-    assert!(remarks.iter().all(|remark| remark.contains("no mirror of shop")), "{remarks:?}");
+    let zstd = report.found.iter().filter(|found| found.object.ends_with(" zstd"));
+    let remarks: Vec<_> = zstd.filter_map(|found| found.remark.clone()).collect();
+    assert!(remarks.len() == 2 && remarks.iter().all(|remark| remark.contains("no mirror of shop")), "{remarks:?}");
     assert_eq!(stopped.fsck(false).versions, 2);
 
     // With the mirror, but of a service that is another now.
@@ -320,7 +322,7 @@ async fn what_can_be_had_from_nowhere_is_said_and_what_never_will_be_is_dropped(
     let mut config = stopped.config.clone();
     config.services[0].folder = "docs".parse().unwrap();
     let report = fsck::run(&config, Options { mend: true, threads: 1 }, &|_| ()).unwrap();
-    assert_eq!(outcomes(&report, Fault::MissingForm), [Outcome::Left, Outcome::Lost], "{report:?}");
+    assert_eq!(outcomes(&report, Fault::MissingForm), [Outcome::Left, Outcome::Lost, Outcome::Lost], "{report:?}");
     assert_eq!(report.exit_code(), 4);
     assert_eq!(stopped.fsck(false).versions, 1, "the one that is current stays");
 
@@ -332,14 +334,60 @@ async fn what_can_be_had_from_nowhere_is_said_and_what_never_will_be_is_dropped(
 }
 
 #[tokio::test]
+async fn a_version_that_git_cannot_make_again_is_made_from_its_gzip_form() {
+    let stopped = Stopped::new().await;
+    stopped.upstream.take_away();
+    let mut config = stopped.config.clone();
+    // What the mirror holds gives another tarball.
+    config.services[0].folder = "docs".parse().unwrap();
+    fs::remove_file(stopped.home.blob(&blob_of(&stopped.old))).unwrap();
+    let report = fsck::run(&config, Options { mend: true, threads: 1 }, &|_| ()).unwrap();
+    assert_eq!(outcomes(&report, Fault::MissingForm), [Outcome::Mended], "{report:?}");
+    let form = report.found.iter().find(|found| found.fault == Fault::MissingForm).unwrap();
+    assert!(form.remark.as_ref().unwrap().contains("its gzip form") && report.exit_code() == 1, "{report:?}");
+    assert_eq!(stopped.fsck(false).exit_code(), 0);
+
+    let node = stopped.home.start(stopped.config.clone()).await;
+    let digest = stopped.old.publication().digest;
+    let answer = node.get(&format!("/v1/services/{SERVICE}/versions/{digest}")).await;
+    let old = Descriptor::parse(answer.body).unwrap();
+    assert_eq!(old.publication(), stopped.old.publication());
+    node.tarball(&old).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn one_form_for_which_there_is_no_room_holds_up_no_other_mending() {
+    let stopped = Stopped::new().await;
+    fs::remove_file(stopped.home.blob(&stopped.gzip())).unwrap();
+    flip_a_bit(&stopped.beside(&blob_of(&stopped.new), ".pieces"));
+    stopped.put("state.redb", CONTENT, &[7; 32], b"[]");
+    let mut config = stopped.config.clone();
+    config.limits.min_free = bytesize::ByteSize::pib(1);
+    let report = fsck::run(&config, Options { mend: true, threads: 1 }, &|_| ()).unwrap();
+    assert_eq!(outcomes(&report, Fault::MissingForm), [Outcome::Left]);
+    for mended in [Fault::WrongPieces, Fault::UnreadableRow] {
+        assert_eq!(outcomes(&report, mended), [Outcome::Mended], "{report:?}");
+    }
+    let left = report.found.iter().find(|found| found.fault == Fault::MissingForm).unwrap();
+    assert!(left.remark.as_ref().unwrap().contains("min_free") && report.exit_code() == 4, "{report:?}");
+    assert_eq!(faults(&stopped.mended(1)), [Fault::MissingForm]);
+    stopped.serves_all().await;
+}
+
+#[tokio::test]
 async fn a_database_of_noise_is_set_aside_and_that_of_operators_never_is() {
     let stopped = Stopped::new().await;
     let (state, catalog) = (stopped.home.data_dir().join("state.redb"), stopped.home.data_dir().join("catalog.redb"));
     let (whole, documents) = (fs::read(&state).unwrap(), fs::read(&catalog).unwrap());
-    for damaged in [vec![0x5a; whole.len()], whole[..512].to_vec(), Vec::new(), b"no database".repeat(500)] {
-        fs::write(&state, damaged).unwrap();
-        assert_eq!(outcomes(&stopped.mended(4), Fault::Database), [Outcome::Lost]);
-        assert!(state.with_extension("redb.damaged").exists());
+    let noises = [vec![0x5a; whole.len()], whole[..512].to_vec(), Vec::new(), b"no database".repeat(500)];
+    for (damaged, aside) in noises.into_iter().zip(["", "-2", "-3", "-4"]) {
+        fs::write(&state, &damaged).unwrap();
+        let mended = stopped.mended(4);
+        assert_eq!(outcomes(&mended, Fault::Database), [Outcome::Lost]);
+        let aside = format!("state.redb.damaged{aside}");
+        assert!(mended.found[0].remark.as_ref().unwrap().contains(&format!("set aside as {aside};")), "{mended:?}");
+        assert_eq!(fs::read(state.with_file_name(aside)).unwrap(), damaged, "none is written over");
         stopped.publishes_anew().await;
         fs::write(&state, &whole).unwrap();
     }
@@ -368,6 +416,7 @@ async fn whatever_bit_of_the_database_flips_no_generation_goes_back_and_the_orig
         fs::write(&state, damaged).unwrap();
         let report = stopped.fsck(true);
         *told.entry(report.exit_code()).or_default() += 1;
+        let _ = fs::remove_file(state.with_extension("redb.damaged"));
         let node = stopped.home.start(stopped.config.clone()).await;
         let current = node.published(|_| true).await;
         assert!(current.publication().generation >= stopped.new.publication().generation, "{at}: {report:?}");
@@ -406,7 +455,7 @@ async fn what_operators_defined_is_read_and_what_cannot_be_is_named_and_stays() 
     drop(database);
     for mend in [false, true, false] {
         let report = run(mend);
-        assert_eq!(outcomes(&report, Fault::UnreadableDefinition), [Outcome::Left]);
+        assert_eq!(outcomes(&report, Fault::RefusedDefinition), [Outcome::Left]);
         assert!(report.found[0].object == "service odd" && report.exit_code() == 4, "{report:?}");
     }
 }

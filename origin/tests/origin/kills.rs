@@ -40,7 +40,8 @@ fn steps() -> Vec<String> {
     }
     let mut steps = Vec::new();
     collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut steps);
-    steps.sort();
+    // A process that is killed after others may leave no index of fragments, and then the next blob shares nothing.
+    steps.sort_by_key(|step| (!step.contains("shared"), step.clone()));
     assert!(steps.windows(2).all(|two| two[0] != two[1]), "two steps of one name: {steps:?}");
     steps
 }
@@ -174,6 +175,8 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
         blake3::Hasher::new().update(&number.to_be_bytes()).finalize_xof().fill(&mut bytes);
         bytes
     };
+    // Each blob shares this with the one before.
+    upstream.push("deploy/a-steady-file", &[noise(200), noise(201)].concat());
     let settle = async |told: &mut Told, commit: &str| {
         let process = Process::start(&config, None);
         let client = Client(&http, process.address.clone().expect("it starts"));

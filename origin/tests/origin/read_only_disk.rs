@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use weir_origin::versions::Asked;
 
 use crate::full_disk::{fill, make_room, with_two_versions};
-use crate::node::{Home, Node, SERVICE, service};
+use crate::node::{Home, Node, SERVICE, in_time, service};
 use crate::upstream::Upstream;
 
 /// Whatever is opened below a directory is read-only until this is dropped. Files that are open stay as they are: the
@@ -29,6 +29,17 @@ impl ReadOnly {
 impl Drop for ReadOnly {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// What `/readyz` says once it says that.
+async fn readyz(node: &Node, is: impl Fn(&str) -> bool) -> (u16, String) {
+    loop {
+        let told = node.admin("/readyz").await;
+        if is(&told.1) {
+            return told;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -56,7 +67,9 @@ async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_
         node.tarball(version).await;
         assert_eq!(retained_status(&node, &version.publication().digest.to_string()).await, 200);
     }
-    assert_eq!(node.admin("/readyz").await.0, 200);
+    let (status, told) = in_time(readyz(&node, |told| told.contains("cannot be written"))).await;
+    assert_eq!(status, 200, "{told}");
+    assert!(told.contains("degraded: `data_dir` cannot be written: Read-only file system"), "{told}");
     assert_eq!(node.metric("weir_origin_mirrors_set_aside_total{repository=\"shop\"}").await, 0.0);
 
     drop(read_only);
@@ -64,6 +77,7 @@ async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_
     let after = node.published(|now| now.publication().commit.as_str() == commit).await;
     node.tarball(&after).await;
     assert_eq!(node.status().await["repositories"][0]["health"], "healthy");
+    in_time(readyz(&node, |told| told == "ready\n")).await;
     node.stop().await;
 }
 
@@ -88,6 +102,8 @@ async fn a_database_that_cannot_be_written_any_more_is_read_until_it_can() {
     }
     let page = node.running.versions().history(&service(), None, 1).await.unwrap();
     assert_eq!(page.publications[0].entry.generation, shown.publication().generation);
+    // It was read again at once, and is open: the full disk fails it once more.
+    node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await.unwrap_err();
     for _ in 0..2 {
         let refused = node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await;
         let refused = refused.unwrap_err().to_string();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::net::TcpListener;
 use weir_origin::config::RepositoryConfig;
 use weir_origin::repository_agent::Health;
@@ -46,11 +47,30 @@ async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
     assert_eq!((answer.status.as_u16(), kind.as_str()), (502, "upstream-failure"), "{detail}");
     assert!(detail.contains("step: "), "{detail}");
     assert!(!answer.header("retry-after").is_empty());
+    let degraded = async || {
+        let (status, told) = node.admin("/readyz").await;
+        assert_eq!(status, 200, "{told}");
+        assert!(told.starts_with("ready\ndegraded: 1 of 1 repositories cannot be polled"), "{told}");
+        assert!(!told.contains(SERVICE), "who asks need not know the names: {told}");
+    };
+    degraded().await;
 
     upstream.give_back();
     node.running.kick(&crate::node::repository());
     node.published(|_| true).await;
     assert_eq!(node.get(&path).await.status, 200);
+    assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
+
+    // What is published is followed as far as the mirror goes, and it is told that it goes no further.
+    upstream.take_away();
+    node.running.kick(&crate::node::repository());
+    node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
+    degraded().await;
+    let status = node.status().await;
+    assert_eq!((&status["ready"], status["reasons"].as_array().map(Vec::len)), (&json!(true), Some(1)), "{status}");
+    let service = &status["services"][0];
+    assert_eq!((&service["condition"], &service["failure"]["of"]), (&json!("following"), &json!("repository")));
+    assert_eq!(service["failure"]["reason"], status["repositories"][0]["failure"]["reason"]);
     node.stop().await;
 }
 

@@ -17,7 +17,7 @@ fn a_pin_of_whatever_time_is_shown_as_a_time() {
         publisher.state.set_pin(&service.name, milliseconds);
         let pins = publisher.load(&["shop-prod"].into(), at(2)).unwrap().pins;
         service.pinned(pins[0].1);
-        assert_eq!(crate::status::service(&service)["pinned"]["since"], shown);
+        assert_eq!(crate::status::service(&service, None)["pinned"]["since"], shown);
         service.unpinned();
     }
 }
