@@ -6,14 +6,14 @@
 //! that was not file pages. `--cold` takes nothing over. At the end: how long the key of an unchanged folder takes, and
 //! SHA-256 over as many bytes, alone.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
+use weir_origin::blob_store::BlobStore;
 use weir_origin::tarball::{Built, Earlier, Limits, Means, Selection, build, content_key};
 use weir_shared::commit_id::CommitId;
 
@@ -33,13 +33,15 @@ fn main() -> anyhow::Result<()> {
     let repo = gix::open_opts(&arguments.repository, gix::open::Options::isolated())?.into_sync();
     let local = repo.to_thread_local();
     let dir = tempfile::tempdir()?;
+    let store = BlobStore::open(dir.path())?;
     let (limits, selection) = (Limits::default(), Selection::default());
     let mut earlier = None;
     let mut last = None;
-    for (number, revision) in arguments.revisions.iter().enumerate() {
+    for revision in &arguments.revisions {
         let commit: CommitId = local.rev_parse_single(revision.as_str())?.to_string().parse()?;
-        let path = dir.path().join(number.to_string());
-        let mut out = BufWriter::with_capacity(256 << 10, File::create(&path)?);
+        let mut blob = earlier
+            .as_ref()
+            .map_or_else(|| store.temporary(), |earlier: &Earlier| store.temporary_after(earlier.blob()))?;
         let means = Means {
             limits: &limits,
             threads: arguments.threads,
@@ -47,11 +49,12 @@ fn main() -> anyhow::Result<()> {
             lfs: None,
             interrupt: &AtomicBool::new(false),
         };
-        let (built, cost) = measured(|| build(&repo, &commit, &selection, &means, &mut out))?;
-        out.flush()?;
+        let (built, cost) = measured(|| build(&repo, &commit, &selection, &means, &mut blob))?;
+        blob.keep(&built.blob)?;
+        store.keep_fragments(&built.blob, &built.fragments)?;
         print(revision, &built, &cost);
         if !arguments.cold {
-            earlier = Some(Earlier::new(File::open(&path)?, built.fragments.clone()));
+            earlier = store.earlier(&built.blob);
         }
         last = Some((commit, built));
     }

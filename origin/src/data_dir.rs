@@ -35,7 +35,9 @@ impl DataDir {
             DirectoryError::Io(source) => unusable(source),
         })?;
         let real_root = root.canonicalize().map_err(unusable)?;
-        Ok((Self { root: root.to_owned(), real_root, _lock: lock }, released))
+        // Whole, as errors have it that are about files which somebody else opens.
+        let root = std::path::absolute(root).map_err(unusable)?;
+        Ok((Self { root, real_root, _lock: lock }, released))
     }
 
     /// A text for others without the directory's path: errors of the file system are fond of it.
@@ -47,6 +49,11 @@ impl DataDir {
         roots.fold(text.to_owned(), |text, root| text.replace(&**root, "<data_dir>"))
     }
 
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The database of publications.
     pub(crate) fn state(&self) -> PathBuf {
         self.root.join("state.redb")
@@ -54,7 +61,12 @@ impl DataDir {
 
     /// The database of what operators defined at run time.
     pub(crate) fn catalog(&self) -> PathBuf {
-        self.root.join("catalog.redb")
+        Self::catalog_in(&self.root)
+    }
+
+    /// The same of a directory that may be another process's.
+    pub(crate) fn catalog_in(root: &Path) -> PathBuf {
+        root.join("catalog.redb")
     }
 
     /// The folder of blobs.
@@ -83,6 +95,14 @@ impl DataDir {
         let at = blake3::hash(url.as_bytes()).to_hex();
         self.mirrors().join(repository.as_str()).join(format!("{}.git", &at[..16]))
     }
+}
+
+/// An error of the file system without the path that it may name, as those of tempfile do: where errors end up paths have
+/// no business, and one of a name that is another each time would be news each time.
+pub(crate) fn without_path(error: &io::Error) -> io::Error {
+    let told = error.to_string();
+    let told = told.split_once(" at path ").map_or(told.as_str(), |(told, _)| told);
+    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), told), io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]
@@ -114,6 +134,28 @@ mod tests {
         let data = DataDir::open(&link).unwrap().0;
         let text = format!("'{}' and '{}'", real.join("x").display(), link.join("y").display());
         assert_eq!(data.redact(&text), "'<data_dir>/x' and '<data_dir>/y'");
+    }
+
+    #[test]
+    fn a_temporary_file_that_cannot_be_is_told_without_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = tempfile::NamedTempFile::new_in(dir.path().join("gone")).unwrap_err();
+        assert!(error.to_string().contains("gone"), "{error}");
+        let told = without_path(&error);
+        assert_eq!(
+            (told.kind(), told.to_string().as_str()),
+            (io::ErrorKind::NotFound, "No such file or directory (os error 2)")
+        );
+    }
+
+    #[test]
+    fn a_relative_directory_is_masked_as_a_whole() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let relative = Path::new(".").join(dir.path().file_name().unwrap());
+        let data = DataDir::open(&relative).unwrap().0;
+        let whole = std::env::current_dir().unwrap().join(dir.path().file_name().unwrap());
+        assert_eq!(data.redact(&format!("at {}", whole.join("x").display())), "at <data_dir>/x");
+        assert_eq!(data.redact(&format!("at {}", data.state().display())), "at <data_dir>/state.redb");
     }
 
     #[test]

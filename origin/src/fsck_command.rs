@@ -12,6 +12,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use weir_origin::config::Config;
 use weir_origin::fsck::{self, Options, Outcome, Progress, Report};
+use weir_shared::process::failure;
 
 /// The exit code when nothing could be checked.
 const NOT_CHECKED: u8 = 8;
@@ -49,7 +50,7 @@ pub(crate) fn run(arguments: &FsckArguments) -> ExitCode {
     match checked(arguments) {
         Ok(report) => ExitCode::from(report.exit_code()),
         Err(error) => {
-            eprintln!("{error:#}");
+            failure::tell(crate::PROGRAM, &error);
             ExitCode::from(NOT_CHECKED)
         }
     }

@@ -5,7 +5,7 @@
 //! `edge_api` answers edges. [`start`] puts them together.
 
 mod access;
-mod blob_store;
+pub mod blob_store;
 mod bounds;
 mod catalog;
 mod census;
@@ -14,6 +14,7 @@ pub mod config;
 mod data_dir;
 mod database;
 mod diff;
+mod disk_watch;
 mod edge_api;
 mod event_log;
 mod failpoint;
@@ -28,6 +29,7 @@ mod operator_api;
 mod outside_program;
 mod publication;
 mod publisher;
+mod readiness;
 pub mod repository_agent;
 pub mod revision;
 mod running;
@@ -41,6 +43,7 @@ pub mod webhook;
 
 #[cfg(fuzzing)]
 pub use catalog::fuzz_document_row;
+pub use catalog::refused_documents;
 #[cfg(fuzzing)]
 pub use commit_policy::fuzz_signed_object;
 #[cfg(fuzzing)]

@@ -3,15 +3,15 @@
 mod fsck_command;
 mod keys_command;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_origin::config::Config;
+use weir_origin::config::{Config, FileFaults};
 use weir_shared::process::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
-use weir_shared::process::telemetry;
+use weir_shared::process::{failure, telemetry};
 
 /// The origin of a Weir fleet: it alone asks Git. It mirrors repositories, turns a folder at a ref into a deterministic
 /// tarball, and publishes each change to the edges.
@@ -25,8 +25,9 @@ struct Arguments {
     /// The configuration, TOML; paths in it are relative to it.
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Checks the configuration, and the certificates and password files that it names where they are there, and exits:
-    /// 0 when it can be used, 2 with the reason when not.
+    /// Checks the configuration and every file that it names, and exits: 0 when the origin would start, 2 with all
+    /// reasons when not. Files that each poll reads may be missing still; they are listed. Names what operators stored and
+    /// this version would refuse, also while an origin runs: for before an upgrade.
     #[arg(long)]
     check_config: bool,
     #[command(subcommand)]
@@ -39,39 +40,66 @@ enum Command {
     Keys(keys_command::KeysArguments),
 }
 
+const PROGRAM: &str = "weir-origin";
+
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
-        Some(Command::Fsck(arguments)) => return Ok(fsck_command::run(&arguments)),
+        Some(Command::Fsck(arguments)) => return fsck_command::run(&arguments),
         Some(Command::Keys(arguments)) => {
-            keys_command::run(arguments)?;
-            return Ok(ExitCode::SUCCESS);
+            let done = keys_command::run(arguments).inspect_err(|error| failure::tell(PROGRAM, error));
+            return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         None => {}
     }
     let file = arguments.config.unwrap_or_default();
+    if arguments.check_config {
+        return check(&file);
+    }
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("{error}");
-            return Ok(ExitCode::from(2));
+            failure::tell_log(PROGRAM, &error.into());
+            return ExitCode::from(2);
         }
     };
-    if arguments.check_config {
-        let missing = config.missing_files();
-        for path in &missing {
-            eprintln!("{} is not there (yet): the origin will need it", path.display());
+    match run(config, &file).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            failure::tell_log(PROGRAM, &error);
+            ExitCode::FAILURE
         }
-        if missing.is_empty()
-            && let Err(error) = config.check_files()
-        {
-            eprintln!("{error}");
-            return Ok(ExitCode::from(2));
-        }
-        println!("configuration ok");
-        return Ok(ExitCode::SUCCESS);
     }
+}
+
+/// All that is wrong, a line each; what may come later is told, and is no fault.
+fn check(file: &Path) -> ExitCode {
+    let config = match Config::load(file) {
+        Ok(config) => config,
+        Err(error) => {
+            failure::tell(PROGRAM, &error.into());
+            return ExitCode::from(2);
+        }
+    };
+    let FileFaults { faults, missing } = config.check_files();
+    for line in faults.iter().chain(&missing) {
+        eprintln!("{PROGRAM}: {line}");
+    }
+    if !faults.is_empty() {
+        return ExitCode::from(2);
+    }
+    match weir_origin::refused_documents(&config.data_dir) {
+        Ok(refused) => refused.iter().for_each(|(object, reason)| {
+            eprintln!("{PROGRAM}: {object}, which an operator stored, is refused by this version: {reason}");
+        }),
+        Err(error) => eprintln!("{PROGRAM}: what operators stored was not looked at: {error}"),
+    }
+    println!("configuration ok");
+    ExitCode::SUCCESS
+}
+
+async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     telemetry::init_logs("info")?;
     // From the first moment on: without a handler the signal would end the process.
     let mut hangups = signal(SignalKind::hangup())?;
@@ -85,10 +113,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
             // How it went is logged.
-            Some(()) = hangups.recv() => drop(running.reload_file(&file).await),
+            Some(()) = hangups.recv() => drop(running.reload_file(file).await),
         }
     }
     tracing::info!("draining");
     running.drain(DEFAULT_DRAIN_DEADLINE).await;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

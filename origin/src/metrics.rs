@@ -8,6 +8,7 @@ use weir_shared::process::metric_families::MetricFamilies;
 
 use crate::bounds::Bounds;
 use crate::config::RetentionConfig;
+use crate::mirror::MirrorError;
 
 /// The families of one origin.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub(crate) struct Metrics {
     pub(crate) services: IntGauge,
     /// By kind (`repository`, `service`) and who defined it (`file`, `api`).
     pub(crate) catalog_objects: IntGaugeVec,
+    /// `kind`.
+    pub(crate) catalog_refused: IntGaugeVec,
     /// By kind.
     pub(crate) catalog_limit: IntGaugeVec,
     /// By what an operator wanted and what became of it.
@@ -73,6 +76,7 @@ pub(crate) struct Metrics {
     pub(crate) store_blobs: IntGauge,
     pub(crate) store_unnamed_blobs: IntGauge,
     pub(crate) disk_free_bytes: IntGauge,
+    pub(crate) disk_usable: IntGauge,
     pub(crate) swept_blobs: IntCounter,
     pub(crate) superseded_versions: IntGauge,
     /// Seconds.
@@ -97,11 +101,22 @@ pub(crate) struct Metrics {
     pub(crate) start_time: Gauge,
 }
 
+/// How a poll ends.
+const POLL_RESULTS: [&str; 4] = ["changed", "unchanged", "failed", "timeout"];
+
 impl Metrics {
+    /// Shows a repository with nothing counted yet: an alert on an increase does not see the one with which a series begins.
+    pub(crate) fn expect_repository(&self, name: &str) {
+        for result in POLL_RESULTS {
+            self.polls.with_label_values(&[name, result]);
+        }
+        self.mirrors_set_aside.with_label_values(&[name]);
+    }
+
     /// Forgets a repository that was deleted: its labels must not stay for good.
     pub(crate) fn forget_repository(&self, name: &str) {
         // What is not there need not be removed.
-        for result in ["changed", "unchanged", "failed", "timeout"] {
+        for result in POLL_RESULTS {
             let _ = self.polls.remove_label_values(&[name, result]);
         }
         let _ = self.poll_duration.remove_label_values(&[name]);
@@ -129,11 +144,8 @@ impl Metrics {
                 "Polls of upstreams that ended, by result (changed, unchanged, failed, timeout).",
                 &["repository", "result"],
             )?,
-            poll_failures: families.counters(
-                "weir_origin_poll_failures_total",
-                "Polls that failed, by the kind of trouble.",
-                &["kind"],
-            )?,
+            poll_failures: families.counters_of("weir_origin_poll_failures_total",
+                "Polls that failed, by the kind of trouble.", "kind", &MirrorError::KINDS)?,
             poll_duration: families.add(HistogramVec::new(
                 HistogramOpts::new("weir_origin_poll_duration_seconds", "How long polls took, fetches included.")
                     .buckets(poll_buckets),
@@ -164,26 +176,20 @@ impl Metrics {
                 "Mirrors that were found damaged, set aside and cloned again.",
                 &["repository"],
             )?,
-            builds: families.counters(
-                "weir_origin_builds_total",
-                "Tarballs that a moved ref asked for: memo (the content was built before), built, failed.",
-                &["result"],
-            )?,
+            builds: families.counters_of("weir_origin_builds_total",
+                "Tarballs that a moved ref asked for: memo (the content was built before), built, failed.", "result", &["memo", "built", "failed"])?,
             build_duration: families.add(Histogram::with_opts(
                 HistogramOpts::new("weir_origin_build_duration_seconds", "How long builds took, storing included.")
                     .buckets(build_buckets),
             )?)?,
-            fragments: families.counters(
-                "weir_origin_fragments_total",
-                "Fragments of tarballs that were built: reused (copied from an earlier blob), made.",
-                &["result"],
-            )?,
+            fragments: families.counters_of("weir_origin_fragments_total",
+                "Fragments of tarballs that were built: reused (copied from an earlier blob), made.", "result", &["reused", "made"])?,
             lfs_objects: families
                 .counter("weir_origin_lfs_objects_fetched_total", "LFS objects that were fetched and verified.")?,
-            lfs_bytes: families.counter("weir_origin_lfs_bytes_fetched_total", "Their bytes.")?,
+            lfs_bytes: families.counter("weir_origin_lfs_bytes_fetched_total", "Bytes of the LFS objects that were fetched and verified.")?,
             lfs_failures: families
                 .counter("weir_origin_lfs_failures_total", "Fetches of LFS objects that did not bring all of them.")?,
-            publications: families.counter("weir_origin_publications_total", "New generations.")?,
+            publications: families.counter("weir_origin_publications_total", "Publications: a service got a new generation.")?,
             revisions: families.counter(
                 "weir_origin_revisions_total",
                 "New representations under an old generation, after a blob was built again with other bytes.",
@@ -191,12 +197,17 @@ impl Metrics {
             services: families.gauge("weir_origin_services", "Services that are configured.")?,
             catalog_objects: families.gauges(
                 "weir_origin_catalog_objects",
-                "What is defined, by kind (repository, service) and by whom (file, api).",
+                "Repositories and services that are defined, by kind (repository, service) and by whom (file, api).",
                 &["kind", "defined_by"],
+            )?,
+            catalog_refused: families.gauges(
+                "weir_origin_catalog_refused",
+                "Documents that are stored and refused by the rules of now, by kind (repository, service): /status says why.",
+                &["kind"],
             )?,
             catalog_limit: families.gauges(
                 "weir_origin_catalog_limit",
-                "How much may be defined, by kind (repository, service).",
+                "How many repositories and services may be defined, by kind (repository, service).",
                 &["kind"],
             )?,
             catalog_edits: families.counters(
@@ -237,17 +248,11 @@ impl Metrics {
                 "weir_origin_blob_corruptions_total",
                 "Blobs whose bytes on disk were not those of their digest.",
             )?,
-            blob_heals: families.counters(
-                "weir_origin_blob_heals_total",
-                "Blobs that were missing or corrupt and were built again: healed, failed.",
-                &["result"],
-            )?,
-            gzips: families.counters(
-                "weir_origin_gzips_total",
-                "Gzip forms of tarballs that were asked for and not there: made, failed.",
-                &["result"],
-            )?,
-            events: families.counters("weir_origin_events_total", "Events that happened, by kind.", &["event"])?,
+            blob_heals: families.counters_of("weir_origin_blob_heals_total",
+                "Blobs that were missing or corrupt and were built again: healed, failed.", "result", &["healed", "failed"])?,
+            gzips: families.counters_of("weir_origin_gzips_total",
+                "Gzip forms of tarballs that were asked for and not there: made, failed.", "result", &["made", "failed"])?,
+            events: families.counters_of("weir_origin_events_total", "Events that edges were told of, by kind (descriptor, tombstone, signed_heartbeat).", "event", &["descriptor", "tombstone", "signed_heartbeat"])?,
             event_log_events: families
                 .gauge("weir_origin_event_log_events", "Events that are kept for readers that come back.")?,
             event_log_bytes: families.gauge(
@@ -257,16 +262,10 @@ impl Metrics {
             event_streams: families.gauge("weir_origin_event_streams", "Event streams that are open now.")?,
             event_streams_limit: families
                 .gauge("weir_origin_event_streams_limit", "Event streams that are open at a time, at the most.")?,
-            event_streams_ended: families.counters(
-                "weir_origin_event_streams_ended_total",
-                "Event streams that ended: reader_gone, drained, stalled, behind.",
-                &["why"],
-            )?,
-            event_snapshots: families.counters(
-                "weir_origin_event_snapshots_total",
-                "Event streams that began with everything that is current: no_cursor, cursor_unknown.",
-                &["why"],
-            )?,
+            event_streams_ended: families.counters_of("weir_origin_event_streams_ended_total",
+                "Event streams that ended: reader_gone, drained, stalled, behind.", "why", &["reader_gone", "drained", "stalled", "behind"])?,
+            event_snapshots: families.counters_of("weir_origin_event_snapshots_total",
+                "Event streams that began with everything that is current: no_cursor, cursor_unknown.", "why", &["no_cursor", "cursor_unknown"])?,
             store_bytes: families.gauge(
                 "weir_origin_store_bytes",
                 "Bytes of the blobs that versions name, each once, at the last sweep.",
@@ -278,7 +277,11 @@ impl Metrics {
             )?,
             disk_free_bytes: families.gauge(
                 "weir_origin_disk_free_bytes",
-                "Room on the disk of the data directory, at the last build or sweep.",
+                "Room on the disk of the data directory, looked at every few seconds.",
+            )?,
+            disk_usable: families.gauge(
+                "weir_origin_disk_usable",
+                "1 while the data directory can be written and its disk has the room that a build asks for (min_free).",
             )?,
             superseded_versions: families.gauge(
                 "weir_origin_superseded_versions",
@@ -288,14 +291,11 @@ impl Metrics {
                 "weir_origin_oldest_superseded_version_age_seconds",
                 "How long ago the oldest version that is kept was superseded, at the last sweep.",
             )?,
-            expired_versions: families.counters(
-                "weir_origin_expired_versions_total",
-                "Superseded versions that are kept no longer, by the bound: age, bytes.",
-                &["bound"],
-            )?,
+            expired_versions: families.counters_of("weir_origin_expired_versions_total",
+                "Superseded versions that are kept no longer, by the bound: age, bytes.", "bound", &["age", "bytes"])?,
             retention_limit: families.gauges(
                 "weir_origin_retention_limit",
-                "What is kept at the most: versions (of a service), age_seconds, bytes (0: no such bound).",
+                "Bounds of the superseded versions that are kept: versions (of a service), age_seconds, bytes (0: no such bound).",
                 &["bound"],
             )?,
             swept_blobs: families

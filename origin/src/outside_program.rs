@@ -1,11 +1,12 @@
-//! Programs of others that are run to their end: with nothing of our environment, for so long and no longer, and no longer
-//! than somebody wants their result.
+//! Programs of others: with nothing of our environment, out of reach of signals that are meant for us, and ended with all
+//! that they have started. Some are run to their end, for so long and no longer, and no longer than somebody wants their
+//! result; others are talked to.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -83,8 +84,8 @@ pub(crate) fn run(
     };
     let prepared = prepared().map_err(|source| ProgramError::Start { program: program.clone(), source });
     let (_given, output, complaint, [stdin, stdout, stderr]) = prepared?;
-    command.stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
-    let mut running = Running(command.spawn().map_err(start)?);
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    let mut running = Running::start(command).map_err(start)?;
     // What the command holds of the files is closed for good.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = running.wait(longest, stop).map_err(start)?;
@@ -110,15 +111,28 @@ enum End {
     Interrupted,
 }
 
-/// Killed with all that it has started when it is dropped before its end.
-struct Running(Child);
+/// A program that runs. It is killed with all that it has started when this is dropped, unless its end was awaited.
+pub(crate) struct Running {
+    child: Child,
+    ended: bool,
+}
 
 impl Running {
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        Ok(Self { child: command.process_group(0).spawn()?, ended: false })
+    }
+
+    /// The end of its standard error, if that is a pipe.
+    pub(crate) fn stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
+    }
+
     fn wait(&mut self, longest: Duration, stop: &AtomicBool) -> io::Result<End> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
-            if let Some(status) = self.0.try_wait()? {
+            if let Some(status) = self.child.try_wait()? {
+                self.ended = true;
                 return Ok(End::Itself(status));
             }
             if stop.load(Ordering::Relaxed) {
@@ -135,9 +149,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
-            let _ = self.0.wait();
+        if !self.ended {
+            // It was not waited for, so its id is nobody else's.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            let _ = self.child.wait();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Composition: every part from its configuration, joined.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use weir_shared::descriptor::Descriptor;
+use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::admin::Admin;
 use weir_shared::process::config::changed_keys;
 use weir_shared::process::directory_lock::Released;
+use weir_shared::process::process_metrics;
 use weir_shared::process::serve::{self, HttpMetrics};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
@@ -30,11 +31,12 @@ use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::operator_api::OperatorApi;
 use crate::publisher::{Published, Publisher};
+use crate::readiness::readiness;
 use crate::repository_agent::{Crew, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
 use crate::versions::Versions;
-use crate::{access, housekeeping, mirror, status};
+use crate::{access, disk_watch, housekeeping, mirror, status};
 
 /// How long work that was told to stop is waited for when the origin stops.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
@@ -46,6 +48,8 @@ pub struct Running {
     operator_address: Option<SocketAddr>,
     catalog: Arc<Catalog>,
     editor: Editor,
+    /// What was published before it started.
+    before: HashMap<ServiceName, Generation>,
     /// What it started with.
     config: Config,
     access: watch::Receiver<Option<Bytes>>,
@@ -66,6 +70,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry)?;
     metrics.start_time.set(started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
+    process_metrics::register(&registry)?;
     let http = HttpMetrics::register(&registry)?;
     let signer = Arc::new(Signer::new(config.signing.read()?));
     metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
@@ -88,6 +93,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     }
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
+    let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
     let census = Arc::new(Census::new(metrics.clone()));
     let crew = Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits, &config.upstreams);
     let published_again = crew.published.clone();
@@ -101,6 +107,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         log: log.clone(),
     };
     let Published { current, pins, retired } = published;
+    let before = current.iter().map(|(name, current)| (name.clone(), current.publication().generation)).collect();
     let earlier = Earlier { current: current.into_iter().collect(), pins: pins.into_iter().collect(), retired };
     let (catalog, editor) = catalog::begin(estate, earlier, &drain).await;
     drain.spawn(housekeeping::run(publisher.clone(), published_again, drain.clone()));
@@ -129,11 +136,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let admin_address = match config.admin_listen {
         None => None,
         Some(listen) => {
-            let (ready, shown, name) = (catalog.clone(), catalog.clone(), config.name.clone());
+            let (shown, name) = (catalog.clone(), config.name.clone());
+            let ready = Arc::new(move || readiness(&shown, disk.borrow().clone()));
+            let (shown, how) = (catalog.clone(), ready.clone());
             let admin = Admin {
                 registry,
-                ready: Arc::new(move || ready.ready().into()),
-                status: Arc::new(move |_| Ok(status::status(&name, started, &shown))),
+                ready,
+                status: Arc::new(move |_| Ok(status::status(&name, started, &shown, how()))),
                 drain: drain.clone(),
             };
             match admin.start(listen, &http).await {
@@ -151,6 +160,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         operator_address,
         catalog,
         editor,
+        before,
         config,
         access,
         versions,
@@ -193,7 +203,9 @@ async fn load(
         }
         let mut publisher = Publisher::open(data_dir.clone(), floor, retention, log, metrics).with_context(cannot)?;
         publisher.sign_with(signer).with_context(cannot)?;
-        let services: HashSet<&str> = defined.services.keys().map(ServiceName::as_str).collect();
+        let services = defined.services.keys().map(ServiceName::as_str);
+        // What a document is stored for is not taken for deleted, whatever the document is like.
+        let services: HashSet<&str> = services.chain(api.nameless.iter().map(|each| each.key.as_str())).collect();
         let published = publisher.load(&services, now).with_context(cannot)?;
         Ok(Loaded { data_dir, released, publisher: Arc::new(publisher), published, store, api })
     })
@@ -219,6 +231,11 @@ impl Running {
     /// What a service is at, as it changes.
     pub fn service(&self, name: &ServiceName) -> Option<watch::Receiver<Option<Arc<Descriptor>>>> {
         self.catalog.service(name).map(|service| service.follow())
+    }
+
+    /// The generation that a service was at when the origin started: every one above it was published since.
+    pub fn generation_before(&self, name: &ServiceName) -> Option<Generation> {
+        self.before.get(name).copied()
     }
 
     /// Whether a service follows its ref, as it changes.

@@ -21,6 +21,8 @@ pub(crate) struct Service {
     pub(crate) repository: RepositoryName,
     pub(crate) revision: Revision,
     pub(crate) selection: Selection,
+    /// Its document is refused: it follows nothing, and what is published stays.
+    pub(crate) is_refused: bool,
     current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
     condition: Arc<watch::Sender<Condition>>,
     /// It was deleted, or another configuration took its place.
@@ -30,7 +32,7 @@ pub(crate) struct Service {
 /// Whether a service follows its ref.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// Not looked at since the start.
+    /// Not looked at since the start, or since it was changed or unpinned.
     Pending,
     /// What is published is what the mirror holds.
     Following,
@@ -38,7 +40,7 @@ pub enum Condition {
     Unhealthy {
         /// Since when without a success.
         since: SystemTime,
-        /// Where: `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
+        /// Where: `document`, `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
         step: &'static str,
         /// In plain words.
         reason: String,
@@ -61,7 +63,7 @@ pub enum Otherwise {
     At(CommitId),
     /// It could not follow its ref.
     Unhealthy {
-        /// Where: `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
+        /// Where: `document`, `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
         step: &'static str,
         /// In plain words.
         reason: String,
@@ -88,16 +90,35 @@ impl Service {
             repository: config.repository.clone(),
             revision: config.revision.clone(),
             selection: config.selection()?,
+            is_refused: false,
             current: Arc::new(watch::Sender::new(current.map(Arc::new))),
             condition: Arc::new(watch::Sender::new(Condition::Pending)),
             withdrawn: AtomicBool::new(false),
         })
     }
 
-    /// The same service by another configuration. What is published stays until there is something new.
-    pub(crate) fn reconfigured(&self, config: &ServiceConfig) -> Result<Self, ConfigError> {
-        let new = Self::new(config, None)?;
-        Ok(Self { current: self.current.clone(), condition: self.condition.clone(), ..new })
+    /// A service whose document is refused, with what was published of it.
+    pub(crate) fn refused(
+        name: ServiceName,
+        repository: RepositoryName,
+        current: Option<Descriptor>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self { is_refused: true, ..Self::new(&ServiceConfig::new(name, repository), current)? })
+    }
+
+    /// The same service by another document, in whose place it is from now on. What is published stays until there is something
+    /// new.
+    pub(crate) fn going_on(self, before: &Self) -> Self {
+        // First: how the one before fared is not how this one does.
+        before.withdraw();
+        before.condition.send_if_modified(|condition| {
+            let looked_at = matches!(condition, Condition::Following | Condition::Unhealthy { .. });
+            if looked_at {
+                *condition = Condition::Pending;
+            }
+            looked_at
+        });
+        Self { current: before.current.clone(), condition: before.condition.clone(), ..self }
     }
 
     /// Nothing is published of it any more, also of what is being built.
@@ -147,6 +168,11 @@ impl Service {
         self.condition.subscribe()
     }
 
+    /// Whether it could not follow its ref the last time.
+    pub(crate) fn is_unhealthy(&self) -> bool {
+        matches!(*self.condition.borrow(), Condition::Unhealthy { .. })
+    }
+
     /// Whether what is published stays whatever its ref does.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(*self.condition.borrow(), Condition::Pinned { .. })
@@ -164,23 +190,26 @@ impl Service {
         });
     }
 
-    /// It is pinned no longer, and is to be looked at.
+    /// It is pinned no longer, and is to be looked at; by nobody when it is refused.
     pub(crate) fn unpinned(&self) {
-        self.condition.send_if_modified(|condition| {
-            let was_pinned = matches!(condition, Condition::Pinned { .. });
-            if was_pinned {
-                *condition = Condition::Pending;
+        self.condition.send_if_modified(|condition| match std::mem::replace(condition, Condition::Pending) {
+            Condition::Pinned { since, otherwise: Otherwise::Unhealthy { step, reason } } if self.is_refused => {
+                *condition = Condition::Unhealthy { since, step, reason };
+                true
             }
-            was_pinned
+            Condition::Pinned { .. } => true,
+            other => {
+                *condition = other;
+                false
+            }
         });
     }
 
     /// Its ref was followed to this commit, or would have been, were it not pinned.
     pub(crate) fn followed(&self, commit: &CommitId) {
-        if self.is_withdrawn() {
-            return;
-        }
+        // Within: when another took its place, that one's condition is not touched.
         self.condition.send_modify(|condition| match condition {
+            _ if self.is_withdrawn() => {}
             Condition::Pinned { otherwise, .. } => *otherwise = Otherwise::At(commit.clone()),
             Condition::Pending | Condition::Following => *condition = Condition::Following,
             Condition::Unhealthy { .. } => {
@@ -192,11 +221,11 @@ impl Service {
 
     /// It cannot follow its ref. Logged when the reason is a new one.
     pub(crate) fn fell_ill(&self, step: &'static str, reason: String, now: SystemTime) {
-        if self.is_withdrawn() {
-            return;
-        }
         let published = self.current.borrow().is_some();
         self.condition.send_modify(|condition| {
+            if self.is_withdrawn() {
+                return;
+            }
             let (since, known) = match condition {
                 Condition::Unhealthy { since, reason, .. } => (*since, Some(&*reason)),
                 Condition::Pinned { otherwise: Otherwise::Unhealthy { reason, .. }, .. } => (now, Some(&*reason)),

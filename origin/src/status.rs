@@ -1,24 +1,30 @@
 //! `/status`: what a person wants to see, as JSON.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use weir_shared::name::NodeName;
+use weir_shared::name::{NodeName, RepositoryName, ServiceName};
+use weir_shared::process::admin::Readiness;
 
-use crate::catalog::{Catalog, DefinedBy, Snapshot};
+use crate::catalog::{Catalog, NotMirrored, Refused, Snapshot, Written};
+use crate::config::ServiceConfig;
 use crate::mirror::FetchSnapshot;
 use crate::publication::history::Time;
-use crate::repository_agent::{Handle, Health, Phase, RepositoryState, WaitsFor};
+use crate::repository_agent::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Otherwise, Service};
 
 /// All repositories and services, with their states.
-pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog) -> Value {
+pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
     let snapshot = catalog.snapshot();
+    let (ready, reasons) = ready.told();
     json!({
         "role": "origin",
         "name": name,
         "version": env!("CARGO_PKG_VERSION"),
         "started": time(started),
+        "ready": ready,
+        "reasons": reasons,
         "repositories": repositories(&snapshot),
         "services": services(&snapshot),
     })
@@ -27,25 +33,65 @@ pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog) ->
 fn repositories(snapshot: &Snapshot) -> Vec<Value> {
     let defined = snapshot.definitions.repositories.iter();
     let shown = defined.map(|(name, defined)| {
-        let state = snapshot.agents.get(name).map(repository);
+        let state = state_of_repository(snapshot, name);
         entry(json!({ "name": name, "defined_by": defined.by.as_str() }), state)
     });
     shown.collect()
 }
 
 fn services(snapshot: &Snapshot) -> Vec<Value> {
-    let shown = snapshot.services.values().map(|each| {
-        let by = snapshot.definitions.services.get(&each.name).map_or(DefinedBy::File, |defined| defined.by);
-        let about = json!({
-            "name": each.name,
-            "defined_by": by.as_str(),
-            "repository": each.repository,
-            "ref": each.revision.to_string(),
-            "folder": each.selection.folder,
-        });
-        entry(about, Some(service(each)))
+    let shown = snapshot.definitions.services.iter().map(|(name, defined)| {
+        let by = defined.by.as_str();
+        let about = match &defined.document {
+            Written::Taken(document) => json!({
+                "name": name,
+                "defined_by": by,
+                "repository": document.repository,
+                "ref": document.revision.to_string(),
+                "folder": document.folder,
+            }),
+            Written::Refused(refused) => json!({
+                "name": name,
+                "defined_by": by,
+                "repository": refused.field("repository"),
+                "ref": refused.field("ref"),
+                "folder": refused.field("folder"),
+            }),
+        };
+        entry(about, state_of_service(snapshot, name, &defined.document))
     });
     shown.collect()
+}
+
+/// How a repository is, mirrored or not.
+pub(crate) fn state_of_repository(snapshot: &Snapshot, name: &RepositoryName) -> Option<Value> {
+    let not_mirrored = |NotMirrored { since, reason }: &NotMirrored| {
+        json!({
+            "health": "unhealthy",
+            "since": time(*since),
+            "failure": { "step": "document", "reason": reason, "timeout": false },
+        })
+    };
+    let state = snapshot.agents.get(name).map(repository);
+    state.or_else(|| snapshot.not_mirrored.get(name).map(not_mirrored))
+}
+
+/// How a service is, also when its document says not even of which repository it is.
+pub(crate) fn state_of_service(
+    snapshot: &Snapshot,
+    name: &ServiceName,
+    document: &Written<ServiceConfig>,
+) -> Option<Value> {
+    let refused = |refused: &Arc<Refused>| {
+        json!({
+            "condition": "unhealthy",
+            "failure": { "of": "service", "since": null, "step": "document", "reason": refused.reason },
+            "pinned": null,
+            "published": null,
+        })
+    };
+    let state = snapshot.services.get(name).map(|each| service(each, snapshot.agents.get(&each.repository)));
+    state.or_else(|| document.refused().map(refused))
 }
 
 /// What an object is, and how.
@@ -57,7 +103,7 @@ fn entry(mut about: Value, state: Option<Value>) -> Value {
 }
 
 /// How a repository is.
-pub(crate) fn repository(agent: &Handle) -> Value {
+fn repository(agent: &Handle) -> Value {
     let RepositoryState {
         phase,
         health,
@@ -68,6 +114,7 @@ pub(crate) fn repository(agent: &Handle) -> Value {
         next_poll,
         held_until,
         waits_for,
+        lfs,
     } = agent.state();
     let (health, since, failure) = match health {
         Health::Unknown => ("unknown", None, None),
@@ -78,7 +125,7 @@ pub(crate) fn repository(agent: &Handle) -> Value {
         "phase": phase.as_str(),
         "progress": match &phase {
             Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
-            Phase::FetchingLfs { service } | Phase::Building { service } => json!({ "service": service }),
+            Phase::Building { service } => json!({ "service": service }),
             Phase::Idle | Phase::Overdue => Value::Null,
         },
         "health": health,
@@ -93,6 +140,21 @@ pub(crate) fn repository(agent: &Handle) -> Value {
         "next_poll": next_poll.map(time),
         "held_until": held_until.map(time),
         "waits_for": waits_for.map(WaitsFor::as_str),
+        "lfs": lfs.map(|lfs| self::lfs(&lfs)),
+    })
+}
+
+fn lfs(wanted: &LfsState) -> Value {
+    json!({
+        "services": *wanted.services,
+        "objects": wanted.objects,
+        "fetching": wanted.fetching,
+        "waits_for": wanted.waits_for.map(WaitsFor::as_str),
+        "failure": wanted.failure.as_ref().map(|failure| json!({
+            "since": time(failure.since), "reason": failure.reason, "attempts": failure.attempts,
+        })),
+        "next_attempt": wanted.next_attempt.map(time),
+        "held_until": wanted.held_until.map(time),
     })
 }
 
@@ -100,17 +162,24 @@ fn progress(at: &FetchSnapshot) -> Value {
     json!({ "phase": at.phase, "done": at.done, "total": at.total, "bytes": at.bytes })
 }
 
-/// How a service is.
-pub(crate) fn service(service: &Service) -> Value {
+/// How a service is. A failure is its own, or else its repository's.
+pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
     let condition = service.condition();
     let current = service.current();
     json!({
         "condition": condition.as_str(),
         "failure": match &condition {
             Condition::Unhealthy { since, step, reason } => {
-                json!({ "since": time(*since), "step": step, "reason": reason })
+                json!({ "of": "service", "since": time(*since), "step": step, "reason": reason })
             }
-            Condition::Pending | Condition::Following | Condition::Pinned { .. } => Value::Null,
+            Condition::Pending | Condition::Following | Condition::Pinned { .. } => {
+                match agent.map(|agent| agent.state().health) {
+                    Some(Health::Unhealthy { since, failure: Failure { step, reason, .. } }) => {
+                        json!({ "of": "repository", "since": time(since), "step": step, "reason": reason })
+                    }
+                    _ => Value::Null,
+                }
+            }
         },
         "pinned": match &condition {
             Condition::Pinned { since, otherwise } => json!({ "since": time(*since), "otherwise": would_be(otherwise) }),

@@ -1,7 +1,5 @@
 //! What operators do with the versions of a service: look back, compare, go back, hold on, go on.
 
-use std::fs::File;
-use std::io::Seek;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +11,7 @@ use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 
-use crate::blob_store::BlobError;
+use crate::blob_store::{BlobError, StoredBlob};
 use crate::bounds::Bounds;
 use crate::catalog::Catalog;
 use crate::diff::Stoppable;
@@ -167,8 +165,8 @@ impl Versions {
         // Also when whoever asked has gone.
         let _stops = stop.clone().drop_guard();
         let compared = self.blocking(move |_| {
-            let tar = |blob| Ok::<_, VersionError>(Stoppable::new(zstd::Decoder::new(blob)?, stop.clone()));
-            let diff = crate::diff::diff(tar(old)?, tar(new)?, limit)?;
+            let tar = |zstd| Ok::<_, VersionError>(Stoppable::new(zstd::Decoder::new(zstd)?, stop.clone()));
+            let diff = crate::diff::diff(tar(old.reader())?, tar(new.reader())?, limit)?;
             drop(turn);
             Ok(diff)
         });
@@ -211,13 +209,12 @@ impl Versions {
     /// There is no such service, or another generation is current than the expected one.
     pub async fn unpin(&self, service: &ServiceName, asked: Asked) -> Result<bool, VersionError> {
         let service = self.service(service)?;
-        let was_pinned =
-            self.order(&service, asked, |publisher, service, order| publisher.unpin(service, order)).await?;
-        // Without an agent it is done all the same, and followed as soon as there is one.
+        let was_pinned = self.order(&service, asked, |publisher, service, order| publisher.unpin(service, order)).await;
+        // Without an agent it is done all the same, and followed as soon as there is one. What failed may have been done.
         if let Ok(agent) = self.agent(&service) {
             agent.look();
         }
-        Ok(was_pinned)
+        was_pinned
     }
 
     fn service(&self, name: &ServiceName) -> Result<Arc<Service>, VersionError> {
@@ -246,7 +243,7 @@ impl Versions {
     }
 
     /// The verified blob of a version, as zstd. One that is missing or damaged is built again first.
-    async fn tarball(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<File, VersionError> {
+    async fn tarball(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<StoredBlob, VersionError> {
         let blob = match self.verified(service, digest).await? {
             Ok(file) => return Ok(file),
             Err(blob) => blob,
@@ -261,7 +258,7 @@ impl Versions {
         &self,
         service: &Arc<Service>,
         digest: &TarballDigest,
-    ) -> Result<Result<File, BlobDigest>, VersionError> {
+    ) -> Result<Result<StoredBlob, BlobDigest>, VersionError> {
         let (service, digest) = (service.clone(), *digest);
         self.blocking(move |publisher| {
             let version = publisher.version(&service.name, &digest)?;
@@ -270,10 +267,7 @@ impl Versions {
                 return Err(VersionError::Unreadable(format!("the version {digest} has no zstd form")));
             };
             match publisher.open_verified(&zstd.digest) {
-                Ok(mut file) => {
-                    file.rewind()?;
-                    Ok(Ok(file))
-                }
+                Ok(blob) => Ok(Ok(blob)),
                 Err(BlobError::Missing | BlobError::Corrupt) => Ok(Err(zstd.digest)),
                 Err(BlobError::Unreadable(error)) => Err(error.into()),
             }

@@ -8,11 +8,13 @@ use tokio::task::spawn_blocking;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::config::ConfigError;
 
-use super::Snapshot;
 use super::definitions::{DefinedBy, Definitions};
 use super::owner::{Earlier, Owner};
 use super::permitted::permitted;
+use super::written::Written;
+use super::{NotMirrored, Snapshot};
 use crate::config::ServiceConfig;
 use crate::repository_agent::{self, Begin, Handle, MirrorFate};
 use crate::service::Service;
@@ -26,18 +28,25 @@ impl Owner {
         let mut services = BTreeMap::new();
         for (name, defined) in definitions.services.iter() {
             let known = before.services.get(name).zip(before.definitions.services.get(name));
+            let is_alike = |document: &Arc<ServiceConfig>| {
+                published_alike(&before.definitions, &definitions, &document.repository)
+            };
             let stays = known.is_some_and(|(_, was)| was.document == defined.document)
-                && published_alike(&before.definitions, &definitions, &defined.document.repository);
+                && defined.document.taken().is_none_or(is_alike);
             let known = known.map(|(service, _)| service);
-            match service(&defined.document, known, stays, earlier.current.remove(name)) {
-                Ok(service) => {
+            match service(name, &defined.document, known, stays, earlier.current.remove(name)) {
+                Ok(Some(service)) => {
                     if let Some(since) = earlier.pins.remove(name) {
                         service.pinned(since);
                     }
+                    if let Some(refused) = defined.document.refused() {
+                        service.fell_ill("document", refused.reason.clone(), SystemTime::now());
+                    }
                     services.insert(name.clone(), service);
                 }
-                // What is put was checked; a newer version may have stored it.
-                Err(error) => tracing::error!(service = %name, error, "the service cannot be served"),
+                // It is shown with its document.
+                Ok(None) => {}
+                Err(error) => tracing::error!(service = %name, %error, "the service cannot be served"),
             }
         }
         if before.services.values().any(|service| service.is_withdrawn()) {
@@ -47,15 +56,17 @@ impl Owner {
             ended.unwrap_or_else(|error| tracing::error!(%error, "publications were not waited for"));
         }
         let agents = self.bring_agents(&definitions, &before, &services);
-        for service in services.values().filter(|service| !agents.contains_key(&service.repository)) {
+        let without_agent = |service: &&Arc<Service>| !service.is_refused && !agents.contains_key(&service.repository);
+        for service in services.values().filter(without_agent) {
             let repository = &service.repository;
-            let reason = self.refused.get(repository).cloned();
+            let reason = self.refused.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
             let reason = reason.unwrap_or_else(|| format!("there is no repository `{repository}` (any more)"));
             service.fell_ill("resolve", reason, SystemTime::now());
         }
         self.count(&definitions);
         self.crew.census.replace(services.values().cloned().collect());
-        self.catalog.replace(Snapshot { definitions, agents, services: services.clone() });
+        let not_mirrored = self.refused.clone();
+        self.catalog.replace(Snapshot { definitions, agents, not_mirrored, services: services.clone() });
         let gone = before.services.iter().filter(|(name, _)| !services.contains_key(*name));
         self.retire(gone.map(|(_, service)| service.clone()).collect()).await;
     }
@@ -69,20 +80,28 @@ impl Owner {
     ) -> BTreeMap<RepositoryName, Handle> {
         let (mut wanted, mut refused) = (BTreeMap::new(), BTreeMap::new());
         for (name, defined) in definitions.repositories.iter() {
-            match permitted(defined, self.secrets_dir.as_deref()) {
+            let config = match &defined.document {
+                Written::Taken(document) => {
+                    permitted(defined.by, document, self.secrets_dir.as_deref()).map_err(|refusals| told(&refusals))
+                }
+                Written::Refused(refused) => Err(refused.reason.clone()),
+            };
+            match config {
                 Ok(config) => drop(wanted.insert(name.clone(), config)),
-                Err((field, why)) => {
-                    let reason = format!("repository `{name}` is not mirrored: `{field}`: {why}");
-                    if self.refused.get(name) != Some(&reason) {
+                Err(why) => {
+                    let reason = format!("repository `{name}` is not mirrored: {why}");
+                    let known = self.refused.remove(name).filter(|known| known.reason == reason);
+                    let not_mirrored = known.unwrap_or_else(|| {
                         tracing::warn!("{reason}");
-                    }
-                    refused.insert(name.clone(), reason);
+                        NotMirrored { since: SystemTime::now(), reason }
+                    });
+                    refused.insert(name.clone(), not_mirrored);
                 }
             }
         }
         self.refused = refused;
         let mut of: BTreeMap<&RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
-        for service in services.values() {
+        for service in services.values().filter(|service| !service.is_refused) {
             of.entry(&service.repository).or_default().push(service.clone());
         }
         let mut agents = BTreeMap::new();
@@ -163,29 +182,47 @@ impl Owner {
     }
 }
 
+/// What operators may not name, in a line.
+fn told(refusals: &[(&'static str, String)]) -> String {
+    let told: Vec<_> = refusals.iter().map(|(field, why)| format!("`{field}`: {why}")).collect();
+    told.join("; ")
+}
+
 /// Whether what is published of a repository comes from where it came from, by the same policy.
 fn published_alike(before: &Definitions, now: &Definitions, repository: &RepositoryName) -> bool {
     let defined = before.repositories.get(repository).zip(now.repositories.get(repository));
     defined.is_some_and(|(before, now)| {
-        let (was, is) = (&before.document, &now.document);
-        before == now || (before.by == now.by && was.verify == is.verify && is.is_asked_as(was))
+        let is_asked_alike = || {
+            let (was, is) = before.document.taken().zip(now.document.taken())?;
+            Some(before.by == now.by && was.verify == is.verify && is.is_asked_as(was))
+        };
+        before == now || is_asked_alike().unwrap_or(false)
     })
 }
 
-/// The service of a document: the one that is known when it stays, or one that goes on from there.
+/// The service of a document: the one that is known when it stays, or one that goes on from there. `None`: the document is
+/// refused, and nothing says of which repository it is, so that nothing can have been published of it.
 fn service(
-    document: &Arc<ServiceConfig>,
+    name: &ServiceName,
+    document: &Written<ServiceConfig>,
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
-) -> Result<Arc<Service>, String> {
-    match known {
-        Some(service) if stays => Ok(service.clone()),
-        Some(service) => {
-            let new = service.reconfigured(document).map_err(|error| error.to_string())?;
-            service.withdraw();
-            Ok(Arc::new(new))
-        }
-        None => Service::new(document, published).map(Arc::new).map_err(|error| error.to_string()),
+) -> Result<Option<Arc<Service>>, ConfigError> {
+    if let Some(service) = known.filter(|_| stays) {
+        return Ok(Some(service.clone()));
     }
+    let new = match document {
+        Written::Taken(document) => Service::new(document, published)?,
+        Written::Refused(refused) => {
+            let was_of = || Some(published.as_ref()?.publication().repository.clone());
+            let was_of = refused.repository().or_else(was_of).or_else(|| Some(known?.repository.clone()));
+            let Some(repository) = was_of else { return Ok(None) };
+            Service::refused(name.clone(), repository, published)?
+        }
+    };
+    Ok(Some(Arc::new(match known {
+        None => new,
+        Some(known) => new.going_on(known),
+    })))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use weir_shared::name::{RepositoryName, ServiceName};
 
+use super::written::{Nameless, Refused, Written};
 use crate::config::{RepositoryConfig, ServiceConfig};
 
 /// Who defined an object.
@@ -34,23 +35,39 @@ impl DefinedBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Defined<T> {
     pub(crate) by: DefinedBy,
-    pub(crate) document: Arc<T>,
+    pub(crate) document: Written<T>,
 }
 
 /// Documents of one author. Cheap to copy, for its size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Documents {
-    pub(crate) repositories: BTreeMap<RepositoryName, Arc<RepositoryConfig>>,
-    pub(crate) services: BTreeMap<ServiceName, Arc<ServiceConfig>>,
+    pub(crate) repositories: BTreeMap<RepositoryName, Written<RepositoryConfig>>,
+    pub(crate) services: BTreeMap<ServiceName, Written<ServiceConfig>>,
+    /// What is stored under no name.
+    pub(crate) nameless: Vec<Nameless>,
 }
 
 impl Documents {
     /// The documents of a configuration file.
     pub(crate) fn new(repositories: &[RepositoryConfig], services: &[ServiceConfig]) -> Self {
         Self {
-            repositories: repositories.iter().map(|each| (each.name.clone(), Arc::new(each.clone()))).collect(),
-            services: services.iter().map(|each| (each.name.clone(), Arc::new(each.clone()))).collect(),
+            repositories: repositories.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
+            services: services.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
+            nameless: Vec::new(),
         }
+    }
+
+    /// Those that are refused, each with its kind and name, and why.
+    pub(crate) fn refused(&self) -> Vec<(String, String)> {
+        let repositories = self.repositories.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
+        let services = self.services.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
+        let told = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
+        let nameless = self.nameless.iter().map(|each| (format!("{} {}", each.kind, each.key), each.cause.clone()));
+        repositories
+            .map(|each| told("repository", each))
+            .chain(services.map(|each| told("service", each)))
+            .chain(nameless)
+            .collect()
     }
 }
 
@@ -73,15 +90,18 @@ impl Definitions {
     /// The services of a repository.
     pub(crate) fn services_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
         let of_it = move |(name, each): (&'a ServiceName, &'a Defined<ServiceConfig>)| {
-            (each.document.repository == *repository).then_some(name)
+            each.document.is_of(repository).then_some(name)
         };
         self.services.iter().filter_map(of_it)
     }
 }
 
-fn merged<N: Ord + Clone, T>(file: &BTreeMap<N, Arc<T>>, api: &BTreeMap<N, Arc<T>>) -> BTreeMap<N, Defined<T>> {
-    let of = |by, documents: &BTreeMap<N, Arc<T>>| {
-        let defined = |document: &Arc<T>| Defined { by, document: document.clone() };
+fn merged<N: Ord + Clone, T: Clone>(
+    file: &BTreeMap<N, Written<T>>,
+    api: &BTreeMap<N, Written<T>>,
+) -> BTreeMap<N, Defined<T>> {
+    let of = |by, documents: &BTreeMap<N, Written<T>>| {
+        let defined = |document: &Written<T>| Defined { by, document: document.clone() };
         documents.iter().map(|(name, document)| (name.clone(), defined(document))).collect::<BTreeMap<_, _>>()
     };
     let mut merged = of(DefinedBy::Api, api);
@@ -111,7 +131,7 @@ mod tests {
         let seen: Vec<_> = both
             .repositories
             .iter()
-            .map(|(name, defined)| (name.as_str(), defined.by, defined.document.url.as_str()))
+            .map(|(name, defined)| (name.as_str(), defined.by, defined.document.taken().unwrap().url.as_str()))
             .collect();
         assert_eq!(seen, [("blog", DefinedBy::Api, "https://api/y"), ("shop", DefinedBy::File, "https://file/x")]);
         let without = Definitions::of(&Documents::default(), &api);

@@ -113,16 +113,6 @@ impl Edit {
         }
     }
 
-    /// The object's name.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Edit::PutRepository(document) => document.name.as_str(),
-            Edit::DeleteRepository { name, .. } => name.as_str(),
-            Edit::PutService(document) => document.name.as_str(),
-            Edit::DeleteService(name) => name.as_str(),
-        }
-    }
-
     /// What it comes to.
     ///
     /// # Errors
@@ -191,7 +181,7 @@ fn put<T: serde::Serialize + PartialEq>(
     changeable(kind, name, current, precondition)?;
     Ok(match current {
         None => Outcome::Created,
-        Some(current) if current.document == *document => Outcome::Unchanged,
+        Some(current) if current.document.taken() == Some(document) => Outcome::Unchanged,
         Some(_) => Outcome::Changed,
     })
 }
@@ -206,7 +196,7 @@ fn changeable<T: serde::Serialize>(
     if current.is_some_and(|current| current.by == DefinedBy::File) {
         return Err(Refusal::OfTheFile { kind, name: name() });
     }
-    let current = current.map(|current| version(&*current.document));
+    let current = current.map(|current| version(&current.document));
     let matches = match &precondition.matches {
         None => true,
         Some(Matches::Any) => current.is_some(),

@@ -1,7 +1,7 @@
 //! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
 //!
 //! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
-//! name, `store` keeps what they said. `owner` alone changes anything, and brings agents and services to it (`bring`).
+//! name, `store` keeps what they said, `written` what of it the rules refuse by now. `owner` alone changes anything, and brings agents and services to it (`bring`).
 
 mod bring;
 mod definitions;
@@ -9,10 +9,12 @@ mod edit;
 mod owner;
 mod permitted;
 mod store;
+mod written;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use weir_shared::descriptor::Generation;
 use weir_shared::name::{RepositoryName, ServiceName};
@@ -24,9 +26,11 @@ pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use owner::{Earlier, EditError, Editor, Estate, Made, begin};
 pub(crate) use permitted::permitted;
-#[cfg(fuzzing)]
-pub use store::fuzz_document_row;
+pub use store::refused_documents;
 pub(crate) use store::{Store, inspect};
+#[cfg(fuzzing)]
+pub use written::fuzz_document_row;
+pub(crate) use written::{Refused, Written};
 
 /// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
 const MAX_RETIRED: usize = 10_000;
@@ -45,10 +49,21 @@ pub(crate) struct Catalog {
 pub(crate) struct Snapshot {
     /// What is defined.
     pub(crate) definitions: Definitions,
-    /// The agents of the repositories. One that may not be mirrored has none.
+    /// The agents of the repositories that are mirrored.
     pub(crate) agents: BTreeMap<RepositoryName, Handle>,
+    /// The others.
+    pub(crate) not_mirrored: BTreeMap<RepositoryName, NotMirrored>,
     /// The services.
     pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
+}
+
+/// A repository that has no agent: its document is refused, or names what it may not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotMirrored {
+    /// Since when.
+    pub(crate) since: SystemTime,
+    /// Why, in plain words.
+    pub(crate) reason: String,
 }
 
 impl Catalog {

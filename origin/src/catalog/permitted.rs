@@ -5,39 +5,47 @@ use std::path::{Component, Path};
 
 use gix::url::Scheme;
 
-use super::definitions::{Defined, DefinedBy};
+use super::definitions::DefinedBy;
 use crate::config::{NamedBy, RepositoryConfig};
 
 /// The configuration of a repository as its agent uses it. A file that an operator names is looked for in the folder of
 /// the URL's host, in the folder of secrets.
 ///
 /// # Errors
-/// It names what operators may not name; the field, and why.
+/// It names what operators may not name; each field, and why.
 pub(crate) fn permitted(
-    defined: &Defined<RepositoryConfig>,
+    by: DefinedBy,
+    document: &RepositoryConfig,
     secrets_dir: Option<&Path>,
-) -> Result<RepositoryConfig, (&'static str, String)> {
-    let mut config = RepositoryConfig::clone(&defined.document);
-    if defined.by == DefinedBy::File {
+) -> Result<RepositoryConfig, Vec<(&'static str, String)>> {
+    let mut config = document.clone();
+    if by == DefinedBy::File {
         return Ok(config);
     }
     config.named_by = NamedBy::Operator;
-    let host = remote_host(&config.url).map_err(|error| ("url", error))?;
+    let mut refused = Vec::new();
+    let host = remote_host(&config.url).unwrap_or_else(|error| {
+        refused.push(("url", error));
+        "<host>".to_owned()
+    });
     for (field, file) in config.files_mut() {
         if field == "proxy_password_file" {
             let reason = "operators can name no password of a proxy: it would go to whatever proxy the document names";
-            return Err((field, reason.to_owned()));
+            refused.push((field, reason.to_owned()));
+            continue;
         }
         let Some(secrets_dir) = secrets_dir else {
-            return Err((field, "operators can name no file here: `[operator] secrets_dir` is not set".to_owned()));
+            refused.push((field, "operators can name no file here: `[operator] secrets_dir` is not set".to_owned()));
+            continue;
         };
         let mut components = file.components();
         let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else {
-            return Err((field, format!("name a file in the folder `{host}` of `secrets_dir`, without any `/`")));
+            refused.push((field, format!("name a file in the folder `{host}` of `secrets_dir`, without any `/`")));
+            continue;
         };
         *file = secrets_dir.join(&host).join(name);
     }
-    Ok(config)
+    if refused.is_empty() { Ok(config) } else { Err(refused) }
 }
 
 /// The host of a URL that leads to another machine: what operators may mirror.
@@ -62,16 +70,23 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    fn of_operators(url: &str, file: Option<&str>) -> Defined<RepositoryConfig> {
+    fn document(url: &str, file: Option<&str>) -> RepositoryConfig {
         let mut document = RepositoryConfig::new("shop".parse().unwrap(), url);
         document.password_file = file.map(PathBuf::from);
-        Defined { by: DefinedBy::Api, document: document.into() }
+        document
+    }
+
+    fn of_operators(
+        document: &RepositoryConfig,
+        secrets_dir: Option<&str>,
+    ) -> Result<RepositoryConfig, Vec<(&'static str, String)>> {
+        permitted(DefinedBy::Api, document, secrets_dir.map(Path::new))
     }
 
     const SECRETS: Option<&str> = Some("/etc/weir/secrets");
 
-    fn password_file(url: &str, file: &str, secrets_dir: Option<&str>) -> Result<PathBuf, (&'static str, String)> {
-        let config = permitted(&of_operators(url, Some(file)), secrets_dir.map(Path::new))?;
+    fn password_file(url: &str, file: &str, secrets_dir: Option<&str>) -> Result<PathBuf, Vec<(&'static str, String)>> {
+        let config = of_operators(&document(url, Some(file)), secrets_dir)?;
         Ok(config.password_file.unwrap())
     }
 
@@ -80,29 +95,29 @@ mod tests {
         let url = "https://Git.Example:8443/acme/shop.git";
         assert_eq!(password_file(url, "token", SECRETS).unwrap(), Path::new("/etc/weir/secrets/git.example/token"));
         for file in ["/etc/shadow", "../other.example/token", "a/b", "..", ".", "", "/"] {
-            let (field, _) = password_file(url, file, SECRETS).unwrap_err();
-            assert_eq!(field, "password_file", "{file}");
+            let refused = password_file(url, file, SECRETS).unwrap_err();
+            assert_eq!(refused[0].0, "password_file", "{file}");
         }
-        let mut defined = of_operators(url, None);
-        let mut document = RepositoryConfig::clone(&defined.document);
-        document.proxy_password_file = Some("token".into());
-        defined.document = document.into();
-        assert_eq!(permitted(&defined, SECRETS.map(Path::new)).unwrap_err().0, "proxy_password_file");
-        let (field, error) = password_file(url, "token", None).unwrap_err();
-        assert!(field == "password_file" && error.contains("secrets_dir"), "{error}");
+        let mut proxied = document(url, None);
+        proxied.proxy_password_file = Some("token".into());
+        assert_eq!(of_operators(&proxied, SECRETS).unwrap_err()[0].0, "proxy_password_file");
+        let refused = password_file(url, "token", None).unwrap_err();
+        assert!(refused[0].0 == "password_file" && refused[0].1.contains("secrets_dir"), "{refused:?}");
+        let refused = password_file("/etc", "/etc/shadow", SECRETS).unwrap_err();
+        assert_eq!(refused.iter().map(|(field, _)| *field).collect::<Vec<_>>(), ["url", "password_file"]);
     }
 
     #[test]
     fn the_origin_s_own_disk_is_not_mirrored() {
         for url in ["file:///etc", "/etc", "../x", "x", "file://host/etc", "ext::sh -c id", "https:///x", "git://../x"]
         {
-            let refused = permitted(&of_operators(url, None), None);
-            assert_eq!(refused.unwrap_err().0, "url", "{url}");
+            let refused = of_operators(&document(url, None), None);
+            assert_eq!(refused.unwrap_err()[0].0, "url", "{url}");
         }
         for url in ["https://git.example/x", "http://127.0.0.1:80/x", "git://git.example/x"] {
-            permitted(&of_operators(url, None), None).unwrap();
+            of_operators(&document(url, None), None).unwrap();
         }
-        let of_the_file = Defined { by: DefinedBy::File, ..of_operators("/srv/x", Some("/etc/token")) };
-        assert_eq!(permitted(&of_the_file, None).unwrap(), *of_the_file.document);
+        let of_the_file = document("/srv/x", Some("/etc/token"));
+        assert_eq!(permitted(DefinedBy::File, &of_the_file, None).unwrap(), of_the_file);
     }
 }

@@ -3,15 +3,16 @@
 //! Not beside the publications in `state.redb`: those can be made again from Git, and this cannot. It is small, a copy of
 //! it is a backup, and it outlives a `state.redb` that has to be thrown away.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable, TableDefinition};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::definitions::Documents;
+use super::written::{Document, Name, Nameless, Written};
 use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::data_dir::DataDir;
 use crate::database::{DatabaseError, DatabaseFile, OfDatabase};
@@ -25,34 +26,24 @@ const SERVICE: Rows = TableDefinition::new("service_v1");
 #[derive(Debug)]
 pub(crate) struct Store {
     file: DatabaseFile,
-    path: PathBuf,
     /// Given back after the file is closed.
     _data_dir: DataDir,
 }
 
 /// What operators defined cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
-    #[error("what operators defined cannot be read or written: {0}")]
-    Database(DatabaseError),
-    #[error(
-        "{kind} `{name}` in {} cannot be read: {cause}. A newer version may have written it: start that one", path.display()
-    )]
-    Unreadable { kind: &'static str, name: String, path: PathBuf, cause: String },
-}
+#[error("what operators defined cannot be read or written: {0}")]
+pub(crate) struct StoreError(DatabaseError);
 
 impl<E: Into<DatabaseError>> From<E> for StoreError {
     fn from(error: E) -> Self {
-        Self::Database(error.into())
+        Self(error.into())
     }
 }
 
 impl OfDatabase for StoreError {
     fn of_database(&self) -> Option<&DatabaseError> {
-        match self {
-            Self::Database(error) => Some(error),
-            Self::Unreadable { .. } => None,
-        }
+        Some(&self.0)
     }
 }
 
@@ -68,22 +59,24 @@ pub(crate) enum Write {
 impl Store {
     /// Opens the file, or makes a new one.
     pub(crate) fn open(data_dir: DataDir) -> Result<Self, StoreError> {
-        let path = data_dir.catalog();
-        let file = DatabaseFile::open(&path)?;
+        let file = DatabaseFile::open(&data_dir.catalog())?;
         file.write(|transaction| -> Result<(), StoreError> {
             transaction.open_table(REPOSITORY)?;
             transaction.open_table(SERVICE)?;
             Ok(())
         })?;
-        Ok(Self { file, path, _data_dir: data_dir })
+        Ok(Self { file, _data_dir: data_dir })
     }
 
-    /// All documents. One that cannot be read is an error: without it a service that agents follow would be taken for
-    /// deleted.
+    /// What a file holds.
+    #[cfg(test)]
+    pub(super) fn of(file: DatabaseFile, data_dir: DataDir) -> Self {
+        Self { file, _data_dir: data_dir }
+    }
+
+    /// All documents, those that the rules of now refuse as such.
     pub(crate) fn documents(&self) -> Result<Documents, StoreError> {
-        let repositories: Vec<RepositoryConfig> = self.all(REPOSITORY, "repository")?;
-        let services: Vec<ServiceConfig> = self.all(SERVICE, "service")?;
-        Ok(Documents::new(&repositories, &services))
+        inspect(&self.file)
     }
 
     /// Makes changes, all or none. When this returns they are durable.
@@ -102,85 +95,51 @@ impl Store {
             Ok(())
         })
     }
+}
 
-    fn all<T: Document>(&self, table: Rows, kind: &'static str) -> Result<Vec<T>, StoreError> {
-        self.file.read(|transaction| {
-            let unreadable = |(name, cause)| StoreError::Unreadable { kind, name, path: self.path.clone(), cause };
-            rows(transaction, table)?.into_iter().map(|row| row.map_err(unreadable)).collect()
-        })
+/// The documents that operators stored in a data directory and that the rules of this version refuse: each with its kind and
+/// name, and why. A copy is read, so that an origin may run on the directory.
+///
+/// # Errors
+/// What is stored cannot be read. Where an origin is at work on it, it can be the next time.
+pub fn refused_documents(data_dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let path = DataDir::catalog_in(data_dir);
+    if !path.try_exists()? {
+        return Ok(Vec::new());
     }
+    let file = DatabaseFile::copy_of(&path).map_err(StoreError)?;
+    Ok(inspect(&file)?.refused())
 }
 
 /// A table of documents.
 type Rows = TableDefinition<'static, &'static str, &'static [u8]>;
 
-/// The documents in a database that is only looked at; and those that cannot be read, each with its kind and name, and why.
-pub(crate) fn inspect(file: &DatabaseFile) -> Result<(Documents, Vec<(String, String)>), StoreError> {
+/// All documents in a database.
+pub(crate) fn inspect(file: &DatabaseFile) -> Result<Documents, StoreError> {
     file.read(|transaction| {
-        let mut unreadable = Vec::new();
-        let repositories = readable(rows(transaction, REPOSITORY)?, "repository", &mut unreadable);
-        let services = readable(rows(transaction, SERVICE)?, "service", &mut unreadable);
-        Ok((Documents::new(&repositories, &services), unreadable))
+        let mut nameless = Vec::new();
+        let repositories = rows(transaction, REPOSITORY, &mut nameless)?;
+        let services = rows(transaction, SERVICE, &mut nameless)?;
+        Ok(Documents { repositories, services, nameless })
     })
 }
 
-/// A document, or its name and why it cannot be read.
-type Row<T> = Result<T, (String, String)>;
-
-fn readable<T>(rows: Vec<Row<T>>, kind: &str, unreadable: &mut Vec<(String, String)>) -> Vec<T> {
-    let mut documents = Vec::with_capacity(rows.len());
-    for row in rows {
-        match row {
-            Ok(document) => documents.push(document),
-            Err((name, cause)) => unreadable.push((format!("{kind} {name}"), cause)),
-        }
-    }
-    documents
-}
-
-fn rows<T: Document>(transaction: &ReadTransaction, table: Rows) -> Result<Vec<Row<T>>, StoreError> {
-    let mut documents = Vec::new();
+fn rows<N: Name, T: Document>(
+    transaction: &ReadTransaction,
+    table: Rows,
+    nameless: &mut Vec<Nameless>,
+) -> Result<BTreeMap<N, Written<T>>, StoreError> {
+    let mut documents = BTreeMap::new();
     for row in transaction.open_table(table)?.iter()? {
-        let (name, json) = row?;
-        let name = name.value();
-        documents.push(read(name, json.value()).map_err(|cause| (name.to_owned(), cause)));
+        let (key, json) = row?;
+        match key.value().parse::<N>() {
+            Ok(name) => drop(documents.insert(name, Written::read(key.value(), json.value()))),
+            Err(cause) => {
+                nameless.push(Nameless { kind: N::KIND, key: key.value().to_owned(), cause: cause.to_string() });
+            }
+        }
     }
     Ok(documents)
-}
-
-/// What stands under its own name.
-trait Document: DeserializeOwned {
-    fn name(&self) -> &str;
-}
-
-impl Document for RepositoryConfig {
-    fn name(&self) -> &str {
-        self.name.as_str()
-    }
-}
-
-impl Document for ServiceConfig {
-    fn name(&self) -> &str {
-        self.name.as_str()
-    }
-}
-
-/// Reads a row: the document of this name. The error says why not.
-fn read<T: Document>(name: &str, json: &[u8]) -> Result<T, String> {
-    let document: T = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-    if document.name() == name { Ok(document) } else { Err(format!("it is the document of `{}`", document.name())) }
-}
-
-/// What fuzzers call: a row is read and written so that it is read back.
-#[cfg(fuzzing)]
-pub fn fuzz_document_row(bytes: &[u8]) {
-    fn again<T: Document + Serialize + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-        if let Ok(document) = read::<T>("shop", bytes) {
-            assert_eq!(read::<T>("shop", &json(&document)).as_ref(), Ok(&document));
-        }
-    }
-    again::<RepositoryConfig>(bytes);
-    again::<ServiceConfig>(bytes);
 }
 
 fn json(document: &impl Serialize) -> Vec<u8> {
@@ -192,10 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_there_after_a_restart_and_what_cannot_be_read_is_named() {
+    fn what_is_written_is_there_after_a_restart_and_what_is_refused_hides_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let open = || DataDir::open(dir.path()).unwrap().0;
         let mut repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
+        repository.username = Some("ci".to_owned());
         repository.password_file = Some("token".into());
         let mut service = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
         service.revision = "release".parse().unwrap();
@@ -212,18 +172,20 @@ mod tests {
         store.write(&[Write::DeleteRepository(repository.name)]).unwrap();
         assert!(store.documents().unwrap().repositories.is_empty());
 
-        for (row, said) in [
-            (&b"{\"name\":\"odd\",\"new_key\":1}"[..], "new_key"),
-            (&json(&ServiceConfig::new("even".parse().unwrap(), "shop".parse().unwrap())), "the document of `even`"),
-            (b"\xff", "expected value"),
-        ] {
+        let put = |key: &'static str, row: &'static [u8]| {
             let put = |transaction: &redb::WriteTransaction| -> Result<(), StoreError> {
-                transaction.open_table(SERVICE)?.insert("odd", row)?;
+                transaction.open_table(SERVICE)?.insert(key, row)?;
                 Ok(())
             };
             store.file.write(put).unwrap();
-            let error = store.documents().unwrap_err().to_string();
-            assert!(error.contains("`odd`") && error.contains(said) && error.contains("newer"), "{error}");
-        }
+        };
+        put("odd", b"{\"name\":\"odd\",\"new_key\":1}");
+        put("No Name", b"{}");
+        let documents = store.documents().unwrap();
+        let odd = documents.services["odd"].refused().unwrap();
+        assert!(odd.reason.contains("new_key"), "{odd:?}");
+        assert_eq!(documents.services.len(), 2, "the others are there");
+        let [nameless] = &documents.nameless[..] else { panic!("{documents:?}") };
+        assert_eq!((nameless.kind, nameless.key.as_str()), ("service", "No Name"));
     }
 }

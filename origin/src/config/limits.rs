@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config::ConfigError;
+use weir_shared::process::config;
 
 use crate::tarball::Limits;
 
@@ -12,7 +12,7 @@ use crate::tarball::Limits;
 pub struct LimitsConfig {
     /// Upstreams that are asked at a time whether anything moved.
     pub concurrent_listings: usize,
-    /// Upstreams that something is fetched from at a time. First clones get at most half of this.
+    /// Upstreams that changes are fetched from at a time. First clones have half as many places of their own.
     pub concurrent_fetches: usize,
     /// Of either, so many of one host: one that hangs must not take all places.
     pub concurrent_fetches_per_host: usize,
@@ -31,10 +31,13 @@ pub struct LimitsConfig {
     /// Events that are kept for readers that come back.
     pub events: usize,
     /// The memory that they may take.
+    #[serde(with = "config::size")]
     pub event_bytes: ByteSize,
     /// The largest file in a tarball.
+    #[serde(with = "config::size")]
     pub max_file: ByteSize,
     /// The largest tarball, uncompressed.
+    #[serde(with = "config::size")]
     pub max_tarball: ByteSize,
     /// The most entries in a tarball.
     pub max_entries: usize,
@@ -45,6 +48,7 @@ pub struct LimitsConfig {
     /// Dry runs that are made at a time.
     pub concurrent_dry_runs: usize,
     /// While the disk has less room than this, nothing is built.
+    #[serde(with = "config::size")]
     pub min_free: ByteSize,
 }
 
@@ -85,7 +89,8 @@ impl LimitsConfig {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+    pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
         for (key, value) in [
             ("concurrent_listings", self.concurrent_listings),
             ("concurrent_fetches", self.concurrent_fetches),
@@ -103,12 +108,12 @@ impl LimitsConfig {
             ("concurrent_dry_runs", self.concurrent_dry_runs),
         ] {
             if !(1..=100_000_000).contains(&value) {
-                return Err(ConfigError::invalid(format!("[limits] {key} = {value}: it must be at least 1")));
+                faults.push(format!("[limits] {key} = {value}: it must be at least 1, and at most 100000000"));
             }
         }
         if self.event_bytes.as_u64() == 0 {
-            return Err(ConfigError::invalid("[limits] event_bytes must be more than nothing, for example \"64MiB\""));
+            faults.push("[limits] event_bytes must be more than nothing, for example \"64MiB\"".to_owned());
         }
-        Ok(())
+        faults
     }
 }

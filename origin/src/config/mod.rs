@@ -2,6 +2,7 @@
 
 mod access;
 mod fault;
+mod files;
 mod limits;
 mod operator;
 mod repository;
@@ -20,11 +21,11 @@ use serde::{Deserialize, Serialize};
 use weir_shared::descriptor::Generation;
 use weir_shared::name::NodeName;
 use weir_shared::process::config::{self, ConfigError};
-use weir_shared::process::tls::{self, ClientAuth};
 
 pub use access::AccessConfig;
 pub use fault::Fault;
 pub(crate) use fault::told;
+pub use files::FileFaults;
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
 pub use repository::RepositoryConfig;
@@ -85,7 +86,7 @@ pub struct Config {
 }
 
 /// The origin's certificate, and whose certificates may connect. All PEM files.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// The origin's own certificate, with its chain.
@@ -141,31 +142,28 @@ impl Config {
     /// Checks what the types alone cannot say.
     ///
     /// # Errors
-    /// The whole makes no sense; the message names all repositories and services with what to change in them.
+    /// The whole makes no sense; the message names all that is to be changed.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.limits.validate()?;
-        self.signing.validate()?;
-        self.operator.validate()?;
-        self.retention.validate()?;
-        self.upstreams.validate()?;
+        let mut wrong = self.limits.faults();
+        wrong.extend(self.signing.fault());
+        wrong.extend(self.operator.fault().map(str::to_owned));
+        wrong.extend(self.retention.faults());
+        wrong.extend(self.upstreams.bounds_faults());
         if self.generation_floor > LARGEST_FLOOR {
-            return Err(ConfigError::invalid(format!(
+            wrong.push(format!(
                 "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",
                 self.generation_floor
-            )));
+            ));
         }
-        let mut wrong = Vec::new();
         let mut repositories = HashSet::new();
         for repository in &self.repositories {
-            if !repositories.insert(&repository.name) {
-                return Err(ConfigError::invalid(format!(
-                    "two repositories are called `{}`: give each [[repository]] its own name",
-                    repository.name
-                )));
+            let name = &repository.name;
+            if !repositories.insert(name) {
+                wrong.push(format!("two repositories are called `{name}`: give each [[repository]] its own name"));
             }
             let faults = [repository.faults(), self.upstreams.faults(repository)].concat();
             if !faults.is_empty() {
-                wrong.push(format!("repository `{}`: {}", repository.name, told(&faults)));
+                wrong.push(format!("repository `{name}`: {}", told(&faults)));
             }
         }
         for (kind, key, number, limit) in [
@@ -173,16 +171,14 @@ impl Config {
             ("services", "max_services", self.services.len(), self.limits.max_services),
         ] {
             if number > limit {
-                return Err(ConfigError::invalid(format!("there are {number} {kind}, and [limits] {key} = {limit}")));
+                wrong.push(format!("there are {number} {kind}, and [limits] {key} = {limit}"));
             }
         }
         let mut services = HashSet::new();
         for service in &self.services {
-            if !services.insert(&service.name) {
-                return Err(ConfigError::invalid(format!(
-                    "two services are called `{}`: give each [[service]] its own name",
-                    service.name
-                )));
+            let name = &service.name;
+            if !services.insert(name) {
+                wrong.push(format!("two services are called `{name}`: give each [[service]] its own name"));
             }
             let mut faults = service.faults();
             if !repositories.contains(&service.repository) {
@@ -190,44 +186,9 @@ impl Config {
                 faults.push(Fault::new("repository", detail));
             }
             if !faults.is_empty() {
-                wrong.push(format!("service `{}`: {}", service.name, told(&faults)));
+                wrong.push(format!("service `{name}`: {}", told(&faults)));
             }
         }
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
-    }
-
-    /// The files that the configuration names and that are not there: a configuration is often checked where its
-    /// secrets are not.
-    pub fn missing_files(&self) -> Vec<&Path> {
-        let TlsConfig { certificate, key, client_ca } = &self.tls;
-        let own = [certificate, key, client_ca].into_iter();
-        let upstreams = self.repositories.iter().flat_map(|repository| repository.files().map(|(_, file)| file));
-        own.chain(&self.access.keys)
-            .chain(&self.access.deny)
-            .chain(self.repositories.iter().flat_map(|repository| &repository.webhook_secret_files))
-            .chain(&self.signing.keys)
-            .chain(self.operator.files())
-            .map(PathBuf::as_path)
-            .chain(upstreams)
-            .filter(|path| !path.exists())
-            .collect()
-    }
-
-    /// Opens the files that the configuration names: for `--check-config`. (A start opens the origin's own, and each
-    /// poll its repository's, because those may come later and change.)
-    ///
-    /// # Errors
-    /// A file is missing or holds something else; the message names it.
-    pub fn check_files(&self) -> Result<(), ConfigError> {
-        let TlsConfig { certificate, key, client_ca } = &self.tls;
-        tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca })
-            .map_err(|error| ConfigError::invalid(format!("[tls]: {error}")))?;
-        if self.operator_listen.is_some() {
-            self.operator.check_files(&self.tls)?;
-        }
-        let access = self.access.files().read();
-        access.map_err(|error| ConfigError::invalid(format!("[access]: {error}")))?;
-        self.signing.read()?;
-        self.repositories.iter().try_for_each(RepositoryConfig::check_files)
     }
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config::ConfigError;
 use weir_shared::process::operator_token::{OperatorToken, TokenError};
 use weir_shared::process::tls::{self, ClientAuth, TlsError};
 
@@ -33,32 +32,28 @@ impl OperatorConfig {
         [operator_token_file, certificate, key, client_ca, secrets_dir].into_iter().flatten()
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        let Self { operator_token_file, certificate, key, client_ca, secrets_dir } = self;
-        [operator_token_file, certificate, key, client_ca, secrets_dir].into_iter().flatten()
-    }
-
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+    pub(super) fn fault(&self) -> Option<&'static str> {
         match (&self.certificate, &self.key) {
-            (Some(_), None) => Err(ConfigError::invalid("[operator] `certificate` needs `key`")),
-            (None, Some(_)) => Err(ConfigError::invalid("[operator] `key` needs `certificate`")),
-            _ => Ok(()),
+            (Some(_), None) => Some("[operator] `certificate` needs `key`"),
+            (None, Some(_)) => Some("[operator] `key` needs `certificate`"),
+            _ => None,
         }
-    }
-
-    pub(super) fn check_files(&self, of_edges: &TlsConfig) -> Result<(), ConfigError> {
-        let named = |error: String| ConfigError::invalid(format!("[operator]: {error}"));
-        self.server_tls(of_edges).map_err(|error| named(error.to_string()))?;
-        self.token().map_err(|error| named(error.to_string()))?;
-        Ok(())
     }
 
     /// What the listener shows, and whose certificates it takes: nobody needs one, because webhooks have none.
     pub(crate) fn server_tls(&self, of_edges: &TlsConfig) -> Result<ServerConfig, TlsError> {
-        let certificate = self.certificate.as_ref().unwrap_or(&of_edges.certificate);
-        let key = self.key.as_ref().unwrap_or(&of_edges.key);
-        let ca = self.client_ca.as_ref().unwrap_or(&of_edges.client_ca);
-        tls::server_config(certificate, key, ClientAuth::Offered { ca })
+        let TlsConfig { certificate, key, client_ca } = self.tls(of_edges);
+        tls::server_config(&certificate, &key, ClientAuth::Offered { ca: &client_ca })
+    }
+
+    /// The files of the listener.
+    pub(super) fn tls(&self, of_edges: &TlsConfig) -> TlsConfig {
+        let or = |own: &Option<PathBuf>, other: &PathBuf| own.as_ref().unwrap_or(other).clone();
+        TlsConfig {
+            certificate: or(&self.certificate, &of_edges.certificate),
+            key: or(&self.key, &of_edges.key),
+            client_ca: or(&self.client_ca, &of_edges.client_ca),
+        }
     }
 
     /// The operators' token.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use gix::url::Scheme;
 use serde::{Deserialize, Serialize};
 use weir_shared::name::RepositoryName;
-use weir_shared::process::config::{self, ConfigError, duration};
+use weir_shared::process::config::{self, duration};
 use weir_shared::process::tls;
 
 use super::NamedBy;
+use super::files::FileFaults;
 use super::verify::VerifyConfig;
 use crate::mirror::{Redirects, Upstream};
 use crate::webhook::Secret;
@@ -211,27 +212,22 @@ impl RepositoryConfig {
         }
     }
 
-    /// Opens the files that are named.
-    pub(super) fn check_files(&self) -> Result<(), ConfigError> {
-        let named = |error: String| ConfigError::invalid(format!("repository `{}`: {error}", self.name));
-        if let Some(ca) = &self.ca {
-            tls::read_roots(ca).map_err(|error| named(format!("`ca`: {error}")))?;
-        }
+    /// Opens the files that are named. The origin starts without them; a poll, or the reading of a webhook, fails.
+    pub(super) fn check_files(&self, found: &mut FileFaults) {
+        let name = &self.name;
         for (key, file) in self.files() {
-            let read = std::fs::read(file);
-            let contents = read.map_err(|error| named(format!("`{key}` {}: {error}", file.display())))?;
-            if contents.trim_ascii().is_empty() {
-                return Err(named(format!("`{key}` {} is empty", file.display())));
-            }
+            let called = format!("repository `{name}`: `{key}`");
+            found.may_come_later(&called, file, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
+        }
+        if let Some(ca) =
+            self.ca.as_ref().filter(|ca| std::fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty()))
+        {
+            found.fault(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
         }
         for file in &self.webhook_secret_files {
-            let read = std::fs::read(file);
-            let secret = read.map_err(|error| named(format!("`webhook_secret_files` {}: {error}", file.display())))?;
-            if Secret::from_file(&secret).is_none() {
-                return Err(named(format!("`webhook_secret_files` {} is empty", file.display())));
-            }
+            let called = format!("repository `{name}`: `webhook_secret_files`");
+            found.may_come_later(&called, file, |secret| Secret::from_file(secret).map(drop));
         }
-        Ok(())
     }
 }
 

@@ -35,6 +35,10 @@ impl RepositoryConfig {
                     let detail = "it holds a user name or a password: put the user into `username` and the password \
                                   into a file named by `password_file`";
                     faults.push(Fault::new("url", detail));
+                } else if matches!(url.scheme, Scheme::Https | Scheme::Http)
+                    && let Err(reason) = mirror::check_http_address(&self.url)
+                {
+                    faults.push(Fault::new("url", reason));
                 }
                 faults.extend(self.faults_beside_ssh(&url.scheme));
             }
@@ -132,23 +136,19 @@ impl RepositoryConfig {
             Some(_) if !matches!(scheme, Scheme::Https | Scheme::Http) => {
                 wrong("proxy", "it is for `https://` and `http://` only");
             }
-            Some(proxy) => match gix::url::parse(proxy.as_str()) {
-                Ok(url) if !matches!(url.scheme, Scheme::Http | Scheme::Https) => wrong("proxy", NO_PROXY),
-                Err(_) => wrong("proxy", NO_PROXY),
-                Ok(url) if url.user().is_some() || url.password().is_some() => {
-                    let detail = "it holds a user name or a password: use `proxy_username` and `proxy_password_file`";
-                    wrong("proxy", detail);
+            Some(proxy) => {
+                if let Err(reason) = mirror::check_http_address(proxy) {
+                    let address =
+                        "it is not an address such as `http://proxy.example:3128`, with `proxy_username` beside it";
+                    wrong("proxy", &format!("{address}: {reason}"));
                 }
-                Ok(_) => {}
-            },
+            }
             None if proxy_user => wrong("proxy_username", "it needs `proxy`"),
             None => {}
         }
         faults
     }
 }
-
-const NO_PROXY: &str = "it is not an address such as `http://proxy.example:3128`";
 
 #[cfg(test)]
 mod tests {
@@ -181,6 +181,11 @@ mod tests {
             it.proxy = Some("http://p:1".to_owned());
         });
         assert_eq!(ssh, ["ssh_key", "ssh_known_hosts", "ca", "proxy"]);
-        assert_eq!(fields(|it| it.url = String::new()), ["url"]);
+        for url in ["", "https://git.example\\@evil.example/x", "https://0x7f.1/x", "http://me@git.example/x"] {
+            assert_eq!(fields(|it| it.url = url.to_owned()), ["url"], "{url}");
+        }
+        for proxy in ["socks5://p:1", "http://me:s3cret@p:1", "http://p\\@q:1", "p:1"] {
+            assert_eq!(fields(|it| it.proxy = Some(proxy.to_owned())), ["proxy"], "{proxy}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config::{self, ConfigError};
+use weir_shared::process::config;
 
 /// `[retention]`: which superseded versions are kept, and how long what is left of them. What is current or pinned is
 /// kept whatever stands here.
@@ -18,6 +18,7 @@ pub struct RetentionConfig {
     pub age: Duration,
     /// While all blobs together have more bytes than this, the versions that were superseded the longest ago go. Absent:
     /// no such bound.
+    #[serde(with = "config::optional_size")]
     pub bytes: Option<ByteSize>,
     /// How long a blob stays on the disk when nothing names it any more: a download that broke off may come back for
     /// the rest.
@@ -45,18 +46,19 @@ impl Default for RetentionConfig {
 }
 
 impl RetentionConfig {
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+    pub(super) fn faults(&self) -> Vec<String> {
         const MOST: usize = 10_000;
+        let mut faults = Vec::new();
         for (key, value) in [("versions", self.versions), ("history", self.history)] {
             if value > MOST {
-                return Err(ConfigError::invalid(format!("[retention] {key} = {value}: it must be at most {MOST}")));
+                faults.push(format!("[retention] {key} = {value}: it must be at most {MOST}"));
             }
         }
         if self.bytes.is_some_and(|bytes| bytes.as_u64() == 0) {
-            return Err(ConfigError::invalid(
-                "[retention] bytes must be more than nothing, for example \"50GiB\"; leave it out for no such bound",
-            ));
+            let fault =
+                "[retention] bytes must be more than nothing, for example \"50GiB\"; leave it out for no such bound";
+            faults.push(fault.to_owned());
         }
-        Ok(())
+        faults
     }
 }

@@ -37,10 +37,10 @@ impl SigningConfig {
         Ok(keys)
     }
 
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+    pub(super) fn fault(&self) -> Option<String> {
         match self.keys.len() {
-            0..=MAX_KEYS => Ok(()),
-            more => Err(ConfigError::invalid(format!("[signing] keys: {more} files, and {MAX_KEYS} is the most"))),
+            0..=MAX_KEYS => None,
+            more => Some(format!("[signing] keys: {more} files, and {MAX_KEYS} is the most")),
         }
     }
 }

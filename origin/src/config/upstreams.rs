@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use gix::url::Scheme;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config::ConfigError;
+use weir_shared::process::config;
 
 use super::RepositoryConfig;
 use super::fault::Fault;
 use crate::mirror::{
-    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach,
-    Upstream,
+    DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
+    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
 };
 
 /// `[upstreams]`.
@@ -25,13 +25,24 @@ pub struct UpstreamsConfig {
     /// The most refs that one upstream may name.
     pub max_refs: usize,
     /// The most bytes that one fetch may take.
+    #[serde(with = "config::size")]
     pub max_pack: ByteSize,
     /// The most bytes that the mirror of one upstream may have.
+    #[serde(with = "config::size")]
     pub max_mirror: ByteSize,
     /// The largest object that one fetch may bring.
+    #[serde(with = "config::size")]
     pub max_object: ByteSize,
+    /// The most objects that one fetch may bring.
+    pub max_objects: usize,
+    /// The most bytes of objects that one fetch may hold in memory for deltas against them.
+    #[serde(with = "config::size")]
+    pub max_delta_bases: ByteSize,
     /// The largest LFS object that is fetched.
+    #[serde(with = "config::size")]
     pub max_lfs_object: ByteSize,
+    /// The fewest bytes of a pack in a second, on average over four stall timeouts, at which a fetch keeps its place.
+    pub lowest_rate: ByteSize,
 }
 
 impl Default for UpstreamsConfig {
@@ -43,7 +54,10 @@ impl Default for UpstreamsConfig {
             max_pack: ByteSize(DEFAULT_MAX_PACK),
             max_mirror: ByteSize(DEFAULT_MAX_MIRROR),
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
+            max_objects: DEFAULT_MAX_OBJECTS,
+            max_delta_bases: ByteSize(DEFAULT_MAX_DELTA_BASES),
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
+            lowest_rate: ByteSize::kib(1),
         }
     }
 }
@@ -67,6 +81,8 @@ impl UpstreamsConfig {
             max_pack: self.max_pack.as_u64(),
             max_mirror: self.max_mirror.as_u64(),
             max_object: self.max_object.as_u64(),
+            max_objects: self.max_objects,
+            max_delta_bases: self.max_delta_bases.as_u64(),
             max_lfs_object: self.max_lfs_object.as_u64(),
             ..repository.upstream()
         }
@@ -94,16 +110,37 @@ impl UpstreamsConfig {
         Reach { hosts: self.hosts.clone(), public_only, ..Reach::default() }
     }
 
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let wrong = |what: &str| Err(ConfigError::invalid(format!("[upstreams] {what}")));
+    pub(super) fn bounds_faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut wrong = |what: &str| faults.push(format!("[upstreams] {what}"));
         if !(1..=10_000_000).contains(&self.max_refs) {
-            return wrong("max_refs must be between 1 and 10000000");
+            wrong("max_refs must be between 1 and 10000000");
         }
-        let sizes = [self.max_pack, self.max_mirror, self.max_object, self.max_lfs_object];
-        if sizes.iter().any(|size| *size < ByteSize::mib(1)) {
-            return wrong("max_pack, max_mirror, max_object and max_lfs_object must be at least \"1MiB\"");
+        // A pack cannot say that it has more.
+        if !(1..=u32::MAX as usize).contains(&self.max_objects) {
+            wrong("max_objects must be between 1 and 4294967295");
         }
-        Ok(())
+        for (key, size) in [
+            ("max_pack", self.max_pack),
+            ("max_mirror", self.max_mirror),
+            ("max_object", self.max_object),
+            ("max_delta_bases", self.max_delta_bases),
+            ("max_lfs_object", self.max_lfs_object),
+        ] {
+            if size < ByteSize::mib(1) {
+                wrong(&format!("{key} must be at least \"1MiB\""));
+            }
+        }
+        // Of objects that are told against each other in a line, two are held.
+        let least = ByteSize(self.max_object.as_u64().saturating_mul(2));
+        if self.max_delta_bases < least {
+            let (object, bases) = (self.max_object, self.max_delta_bases);
+            wrong(&format!(
+                "max_delta_bases = \"{bases}\" must be at least twice max_object = \"{object}\": \"{least}\" or more, as \
+                 versions of one large file are held two at a time"
+            ));
+        }
+        faults
     }
 }
 
@@ -113,6 +150,15 @@ mod tests {
 
     fn repository(url: &str) -> RepositoryConfig {
         RepositoryConfig::new("shop".parse().unwrap(), url)
+    }
+
+    #[test]
+    fn two_of_the_largest_objects_fit_into_what_is_held() {
+        let mut upstreams = UpstreamsConfig { max_delta_bases: ByteSize::mib(512), ..UpstreamsConfig::default() };
+        assert_eq!(upstreams.bounds_faults(), [""; 0]);
+        upstreams.max_object = ByteSize::mib(257);
+        let error = upstreams.bounds_faults().concat();
+        assert!(error.contains("max_delta_bases") && error.contains("max_object"), "{error}");
     }
 
     #[test]

@@ -88,8 +88,10 @@ impl Unpublished {
                     progress.phase, progress.done, progress.bytes
                 )
             }
-            Phase::FetchingLfs { service } => format!("the LFS objects of `{service}` are being fetched"),
             Phase::Building { service } => format!("the tarball of `{service}` is being built"),
+            _ if repository.is_some_and(|repository| repository.lfs.is_some()) => {
+                "LFS objects are being fetched".to_owned()
+            }
             Phase::Polling { .. } | Phase::Overdue => "the repository is being polled".to_owned(),
             Phase::Idle => "the repository is about to be polled".to_owned(),
         };

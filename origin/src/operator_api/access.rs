@@ -9,6 +9,9 @@ use weir_shared::process::serve::Peer;
 
 use super::error::OperatorError;
 
+/// What whoever shows the token is called.
+const BY_TOKEN: &str = "token";
+
 /// Who may. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
@@ -20,13 +23,13 @@ impl Access {
         Self { token: token.map(Arc::new) }
     }
 
-    /// Checks that a request is an operator's; the name, when a certificate says it.
-    pub(super) async fn check(&self, headers: &HeaderMap, peer: &Peer) -> Result<Option<String>, OperatorError> {
+    /// Checks that a request is an operator's. The name that the certificate says; whoever shows the token is `token`.
+    pub(super) async fn check(&self, headers: &HeaderMap, peer: &Peer) -> Result<String, OperatorError> {
         if let Some(identity) = peer.identity.as_ref().filter(|identity| identity.role == Role::Operator) {
-            return Ok(Some(identity.name.to_string()));
+            return Ok(identity.name.to_string());
         }
         let token = self.token.as_ref().ok_or(OperatorError::NoTokenConfigured)?;
         token.admits(headers).await?;
-        Ok(None)
+        Ok(BY_TOKEN.to_owned())
     }
 }

@@ -31,7 +31,7 @@ impl Document {
         name: &RepositoryName,
         defined: &Defined<RepositoryConfig>,
     ) -> Self {
-        Self::new(defined, snapshot.agents.get(name).map(status::repository))
+        Self::new(defined, status::state_of_repository(snapshot, name))
     }
 
     /// A service. `None`: there is none of that name.
@@ -41,13 +41,13 @@ impl Document {
     }
 
     pub(super) fn of_service(snapshot: &Snapshot, name: &ServiceName, defined: &Defined<ServiceConfig>) -> Self {
-        Self::new(defined, snapshot.services.get(name).map(|service| status::service(service)))
+        Self::new(defined, status::state_of_service(snapshot, name, &defined.document))
     }
 
     fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {
-        let (of_document, of_state) = (version(&*defined.document), version(&state));
+        let (of_document, of_state) = (version(&defined.document), version(&state));
         let mut shown =
-            serde_json::to_value(&*defined.document).expect("a document is made of texts, numbers and lists");
+            serde_json::to_value(&defined.document).expect("a document is made of texts, numbers and lists");
         shown["defined_by"] = defined.by.as_str().into();
         shown["version"] = of_document.as_str().into();
         shown["status"] = state.into();

@@ -16,7 +16,7 @@ use weir_shared::query::{self, QueryError};
 
 use super::error::OperatorError;
 use crate::bounds::Bounds;
-use crate::catalog::{Catalog, version};
+use crate::catalog::{Catalog, Snapshot, Written, version};
 use crate::config::{LimitsConfig, ServiceConfig};
 use crate::repository_agent::{At, PreviewError, Wanted};
 use crate::tarball::{Limits, Listed, ListedKind};
@@ -128,9 +128,10 @@ impl DryRuns {
         part: Part,
     ) -> Result<Response<Body>, OperatorError> {
         let snapshot = self.catalog.snapshot();
-        let defined = snapshot.definitions.services.get(name);
-        let document = document.or_else(|| defined.map(|defined| defined.document.clone()));
-        let document = document.ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+        let document = match document {
+            Some(document) => document,
+            None => defined(&snapshot, name)?,
+        };
         let agent = snapshot.agents.get(&document.repository);
         let agent = agent.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
         let selection = document.selection().map_err(|error| OperatorError::Malformed(error.to_string()))?;
@@ -146,7 +147,7 @@ impl DryRuns {
         let place = self.places.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
         let wanted = Wanted { at, selection, limits: self.limits, skip, take: part.limit };
         let preview = agent.preview(wanted, place, DEADLINE).await.map_err(|error| match error {
-            PreviewError::NotMirrored => OperatorError::NotMirrored(document.repository.clone()),
+            PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(document.repository.clone(), failure),
             PreviewError::NotPublishable { step, reason } => {
                 OperatorError::NotPublishable { service: name.clone(), step, reason }
             }
@@ -185,6 +186,18 @@ fn entry(listed: Listed) -> Value {
         }
         ListedKind::Directory => json!({ "path": path, "kind": "directory", "mode": "0755" }),
         ListedKind::Symlink(target) => json!({ "path": path, "kind": "symlink", "mode": "0777", "target": target }),
+    }
+}
+
+/// The document of a service.
+fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>, OperatorError> {
+    let defined = snapshot.definitions.services.get(name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+    match &defined.document {
+        Written::Taken(document) => Ok(document.clone()),
+        Written::Refused(refused) => {
+            let (service, reason) = (name.clone(), refused.reason.clone());
+            Err(OperatorError::NotPublishable { service, step: "document", reason })
+        }
     }
 }
 

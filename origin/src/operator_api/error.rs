@@ -12,6 +12,7 @@ use weir_shared::route::RouteError;
 
 use crate::catalog::{EditError, Refusal};
 use crate::config::{self, Fault};
+use crate::repository_agent::Failure;
 use crate::versions::VersionError;
 
 /// When to try again what could not be done just now.
@@ -43,8 +44,8 @@ pub(super) enum OperatorError {
         faults: Vec<Fault>,
     },
     Refused(Refusal),
-    /// The repository has not been cloned yet.
-    NotMirrored(RepositoryName),
+    /// The repository has not been cloned yet; with the failure of the last try, if there was one.
+    NotMirrored(RepositoryName, Option<Failure>),
     /// A dry run comes to nothing: where, and why.
     NotPublishable {
         service: ServiceName,
@@ -136,7 +137,8 @@ impl OperatorError {
         response
     }
 
-    fn problem(self) -> Problem {
+    /// What it comes to on the wire.
+    pub(super) fn problem(&self) -> Problem {
         match self {
             Self::NoTokenConfigured => Problem::new(
                 StatusCode::FORBIDDEN,
@@ -161,7 +163,7 @@ impl OperatorError {
             ),
             Self::NoSuchPath => Problem::no_such_path(),
             Self::MethodNotAllowed(_) => Problem::method_not_allowed(),
-            Self::Malformed(detail) => Problem::malformed(detail),
+            Self::Malformed(detail) => Problem::malformed(detail.as_str()),
             Self::TooLong(limit) => Problem::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too-large",
@@ -175,23 +177,30 @@ impl OperatorError {
                 "No such repository",
                 format!("There is no repository `{name}` here."),
             )
-            .about("repository", &name),
+            .about("repository", name),
             Self::Faults { kind, name, faults } => {
-                let detail = config::told(&faults);
-                let errors = serde_json::to_value(&faults).unwrap_or_default();
+                let detail = config::told(faults);
+                let errors = serde_json::to_value(faults).unwrap_or_default();
                 let title = "The document cannot be taken";
                 Problem::new(StatusCode::BAD_REQUEST, "invalid-document", title, detail)
-                    .about(kind, &name)
+                    .about(kind, name)
                     .with_errors(errors)
             }
-            Self::Refused(refusal) => refused(&refusal),
-            Self::NotMirrored(repository) => Problem::new(
+            Self::Refused(refusal) => refused(refusal),
+            Self::NotMirrored(repository, failure) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not-mirrored",
                 "The repository is not mirrored yet",
-                format!("Repository `{repository}` has not been cloned yet; its `status` says how far that is."),
+                match failure {
+                    None => format!(
+                        "The first clone of repository `{repository}` is under way; its `status` says how far it is."
+                    ),
+                    Some(Failure { step, reason, .. }) => format!(
+                        "Repository `{repository}` could not be cloned yet (step: {step}): {reason}. It is tried again."
+                    ),
+                },
             )
-            .about("repository", &repository)
+            .about("repository", repository)
             .retry_after(SOON),
             Self::NotPublishable { service, step, reason } => Problem::new(
                 StatusCode::CONFLICT,
@@ -199,7 +208,7 @@ impl OperatorError {
                 "Nothing could be published",
                 format!("The upstream's content could not be published (step: {step}): {reason}"),
             )
-            .about("service", &service),
+            .about("service", service),
             Self::DryRunTooSlow(deadline) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "dry-run-too-slow",
@@ -210,7 +219,7 @@ impl OperatorError {
                 ),
             )
             .retry_after(SOON),
-            Self::Version(error) => version(&error),
+            Self::Version(error) => version(error),
             // One answer for a wrong signature, for no secret and for no repository.
             Self::DeliveryRefused => Problem::new(
                 StatusCode::UNAUTHORIZED,
@@ -245,7 +254,7 @@ impl OperatorError {
                 "No such service",
                 format!("There is no service `{name}` here."),
             )
-            .about("service", &name),
+            .about("service", name),
         }
     }
 }

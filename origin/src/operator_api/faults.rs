@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::{Defined, DefinedBy};
+use crate::catalog::DefinedBy;
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
 /// A document as it was sent.
@@ -48,9 +48,11 @@ impl Object for ServiceConfig {
 /// Reads a document that is to have this name. What only the origin says of an object (`status`, `defined_by`) may stand
 /// in it, so that what was read can be changed and sent back.
 ///
+/// `more`: what else may be wrong with a document that can be read.
+///
 /// # Errors
 /// All that is wrong with it.
-pub(super) fn read<T: Object>(name: &str, body: &[u8]) -> Result<Sent<T>, Vec<Fault>> {
+pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<Fault>) -> Result<Sent<T>, Vec<Fault>> {
     let whole = |detail: String| vec![Fault::new("", detail)];
     let value: Value = serde_json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else { return Err(whole("it is no JSON object".to_owned())) };
@@ -76,12 +78,30 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8]) -> Result<Sent<T>, Vec<Fa
         }
     }
     faults.extend(fields.iter().flat_map(|(field, value)| faults_of::<T>(field, value)));
-    if !faults.is_empty() {
-        return Err(faults);
+    let wrong: Vec<String> = faults.iter().map(|fault| field_of(fault).to_owned()).collect();
+    for (field, good) in T::NEEDED {
+        if wrong.iter().any(|wrong| wrong == field) {
+            fields.insert((*field).to_owned(), Value::from(*good));
+        }
     }
-    let document: T = serde_json::from_value(Value::Object(fields)).map_err(|error| whole(error.to_string()))?;
-    let faults = document.check();
+    // What is wrong with the rest is told as well.
+    fields.retain(|field, _| T::NEEDED.iter().any(|(needed, _)| needed == field) || !wrong.contains(field));
+    let document = match serde_json::from_value::<T>(Value::Object(fields)) {
+        Ok(document) => document,
+        Err(error) if faults.is_empty() => return Err(whole(error.to_string())),
+        Err(_) => return Err(faults),
+    };
+    // But not that something is missing which was there, and wrong.
+    let is_of_wrong = |fault: &Fault| {
+        wrong.iter().any(|wrong| field_of(fault) == wrong || fault.detail.contains(&format!("`{wrong}`")))
+    };
+    faults.extend([document.check(), more(&document)].concat().into_iter().filter(|fault| !is_of_wrong(fault)));
     if faults.is_empty() { Ok(Sent { document, based_on }) } else { Err(faults) }
+}
+
+/// The field of the document that a fault is in.
+fn field_of(fault: &Fault) -> &str {
+    fault.field.split('.').next().unwrap_or_default()
 }
 
 /// Reads a field in a document that is good but for it, so that each fault is found, and is known by its field. The same
@@ -116,10 +136,9 @@ pub(super) fn not_permitted(
     secrets_dir: Option<&std::path::Path>,
     upstreams: &UpstreamsConfig,
 ) -> Vec<Fault> {
-    let defined = Defined { by: DefinedBy::Api, document: document.clone().into() };
-    match crate::catalog::permitted(&defined, secrets_dir) {
+    match crate::catalog::permitted(DefinedBy::Api, document, secrets_dir) {
         Ok(permitted) => upstreams.faults(&permitted),
-        Err((field, why)) => vec![Fault::new(field, why)],
+        Err(refused) => refused.into_iter().map(|(field, why)| Fault::new(field, why)).collect(),
     }
 }
 
@@ -128,21 +147,21 @@ mod tests {
     use super::*;
 
     fn fields<T: Object + std::fmt::Debug>(name: &str, body: &str) -> Vec<String> {
-        read::<T>(name, body.as_bytes()).unwrap_err().into_iter().map(|fault| fault.field).collect()
+        read::<T>(name, body.as_bytes(), |_| Vec::new()).unwrap_err().into_iter().map(|fault| fault.field).collect()
     }
 
     #[test]
     fn what_was_read_can_be_sent_back() {
         let body = br#"{"name": "a", "repository": "shop", "ref": "main", "status": {"x": 1}, "defined_by": "api",
             "version": "0011", "folder": "deploy", "include": [], "exclude": []}"#;
-        let sent = read::<ServiceConfig>("a", body).unwrap();
+        let sent = read::<ServiceConfig>("a", body, |_| Vec::new()).unwrap();
         assert_eq!(sent.based_on.as_deref(), Some("0011"));
         let mut again = serde_json::to_value(&sent.document).unwrap();
         again["version"] = "0011".into();
-        assert_eq!(read::<ServiceConfig>("a", again.to_string().as_bytes()).unwrap(), sent);
+        assert_eq!(read::<ServiceConfig>("a", again.to_string().as_bytes(), |_| Vec::new()).unwrap(), sent);
         let repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/x");
         let again = serde_json::to_vec(&repository).unwrap();
-        assert_eq!(read::<RepositoryConfig>("shop", &again).unwrap().document, repository);
+        assert_eq!(read::<RepositoryConfig>("shop", &again, |_| Vec::new()).unwrap().document, repository);
     }
 
     #[test]
@@ -170,10 +189,23 @@ mod tests {
         let several = r#"{"url": "http://h/x", "poll_interval": "1ms", "username": "u", "proxy": "x"}"#;
         let expected = ["poll_interval", "username", "username", "proxy"];
         assert_eq!(fields::<RepositoryConfig>("a", several), expected);
+        // Also what no single field shows, beside what one does; and what may not be.
+        let service = r#"{"repository": "x", "colour": 1, "folder": "../x", "ref": "a..b", "include": ["!a"]}"#;
+        let mut wrong = fields::<ServiceConfig>("a", service);
+        wrong.sort();
+        assert_eq!(wrong, ["colour", "folder", "include", "ref"]);
+        let more = |document: &RepositoryConfig| not_permitted(document, None, &UpstreamsConfig::default());
+        let repository =
+            br#"{"url": "file:///etc", "poll_interval": "1", "x": 1, "username": 7, "password_file": "p"}"#;
+        let faults = read::<RepositoryConfig>("a", repository, more).unwrap_err();
+        let mut wrong: Vec<&str> = faults.iter().map(|fault| fault.field.as_str()).collect();
+        wrong.sort_unstable();
+        // Not that `password_file` needs a `username`.
+        assert_eq!(wrong, ["password_file", "poll_interval", "url", "username", "x"], "{faults:?}");
         for body in ["", "[]", "{", "\u{0}", "7"] {
             assert_eq!(fields::<ServiceConfig>("a", body), [""], "{body}");
         }
-        let faults = read::<RepositoryConfig>("a", br#"{"url": "https://u:s3cret@h/x"}"#).unwrap_err();
+        let faults = read::<RepositoryConfig>("a", br#"{"url": "https://u:s3cret@h/x"}"#, |_| Vec::new()).unwrap_err();
         assert!(faults[0].detail.contains("password") && !faults[0].detail.contains("s3cret"), "{faults:?}");
     }
 }

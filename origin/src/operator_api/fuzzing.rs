@@ -15,10 +15,10 @@ pub fn document(bytes: &[u8]) {
 }
 
 fn again<T: Object + std::fmt::Debug>(bytes: &[u8]) {
-    match read::<T>("x", bytes) {
+    match read::<T>("x", bytes, |_| Vec::new()) {
         Ok(sent) => {
             let written = serde_json::to_vec(&sent.document).expect("it was read");
-            assert_eq!(read::<T>("x", &written).expect("it was taken before").document, sent.document);
+            assert_eq!(read::<T>("x", &written, |_| Vec::new()).expect("it was taken before").document, sent.document);
         }
         Err(faults) => assert!(!faults.is_empty()),
     }

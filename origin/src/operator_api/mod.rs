@@ -3,6 +3,7 @@
 //! [`route`] says what a path is, [`access`] who may, [`error`] what is told when something is refused.
 
 mod access;
+mod audit;
 mod conditions;
 mod document;
 mod dry_run;
@@ -44,7 +45,7 @@ use self::route::Route;
 use self::versions::Order;
 use self::webhook::Webhooks;
 use crate::bounds::Bounds;
-use crate::catalog::{Catalog, Edit, Editor, Made, Outcome, Snapshot};
+use crate::catalog::{Catalog, Defined, Edit, Editor, Made, Outcome, Snapshot};
 use crate::config::{Config, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 
@@ -120,6 +121,22 @@ impl OperatorApi {
         // Before anything is said about the path.
         let by = self.access.check(&head.headers, peer).await?;
         let route = route?;
+        let (method, concerns) = (head.method.clone(), audit::concerns(route, &head.method));
+        let answer = self.admitted(route, head, body, by.clone()).await;
+        if concerns {
+            audit::tell(&by, &method, route, &answer);
+        }
+        answer
+    }
+
+    /// Answers an operator.
+    async fn admitted(
+        &self,
+        route: &Route,
+        head: Parts,
+        body: RequestBody,
+        by: String,
+    ) -> Result<Response<Body>, OperatorError> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
         let posts = head.method == Method::POST;
         match route {
@@ -141,17 +158,17 @@ impl OperatorApi {
             Route::Diff(name) if reads => versions::diff(&self.versions, name, &head).await,
             Route::Rollback(name) if posts => {
                 let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
-                order.roll_back(&self.versions, name, by).await?;
+                order.roll_back(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::PUT => {
                 let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
-                order.pin(&self.versions, name, by).await?;
+                order.pin(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::DELETE => {
                 let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
-                order.unpin(&self.versions, name, by).await?;
+                order.unpin(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::DryRun(name) if posts => self.dry_run(name, &head, body).await,
@@ -167,11 +184,9 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
         let wrong = |faults| OperatorError::Faults { kind: "repository", name: name.to_string(), faults };
-        let Sent { document, based_on } = faults::read::<RepositoryConfig>(name.as_str(), &body).map_err(wrong)?;
-        let faults = faults::not_permitted(&document, self.secrets_dir.as_deref(), &self.upstreams);
-        if !faults.is_empty() {
-            return Err(wrong(faults));
-        }
+        let more =
+            |document: &RepositoryConfig| faults::not_permitted(document, self.secrets_dir.as_deref(), &self.upstreams);
+        let Sent { document, based_on } = faults::read(name.as_str(), &body, more).map_err(wrong)?;
         precondition.based_on = based_on;
         let Made { outcome, left } = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
         repository(&left, name, status_of(outcome), head)
@@ -185,7 +200,8 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
         let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
-        let Sent { document, based_on } = faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?;
+        let Sent { document, based_on } =
+            faults::read::<ServiceConfig>(name.as_str(), &body, |_| Vec::new()).map_err(wrong)?;
         precondition.based_on = based_on;
         let Made { outcome, left } = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
         service(&left, name, status_of(outcome), head)
@@ -202,7 +218,8 @@ impl OperatorApi {
             None
         } else {
             let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
-            Some(faults::read::<ServiceConfig>(name.as_str(), &body).map_err(wrong)?.document.into())
+            let sent = faults::read::<ServiceConfig>(name.as_str(), &body, |_| Vec::new()).map_err(wrong)?;
+            Some(sent.document.into())
         };
         self.dry_runs.answer(name, document, part).await
     }
@@ -231,17 +248,17 @@ impl OperatorApi {
             Ok(key == "repository")
         })?;
         let snapshot = self.catalog.snapshot();
-        let wanted = |of_it: &RepositoryName| of.as_ref().is_none_or(|of| of == of_it);
-        let (shown, next) = page.of(&snapshot.definitions.services, |each| wanted(&each.document.repository));
+        let wanted = |each: &Defined<ServiceConfig>| of.as_ref().is_none_or(|of| each.document.is_of(of));
+        let (shown, next) = page.of(&snapshot.definitions.services, wanted);
         let documents = shown.into_iter().map(|(name, each)| Document::of_service(&snapshot, name, each));
         Ok(listing("services", documents, next.as_ref()))
     }
 
-    /// Has an upstream polled as soon as the gap between polls allows.
+    /// Has an upstream polled as soon as the gap between polls allows, and what failed tried again.
     fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, OperatorError> {
         let agent = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
         let polls = agent.state().attempts;
-        agent.kick();
+        agent.refresh();
         let mut response = admin::json(&json!({ "repository": name, "polls": polls }));
         *response.status_mut() = StatusCode::ACCEPTED;
         Ok(response)

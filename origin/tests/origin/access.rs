@@ -121,8 +121,9 @@ async fn what_edges_are_told_of_tokens_follows_the_files() {
     node.stop().await;
 
     std::fs::write(&deny, "tokn t1\n").unwrap();
-    let error = config.check_files().unwrap_err().to_string();
-    assert!(error.contains("[access]") && error.contains("line 1"), "{error}");
+    let found = config.check_files();
+    let [fault] = found.faults.as_slice() else { panic!("{found:?}") };
+    assert!(fault.contains("[access]") && fault.contains("line 1"), "{fault}");
     let error = weir_origin::start(config).await.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("deny file") && error.contains("line 1"), "{error}");
 }

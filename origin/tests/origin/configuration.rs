@@ -1,9 +1,13 @@
 //! Configuration files.
 
+use std::process::Command;
 use std::time::Duration;
 
-use weir_origin::config::Config;
+use serde_json::Value;
+use weir_origin::config::{Config, FileFaults};
 use weir_origin::revision::Revision;
+
+use crate::node::Home;
 
 const EXAMPLE: &str = r#"
 name = "origin-1"
@@ -117,6 +121,39 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
+fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
+    let limits = "[limits]\nconcurrent_builds = 0\nevents = 0\n[retention]\nversions = 20000\n[upstreams]\nmax_refs = 0\n\
+                  max_pack = \"1KiB\"\n[operator]\nkey = \"x\"\n[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[repository]]";
+    let text = EXAMPLE
+        .replacen("[[repository]]", limits, 1)
+        .replace("data_dir", "generation_floor = 9007199254740992\ndata_dir");
+    let error = load(&text).unwrap_err();
+    for part in [
+        "concurrent_builds",
+        "events = 0",
+        "[retention] versions",
+        "max_refs",
+        "max_pack",
+        "[operator] `key`",
+        "generation_floor",
+        "two repositories",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let keys = "[limits]\nmax_file = \"12 bananas\"\nmax_tarball = true\nmin_free = -1\n[retention]\nbytes = \"x\"\n[tls]\ncolour = 1";
+    let error = load(&EXAMPLE.replace("[tls]", keys)).unwrap_err();
+    for part in [
+        "`12 bananas` is not a size such as `64MiB`",
+        "expected a size such as `64MiB`",
+        "less than nothing",
+        "`x`",
+        "colour",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
 fn a_url_with_user_info_is_refused_without_repeating_it() {
     for url in ["https://ci:s3cret@git.example/a.git", "https://s3cret@git.example/a.git"] {
         let error = refused("https://git.example/acme/shop.git", url);
@@ -179,27 +216,87 @@ fn each_key_of_an_upstream_needs_what_belongs_to_it() {
 }
 
 #[test]
-fn a_check_opens_the_files_and_names_the_one_that_is_missing() {
+fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     weir_shared::process::certificates::write(dir.path(), &[]).unwrap();
     std::fs::copy(at("ca.pem"), at("git-ca.pem")).unwrap();
     std::fs::write(at("git-password"), "s3cret\n").unwrap();
-    std::fs::write(at("origin.toml"), EXAMPLE).unwrap();
-    let check = || Config::load(&at("origin.toml")).unwrap().check_files().map_err(|error| error.to_string());
-    check().unwrap();
-    for name in ["origin.pem", "origin.key", "ca.pem", "git-ca.pem", "git-password"] {
-        let good = std::fs::read(at(name)).unwrap();
-        std::fs::remove_file(at(name)).unwrap();
-        let error = check().unwrap_err();
-        assert!(error.contains(&at(name).display().to_string()), "{name}: {error}");
-        assert_eq!(Config::load(&at("origin.toml")).unwrap().missing_files(), [at(name)]);
-        std::fs::write(at(name), "").unwrap();
-        let error = check().unwrap_err();
-        assert!(error.contains(name), "{name}: {error}");
-        std::fs::write(at(name), good).unwrap();
+    std::fs::write(at("operator-token"), "a-token-of-an-operator").unwrap();
+    std::fs::write(at("denied"), "").unwrap();
+    weir_shared::process::key_pair::write(&at("signing.key")).unwrap();
+    let more = "[operator]\noperator_token_file = \"operator-token\"\n[access]\ndeny = \"denied\"\n\
+                [signing]\nkeys = [\"signing.key\"]\n[[repository]]";
+    std::fs::write(at("origin.toml"), EXAMPLE.replacen("[[repository]]", more, 1)).unwrap();
+    let check = || Config::load(&at("origin.toml")).unwrap().check_files();
+    let good = |found: FileFaults| assert!(found.faults.is_empty() && found.missing.is_empty(), "{found:?}");
+    good(check());
+    let for_the_start = ["origin.pem", "origin.key", "ca.pem", "operator-token", "denied", "signing.key"];
+    for name in for_the_start {
+        std::fs::rename(at(name), at("aside")).unwrap();
+        let found = check();
+        assert!(found.faults.len() == 1 && found.missing.is_empty(), "{name}: {found:?}");
+        assert!(found.faults[0].contains(&at(name).display().to_string()), "{found:?}");
+        std::fs::rename(at("aside"), at(name)).unwrap();
     }
-    check().unwrap();
+    for name in ["git-ca.pem", "git-password"] {
+        std::fs::rename(at(name), at("aside")).unwrap();
+        let found = check();
+        assert!(found.faults.is_empty() && found.missing.len() == 1, "{name}: {found:?}");
+        assert!(found.missing[0].contains(&at(name).display().to_string()), "{found:?}");
+        std::fs::write(at(name), "").unwrap();
+        let found = check();
+        assert!(found.faults.len() == 1 && found.faults[0].contains(name), "{found:?}");
+        std::fs::rename(at("aside"), at(name)).unwrap();
+    }
+    good(check());
+    // What is missing does not hide what is wrong.
+    std::fs::remove_file(at("git-password")).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(at("signing.key"), open).unwrap();
+    std::fs::write(at("denied"), "tokn t1\n").unwrap();
+    std::fs::write(at("origin-data"), "").unwrap();
+    let found = check();
+    assert_eq!((found.faults.len(), found.missing.len()), (3, 1), "{found:?}");
+    for part in ["mode 0644", "[access]", "is no directory"] {
+        assert!(found.faults.iter().any(|fault| fault.contains(part)), "{part}: {found:?}");
+    }
+    let run = Command::new(env!("CARGO_BIN_EXE_weir-origin"))
+        .args(["--check-config", "--config"])
+        .arg(at("origin.toml"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(2) && run.stdout.is_empty(), "{told}");
+    assert_eq!(told.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 4, "{told}");
+}
+
+#[test]
+fn a_start_that_fails_says_why_in_one_line_of_its_log() {
+    let home = Home::new();
+    let mut config = "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n[tls]\n\
+                      certificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n"
+        .to_owned();
+    std::fs::create_dir_all(home.data_dir()).unwrap();
+    let run = |config: &str| {
+        std::fs::write(home.file("origin.toml"), config).unwrap();
+        let mut origin = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
+        origin.env("RUST_BACKTRACE", "1").env("WEIR_LOG", "weir_origin=info").arg("--config");
+        let run = origin.arg(home.file("origin.toml")).output().unwrap();
+        let told = String::from_utf8(run.stderr).unwrap();
+        let last: Value = serde_json::from_str(told.lines().last().unwrap()).expect(&told);
+        assert!(told.lines().count() == 1 && last["level"] == "ERROR", "{told}");
+        (run.status.code(), last["message"].as_str().unwrap().to_owned())
+    };
+    // No database.
+    std::fs::create_dir(home.data_dir().join("catalog.redb")).unwrap();
+    let (code, message) = run(&config);
+    assert!(code == Some(1) && message.starts_with("weir-origin: what ") && message.contains("data"), "{message}");
+    let (tail, said) = (message.rsplit(": ").next().unwrap(), message.clone());
+    assert_eq!(said.matches(tail).count(), 1, "each cause once: {message}");
+    config.push_str("colour = 1\n");
+    let (code, message) = run(&config);
+    assert!(code == Some(2) && message.contains("colour"), "{message}");
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use weir_origin::repository_agent::{Health, Phase};
 
 use crate::node::{Home, names};
-use crate::operator::{Operator, Told, config};
+use crate::operator::{Operator, Told, config, empty_config, repository_at, serve};
+use crate::smart_http::Manner;
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -63,6 +65,45 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     assert_eq!((told.status.as_u16(), told.problem().0), (409, "not-publishable"));
     let told = post("/v1/services/new/dry-run", Some(json!({ "repository": "none" }))).await;
     assert_eq!(told.problem().0, "no-such-repository");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream_has() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let server = serve(&upstream);
+    server.behave(Manner { silent_after: Some(0), ..Manner::default() });
+    let node = home.start(empty_config(&home, &upstream)).await;
+    let operator = Operator::of(&home, &node);
+    let mut repository = repository_at(&server);
+    repository["stall_timeout"] = "6s".into();
+    operator.put("/v1/repositories/shop", repository).await;
+    node.repository(|state| matches!(&state.phase, Phase::Cloning { progress } if progress.phase == "listing")).await;
+    let service = async || operator.get("/v1/services/shop-prod").await.body["status"].clone();
+    for reference in [json!("main"), Value::Null] {
+        let mut document = json!({ "repository": "shop", "folder": "deploy" });
+        if !reference.is_null() {
+            document["ref"] = reference;
+        }
+        operator.put("/v1/services/shop-prod", document).await;
+        let told = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+        assert_eq!((told.status.as_u16(), told.problem().0), (503, "not-mirrored"), "{told:?}");
+        assert!(told.problem().1.contains("first clone") && told.body["retryable"] == true, "{told:?}");
+        let status = service().await;
+        assert_eq!((&status["condition"], &status["failure"]), (&json!("pending"), &Value::Null), "{status}");
+    }
+
+    node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
+    let told = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+    assert_eq!((told.status.as_u16(), told.problem().0), (503, "not-mirrored"), "{told:?}");
+    assert!(told.problem().1.contains("could not be cloned yet (step: list refs)"), "{told:?}");
+    let failure = service().await["failure"].clone();
+    assert_eq!((&failure["of"], &failure["step"]), (&json!("repository"), &json!("list refs")), "{failure}");
+
+    server.behave(Manner::default());
+    node.published(|_| true).await;
+    let told = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+    assert_eq!(told.status, 200, "{told:?}");
     node.stop().await;
 }
 

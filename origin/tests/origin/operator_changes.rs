@@ -35,6 +35,9 @@ async fn what_operators_define_is_published_changed_and_there_after_a_restart() 
     moved["folder"] = "docs".into();
     let changed = operator.put("/v1/services/shop-prod", moved.clone()).await;
     assert_eq!(changed.status, 200, "{changed:?}");
+    let status = &changed.body["status"];
+    let of_before = status["published"]["digest"] == json!(first.publication().digest);
+    assert_eq!(status["condition"], if of_before { "pending" } else { "following" }, "{status}");
     let second = node.published(|new| new.publication().digest != first.publication().digest).await;
     assert_eq!(names(&node.tarball(&second).await), ["readme.md"]);
     assert!(second.publication().generation > first.publication().generation);

@@ -1,0 +1,236 @@
+//! A document as it was written, whatever this version thinks of it.
+//!
+//! What stands in the store was taken by the rules of the version that took it. Rules become stricter, and a later version
+//! may have written what this one does not know: such a document is kept and shown, and nothing is done by it until an
+//! operator mends it. The others are carried out as if it were not there.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use crate::config::{Fault, RepositoryConfig, ServiceConfig, told};
+
+/// The longest reason that is kept, in characters: it may repeat what a document holds.
+const LONGEST_REASON: usize = 1000;
+
+/// A document as it was written. Cheap to copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Written<T> {
+    /// It follows the rules.
+    Taken(Arc<T>),
+    /// It does not: it stays, and nothing is done by it.
+    Refused(Arc<Refused>),
+}
+
+/// A stored document that the rules of this version refuse.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// As it is stored. What is no JSON object is shown as a text in one.
+    stored: Map<String, Value>,
+    /// Why, in plain words.
+    pub(crate) reason: String,
+}
+
+/// What stands under its own name.
+pub(crate) trait Document: DeserializeOwned + Serialize {
+    fn name(&self) -> &str;
+
+    /// What no single field shows.
+    fn faults(&self) -> Vec<Fault>;
+}
+
+impl Document for RepositoryConfig {
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        self.faults()
+    }
+}
+
+impl Document for ServiceConfig {
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        self.faults()
+    }
+}
+
+impl<T> Written<T> {
+    /// The document, if it follows the rules.
+    pub(crate) fn taken(&self) -> Option<&Arc<T>> {
+        match self {
+            Self::Taken(document) => Some(document),
+            Self::Refused(_) => None,
+        }
+    }
+
+    /// Why nothing is done by it.
+    pub(crate) fn refused(&self) -> Option<&Arc<Refused>> {
+        match self {
+            Self::Taken(_) => None,
+            Self::Refused(refused) => Some(refused),
+        }
+    }
+}
+
+impl<T: Document> Written<T> {
+    /// Reads a stored row: the document of this name.
+    pub(crate) fn read(name: &str, json: &[u8]) -> Self {
+        match checked(name, json) {
+            Ok(document) => Self::Taken(Arc::new(document)),
+            Err(reason) => Self::Refused(Arc::new(Refused {
+                stored: shown(name, json),
+                reason: reason.chars().take(LONGEST_REASON).collect(),
+            })),
+        }
+    }
+}
+
+impl Written<ServiceConfig> {
+    /// Whether it is a service of this repository, as far as it can be read.
+    pub(crate) fn is_of(&self, repository: &RepositoryName) -> bool {
+        match self {
+            Self::Taken(document) => document.repository == *repository,
+            Self::Refused(refused) => refused.field("repository").as_str() == Some(repository.as_str()),
+        }
+    }
+}
+
+impl<T> From<T> for Written<T> {
+    fn from(document: T) -> Self {
+        Self::Taken(Arc::new(document))
+    }
+}
+
+/// As it was written: its version is made of this.
+impl<T: Serialize> Serialize for Written<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Taken(document) => document.serialize(serializer),
+            Self::Refused(refused) => refused.stored.serialize(serializer),
+        }
+    }
+}
+
+impl Refused {
+    /// A field as it is stored; null when it is not there.
+    pub(crate) fn field(&self, field: &str) -> &Value {
+        self.stored.get(field).unwrap_or(&Value::Null)
+    }
+
+    /// The repository of a service, if it can be read.
+    pub(crate) fn repository(&self) -> Option<RepositoryName> {
+        self.field("repository").as_str()?.parse().ok()
+    }
+}
+
+/// The document, if it follows the rules; else all that is wrong with it.
+fn checked<T: Document>(name: &str, json: &[u8]) -> Result<T, String> {
+    let document: T = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    if document.name() != name {
+        return Err(format!("it is the document of `{}`", document.name()));
+    }
+    let faults = document.faults();
+    if faults.is_empty() { Ok(document) } else { Err(told(&faults)) }
+}
+
+fn shown(name: &str, json: &[u8]) -> Map<String, Value> {
+    serde_json::from_slice(json).unwrap_or_else(|_| {
+        let stored = String::from_utf8_lossy(json).into_owned();
+        Map::from_iter([("name".to_owned(), name.into()), ("stored".to_owned(), stored.into())])
+    })
+}
+
+/// What fuzzers call: a row is read and written so that it is read back, or it is refused with a reason.
+#[cfg(fuzzing)]
+pub fn fuzz_document_row(bytes: &[u8]) {
+    fn again<T: Document + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+        let row = Written::<T>::read("shop", bytes);
+        let written = serde_json::to_vec(&row).expect("a document is made of texts, numbers and lists");
+        match &row {
+            Written::Taken(_) => assert_eq!(Written::<T>::read("shop", &written), row),
+            Written::Refused(refused) => assert!(!refused.reason.is_empty()),
+        }
+    }
+    again::<RepositoryConfig>(bytes);
+    again::<ServiceConfig>(bytes);
+}
+
+/// A row whose key is no name: nobody can ask for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Nameless {
+    /// `repository` or `service`.
+    pub(crate) kind: &'static str,
+    /// What stands where the name should.
+    pub(crate) key: String,
+    /// Why it is none.
+    pub(crate) cause: String,
+}
+
+/// The names of objects of one kind.
+pub(super) trait Name: Ord + std::str::FromStr<Err: std::fmt::Display> {
+    /// The word for the kind.
+    const KIND: &'static str;
+}
+
+impl Name for RepositoryName {
+    const KIND: &'static str = "repository";
+}
+
+impl Name for ServiceName {
+    const KIND: &'static str = "service";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str, json: &str) -> Written<ServiceConfig> {
+        Written::read(name, json.as_bytes())
+    }
+
+    #[test]
+    fn what_the_rules_refuse_is_kept_as_it_is_with_the_reason() {
+        for (json, said) in [
+            (r#"{"name":"a","repository":"shop","ref":"refs/replace/x"}"#, "stands in for other objects"),
+            (r#"{"name":"a","repository":"shop","new_key":[1]}"#, "new_key"),
+            (r#"{"name":"a","repository":"shop","include":["!x"]}"#, "`include`"),
+            (r#"{"name":"b","repository":"shop"}"#, "the document of `b`"),
+        ] {
+            let written = service("a", json);
+            let refused = written.refused().expect(json);
+            assert!(refused.reason.contains(said), "{}", refused.reason);
+            let as_stored: Value = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_value(&written).unwrap(), as_stored);
+            assert_eq!(refused.repository().unwrap().as_str(), "shop");
+            assert!(written.is_of(&"shop".parse().unwrap()) && !written.is_of(&"blog".parse().unwrap()));
+            assert_eq!(written, service("a", json));
+        }
+        let taken = service("a", r#"{"name":"a","repository":"shop"}"#);
+        assert!(taken.taken().is_some() && taken.is_of(&"shop".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_document_at_all_is_shown_as_a_text() {
+        for bytes in [&b"\xff"[..], b"7", b"[]", b""] {
+            let written = Written::<ServiceConfig>::read("a", bytes);
+            let shown = serde_json::to_value(&written).unwrap();
+            assert_eq!(shown["name"], "a");
+            assert_eq!(shown["stored"], String::from_utf8_lossy(bytes).as_ref());
+            assert!(!written.refused().unwrap().reason.is_empty() && written.refused().unwrap().repository().is_none());
+        }
+    }
+
+    #[test]
+    fn a_reason_is_of_a_bounded_length() {
+        let long = format!(r#"{{"name":"a","repository":"{}"}}"#, "X".repeat(100_000));
+        assert!(service("a", &long).refused().unwrap().reason.chars().count() <= LONGEST_REASON);
+    }
+}

@@ -1,0 +1,101 @@
+//! Whether the files that a configuration names can be used: each by itself, and all faults at once.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rustix::fs::Access;
+use weir_shared::process::access_files::AccessFiles;
+use weir_shared::process::key_pair;
+use weir_shared::process::tls::{self, ClientAuth};
+
+use super::{Config, TlsConfig};
+
+/// What opening the files comes to.
+#[derive(Debug, Default)]
+pub struct FileFaults {
+    /// What keeps the origin from starting, or will keep it from doing what it was told.
+    pub faults: Vec<String>,
+    /// What is not there, and may come while the origin runs.
+    pub missing: Vec<String>,
+}
+
+impl FileFaults {
+    /// A fault, if there is one. True when there is none.
+    pub(super) fn fault(&mut self, called: &str, error: Option<impl Display>) -> bool {
+        let good = error.is_none();
+        self.faults.extend(error.map(|error| format!("{called}: {error}")));
+        good
+    }
+
+    /// A file that is read each time it is needed.
+    pub(super) fn may_come_later(&mut self, called: &str, file: &Path, is_usable: impl Fn(&[u8]) -> Option<()>) {
+        let shown = file.display();
+        match fs::read(file) {
+            Ok(contents) if is_usable(&contents).is_some() => {}
+            Ok(_) => self.faults.push(format!("{called} {shown} is empty")),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.missing.push(format!("{called} {shown} is not there (yet)"));
+            }
+            Err(error) => self.faults.push(format!("{called} {shown}: {error}")),
+        }
+    }
+
+    fn tls(&mut self, called: &str, TlsConfig { certificate, key, client_ca }: &TlsConfig) {
+        let each = [
+            self.fault(called, tls::read_certificates(certificate, "a certificate").err()),
+            self.fault(called, tls::read_key(key).err()),
+            self.fault(called, tls::read_roots(client_ca).err()),
+        ];
+        if each == [true; 3] {
+            self.fault(called, tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca }).err());
+        }
+    }
+}
+
+impl Config {
+    /// Opens the files that the configuration names, for `--check-config`: what is found to be good is good for a start.
+    pub fn check_files(&self) -> FileFaults {
+        let mut found = FileFaults::default();
+        found.tls("[tls]", &self.tls);
+        let of_operators = self.operator.tls(&self.tls);
+        if self.operator_listen.is_some() && of_operators != self.tls {
+            found.tls("[operator]", &of_operators);
+        }
+        found.fault("[operator]", self.operator.token().err());
+        if let Some(dir) = self.operator.secrets_dir.as_ref().filter(|dir| !dir.is_dir()) {
+            found.missing.push(format!("[operator] `secrets_dir` {} is not there (yet)", dir.display()));
+        }
+        let access = self.access.files();
+        let keys = access.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
+        let deny = AccessFiles { keys: Vec::new(), deny: access.deny.clone() };
+        let each = keys.chain([deny]).map(|file| found.fault("[access]", file.read().err()));
+        // Each is looked at.
+        if each.filter(|good| !good).count() == 0 {
+            found.fault("[access]", access.read().err());
+        }
+        let each = self.signing.keys.iter().map(|key| found.fault("[signing] keys", key_pair::read_private(key).err()));
+        // Each is looked at.
+        if each.filter(|good| !good).count() == 0 {
+            let together = self.signing.read().err();
+            found.faults.extend(together.map(|error| error.to_string()));
+        }
+        found.fault(&format!("data_dir = \"{}\"", self.data_dir.display()), unusable(&self.data_dir));
+        for repository in &self.repositories {
+            repository.check_files(&mut found);
+        }
+        found
+    }
+}
+
+/// Why a directory cannot be made or written.
+fn unusable(directory: &Path) -> Option<String> {
+    let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists())?;
+    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    if !there.is_dir() {
+        return Some(format!("{} is no directory", there.display()));
+    }
+    let error = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
+    Some(format!("{} cannot be written: {}", there.display(), std::io::Error::from(error)))
+}

@@ -1,0 +1,100 @@
+//! Looks every few seconds whether the disk of the data directory takes something new.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use rustix::fs::Access;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use weir_shared::process::shutdown::Drain;
+
+use crate::data_dir::DataDir;
+use crate::metrics::Metrics;
+
+/// How long after one look the next one is. A look that hangs, as on a network's disk, is waited for.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why the disk takes nothing new, as it changes; nothing while it does. Looked at once before this returns.
+pub(crate) async fn start(
+    data_dir: DataDir,
+    min_free: ByteSize,
+    metrics: Metrics,
+    drain: &Drain,
+) -> watch::Receiver<Option<String>> {
+    let look = async move || {
+        let (data_dir, metrics) = (data_dir.clone(), metrics.clone());
+        let looked = spawn_blocking(move || {
+            let free = free(data_dir.root());
+            if let Ok(free) = free {
+                metrics.disk_free_bytes.set(i64::try_from(free.as_u64()).unwrap_or(i64::MAX));
+            }
+            let trouble = trouble(free, min_free);
+            metrics.disk_usable.set(i64::from(trouble.is_none()));
+            trouble
+        });
+        looked
+            .await
+            .unwrap_or_else(|error| Some(format!("whether `data_dir` takes anything new is not known: {error}")))
+    };
+    let (tell, told) = watch::channel(look().await);
+    let begun = drain.clone();
+    drain.spawn(async move {
+        loop {
+            tokio::select! {
+                () = begun.begun() => return,
+                () = sleep(INTERVAL) => {}
+            }
+            let looked = look().await;
+            tell.send_if_modified(|known| {
+                let news = known.is_some() != looked.is_some();
+                if news {
+                    match &looked {
+                        Some(reason) => tracing::warn!(reason, "nothing new can be published"),
+                        None => tracing::info!("the disk takes something new again"),
+                    }
+                }
+                *known = looked;
+                news
+            });
+        }
+    });
+    told
+}
+
+/// The room there is, if it may be written to.
+fn free(directory: &Path) -> io::Result<ByteSize> {
+    rustix::fs::access(directory, Access::WRITE_OK)?;
+    let disk = rustix::fs::statvfs(directory)?;
+    Ok(ByteSize(disk.f_bavail.saturating_mul(disk.f_frsize)))
+}
+
+fn trouble(free: io::Result<ByteSize>, min_free: ByteSize) -> Option<String> {
+    match free {
+        Err(error) => Some(format!("`data_dir` cannot be written: {error}")),
+        Ok(free) if free < min_free || free == ByteSize(0) => Some(format!(
+            "the disk of `data_dir` has {free} left, and nothing is built with less than {min_free} (`min_free`)"
+        )),
+        Ok(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_takes_nothing_whatever_is_asked_to_be_free() {
+        let mib = ByteSize::mib;
+        assert_eq!(trouble(Ok(mib(64)), mib(64)), None);
+        assert!(trouble(Ok(mib(63)), mib(64)).unwrap().contains("63.0 MiB"));
+        assert!(trouble(Ok(mib(0)), mib(0)).is_some());
+        let read_only = io::Error::from_raw_os_error(rustix::io::Errno::ROFS.raw_os_error());
+        assert!(trouble(Err(read_only), mib(0)).unwrap().contains("Read-only file system"));
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free(dir.path()).unwrap() > mib(0));
+        assert!(free(&dir.path().join("gone")).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether the origin can do its work, and what somebody should look at although it can.
+
+use weir_shared::process::admin::Readiness;
+
+use crate::catalog::Catalog;
+use crate::repository_agent::Health;
+use crate::service::Condition;
+
+/// What is wrong, by numbers alone: who probes an origin need not know what it serves.
+#[derive(Debug, Default)]
+struct Troubles {
+    repositories: usize,
+    /// Of them.
+    unhealthy_repositories: usize,
+    services: usize,
+    /// Of them.
+    unhealthy_services: usize,
+    /// Why the disk takes nothing new.
+    disk: Option<String>,
+}
+
+/// As it is now. `disk`: why the disk takes nothing new.
+pub(crate) fn readiness(catalog: &Catalog, disk: Option<String>) -> Readiness {
+    if let Err(reason) = catalog.ready() {
+        return Readiness::NotReady(vec![reason]);
+    }
+    let snapshot = catalog.snapshot();
+    let unhealthy = snapshot.agents.values().filter(|agent| matches!(agent.state().health, Health::Unhealthy { .. }));
+    let ill = snapshot.services.values().filter(|each| matches!(each.condition(), Condition::Unhealthy { .. }));
+    Troubles {
+        repositories: snapshot.agents.len(),
+        unhealthy_repositories: unhealthy.count(),
+        services: snapshot.services.len(),
+        unhealthy_services: ill.count(),
+        disk,
+    }
+    .readiness()
+}
+
+impl Troubles {
+    fn readiness(self) -> Readiness {
+        let mut reasons: Vec<String> = self.disk.into_iter().collect();
+        for (ill, all, what) in [
+            (self.unhealthy_repositories, self.repositories, "repositories cannot be polled"),
+            (self.unhealthy_services, self.services, "services cannot follow their ref"),
+        ] {
+            if ill > 0 {
+                reasons.push(format!("{ill} of {all} {what} (/status says why); what was published is served"));
+            }
+        }
+        if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_should_look_at_is_told_with_its_number() {
+        let well = || Troubles { repositories: 3, services: 5, ..Troubles::default() };
+        assert_eq!(well().readiness(), Readiness::Ready);
+        let down = Troubles { unhealthy_repositories: 3, disk: Some("it is full".to_owned()), ..well() };
+        let Readiness::Degraded(reasons) = down.readiness() else { panic!("it is not well") };
+        assert_eq!(reasons.len(), 2);
+        assert!(reasons[0] == "it is full" && reasons[1].starts_with("3 of 3 repositories"), "{reasons:?}");
+        let ill = Troubles { unhealthy_services: 1, ..well() };
+        assert!(matches!(ill.readiness(), Readiness::Degraded(reasons) if reasons[0].starts_with("1 of 5 services")));
+    }
+}

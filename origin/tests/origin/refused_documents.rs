@@ -1,0 +1,212 @@
+//! Stored documents that the rules refuse by now: the rest of the fleet is served, and so is what was published by them,
+//! until an operator mends them.
+
+use std::process::Command;
+
+use redb::{Database, TableDefinition};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use weir_shared::descriptor::Descriptor;
+
+use crate::node::{Home, Node, SERVICE, blob_of, blob_path, in_time};
+use crate::operator::{Operator, empty_config, repository_at, serve};
+use crate::smart_http::SmartHttp;
+use crate::upstream::Upstream;
+
+const REPOSITORIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("repository_v1");
+const SERVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("service_v1");
+
+/// A stopped origin that published two services of operators.
+struct Stopped {
+    home: Home,
+    upstream: Upstream,
+    server: SmartHttp,
+    /// What each of them is at.
+    deploy: Descriptor,
+    docs: Descriptor,
+}
+
+const DOCS: &str = "docs";
+
+async fn published(node: &Node, service: &str) -> Descriptor {
+    let mut current = node.running.service(&service.parse().unwrap()).unwrap();
+    let published = in_time(current.wait_for(Option::is_some)).await.unwrap().clone();
+    Descriptor::clone(&published.unwrap())
+}
+
+/// What a service is at can be had as it was.
+async fn serves(node: &Node, descriptor: &Descriptor) {
+    let answer = node.get(&format!("/v1/services/{}", descriptor.publication().service)).await;
+    assert_eq!((answer.status.as_u16(), &answer.body), (200, descriptor.bytes()));
+    assert_eq!(node.get(&blob_path(&blob_of(descriptor))).await.status, 200);
+}
+
+fn of<'a>(status: &'a Value, kind: &str, name: &str) -> &'a Value {
+    status[kind].as_array().unwrap().iter().find(|each| each["name"] == name).unwrap()
+}
+
+impl Stopped {
+    async fn new() -> Self {
+        let (home, upstream) = (Home::new(), Upstream::small());
+        let server = serve(&upstream);
+        let node = home.start(empty_config(&home, &upstream)).await;
+        let operator = Operator::of(&home, &node);
+        assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
+        for (name, folder) in [(SERVICE, "deploy"), (DOCS, "docs")] {
+            let document = json!({ "repository": "shop", "ref": "main", "folder": folder });
+            assert_eq!(operator.put(&format!("/v1/services/{name}"), document).await.status, 201);
+        }
+        let (deploy, docs) = (published(&node, SERVICE).await, published(&node, DOCS).await);
+        node.stop().await;
+        Self { home, upstream, server, deploy, docs }
+    }
+
+    fn store(&self, table: TableDefinition<'_, &str, &[u8]>, key: &str, row: &[u8]) {
+        let database = Database::open(self.home.data_dir().join("catalog.redb")).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(table).unwrap().insert(key, row).unwrap();
+        transaction.commit().unwrap();
+    }
+
+    async fn start(&self) -> (Node, Operator) {
+        let node = self.home.start(empty_config(&self.home, &self.upstream)).await;
+        let operator = Operator::of(&self.home, &node);
+        (node, operator)
+    }
+}
+
+#[tokio::test]
+async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_mended() {
+    let stopped = Stopped::new().await;
+    let stored = json!({ "name": DOCS, "repository": "shop", "ref": "refs/replace/4b825dc6", "folder": "docs" });
+    stopped.store(SERVICES, DOCS, stored.to_string().as_bytes());
+    let (node, operator) = stopped.start().await;
+    stopped.upstream.push("docs/new", b"new\n");
+    stopped.upstream.push("deploy/new", b"new\n");
+    node.poll().await;
+    node.published(|now| now.publication().digest != stopped.deploy.publication().digest).await;
+    serves(&node, &stopped.docs).await;
+    assert_eq!(node.admin("/readyz").await.0, 200);
+
+    let status = node.status().await;
+    let shown = of(&status, "services", DOCS);
+    assert_eq!((&shown["condition"], &shown["failure"]["step"]), (&json!("unhealthy"), &json!("document")));
+    assert!(shown["failure"]["reason"].as_str().unwrap().contains("refs/replace/"), "{shown}");
+    assert_eq!(shown["ref"], "refs/replace/4b825dc6");
+    assert_eq!(shown["published"]["generation"], stopped.docs.publication().generation);
+    assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
+    let told = operator.get("/v1/services/docs").await;
+    assert_eq!((told.status, &told.body["ref"]), (StatusCode::OK, &stored["ref"]));
+    assert_eq!(told.body["status"]["failure"]["step"], "document");
+    let listed = operator.get("/v1/services?repository=shop").await;
+    assert_eq!(listed.body["services"].as_array().unwrap().len(), 2);
+    let dry_run = operator.send(Method::POST, "/v1/services/docs/dry-run", &[], None).await;
+    assert!(dry_run.problem().1.contains("refs/replace/"), "{dry_run:?}");
+
+    // It is held on to and let go like any other.
+    for (method, condition) in [(Method::PUT, "pinned"), (Method::DELETE, "unhealthy")] {
+        let told = operator.send(method, "/v1/services/docs/pin", &[], None).await;
+        assert_eq!((told.status, &told.body["status"]["condition"]), (StatusCode::OK, &json!(condition)), "{told:?}");
+    }
+
+    // A repository goes with all of its services, or not at all.
+    let refused = operator.delete("/v1/repositories/shop").await;
+    assert!(refused.problem().1.contains(DOCS), "{refused:?}");
+    let document = json!({ "repository": "shop", "ref": "main", "folder": "docs" });
+    let lost =
+        operator.send(Method::PUT, "/v1/services/docs", &[("if-match", "\"other\"")], Some(document.clone())).await;
+    assert_eq!(lost.status, StatusCode::PRECONDITION_FAILED);
+    let etag = operator.get("/v1/services/docs").await.etag;
+    let mended = operator.send(Method::PUT, "/v1/services/docs", &[("if-match", &etag)], Some(document)).await;
+    assert_eq!(mended.status, StatusCode::OK, "{mended:?}");
+    let mut current = node.running.service(&DOCS.parse().unwrap()).unwrap();
+    let is_new = |now: &Option<std::sync::Arc<Descriptor>>| {
+        now.as_ref().is_some_and(|now| now.publication().digest != stopped.docs.publication().digest)
+    };
+    in_time(current.wait_for(is_new)).await.unwrap();
+    assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 0.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_services_are_served() {
+    let stopped = Stopped::new().await;
+    let stored = json!({ "name": "shop", "url": stopped.server.url("bare.git"), "of_a_later_version": 1 });
+    stopped.store(REPOSITORIES, "shop", stored.to_string().as_bytes());
+    let (node, operator) = stopped.start().await;
+    let other = json!({ "repository": "blog", "ref": "main", "folder": "deploy" });
+    assert_eq!(operator.put("/v1/repositories/blog", repository_at(&stopped.server)).await.status, 201);
+    assert_eq!(operator.put("/v1/services/blog", other).await.status, 201);
+    published(&node, "blog").await;
+    for descriptor in [&stopped.deploy, &stopped.docs] {
+        serves(&node, descriptor).await;
+    }
+    let status = node.status().await;
+    let shown = of(&status, "repositories", "shop");
+    assert_eq!((&shown["health"], &shown["failure"]["step"]), (&json!("unhealthy"), &json!("document")));
+    for shown in [shown, of(&status, "services", DOCS)] {
+        assert!(shown["failure"]["reason"].as_str().unwrap().contains("of_a_later_version"), "{shown}");
+    }
+    assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"repository\"}").await, 1.0);
+    let told = operator.get("/v1/repositories/shop").await;
+    assert_eq!(told.body["of_a_later_version"], 1);
+    assert_eq!(told.body["status"]["failure"], shown["failure"]);
+    assert_eq!(operator.put("/v1/repositories/shop", repository_at(&stopped.server)).await.status, 200);
+    stopped.upstream.push("docs/new", b"new\n");
+    node.poll().await;
+    let now = operator.get("/v1/services/docs").await.body;
+    assert_ne!(now["status"]["published"]["generation"], stopped.docs.publication().generation, "{now}");
+    assert_eq!(now["status"]["condition"], "following");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
+    let stopped = Stopped::new().await;
+    stopped.store(SERVICES, DOCS, b"\xff");
+    stopped.store(SERVICES, "never-published", b"7");
+    stopped.store(SERVICES, "No Name", b"{}");
+    let (node, operator) = stopped.start().await;
+    serves(&node, &stopped.deploy).await;
+    serves(&node, &stopped.docs).await;
+    assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 3.0);
+    for (name, stored) in [(DOCS, "\u{fffd}"), ("never-published", "7")] {
+        let path = format!("/v1/services/{name}");
+        let told = operator.get(&path).await;
+        assert_eq!((&told.body["stored"], &told.body["status"]["condition"]), (&json!(stored), &json!("unhealthy")));
+        assert_eq!(of(&node.status().await, "services", name)["condition"], "unhealthy");
+        assert_eq!(operator.delete(&path).await.status, StatusCode::NO_CONTENT);
+        assert_eq!(operator.get(&path).await.status, StatusCode::NOT_FOUND);
+        assert_eq!(node.get(&path).await.status, 404);
+    }
+    assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
+    node.stop().await;
+    let (node, _) = stopped.start().await;
+    assert!(node.running.service(&DOCS.parse().unwrap()).is_none());
+    serves(&node, &stopped.deploy).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_check_of_the_configuration_names_what_would_be_refused_while_an_origin_runs() {
+    let stopped = Stopped::new().await;
+    stopped.store(SERVICES, DOCS, br#"{"name":"docs","repository":"shop","ref":"refs/replace/x"}"#);
+    let file = stopped.home.file("origin.toml");
+    let text = "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n\
+                [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n";
+    std::fs::write(&file, text).unwrap();
+    let check = || {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
+        let output = program.arg("--config").arg(&file).arg("--check-config").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let (node, operator) = stopped.start().await;
+    let told = check();
+    assert!(told.starts_with("weir-origin: service docs, ") && told.contains("refs/replace/"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(operator.delete("/v1/services/docs").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(check(), "");
+    node.stop().await;
+}
