@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use prometheus::Registry;
@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use weir_shared::process::admin::Admin;
 use weir_shared::process::bounds;
 use weir_shared::process::directory_lock::{DirectoryLock, Released};
+use weir_shared::process::process_metrics;
 use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
 
@@ -122,9 +123,11 @@ impl Running {
 /// cannot be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
+    let started = SystemTime::now();
     let drain = Drain::new();
     let registry = Registry::new();
     let metrics = Metrics::register(&registry)?;
+    process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
     let rules = Arc::new(config.rules());
@@ -175,6 +178,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         access: access.clone(),
         reloading: reloading.clone(),
         clock,
+        started,
+        drain: drain.clone(),
     });
     let looked_at = Arc::downgrade(&status);
     bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;

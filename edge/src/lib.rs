@@ -8,6 +8,7 @@
 mod access;
 mod agent_api;
 mod blob_cache;
+pub mod check;
 mod clock;
 pub mod config;
 mod edge;

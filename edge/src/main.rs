@@ -10,7 +10,7 @@ use clap::Parser;
 use operator_command::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::Config;
-use weir_shared::process::{shutdown, telemetry};
+use weir_shared::process::{failure, shutdown, telemetry};
 
 /// A poll is a few dozen small allocations: with this allocator it costs a tenth less.
 #[global_allocator]
@@ -33,49 +33,59 @@ struct Arguments {
     /// The configuration file (edge.toml). Relative paths in it are relative to its folder.
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// Checks the configuration and exits: 0 when it is right, 2 when it is not.
+    /// Checks the configuration and the files that it names, and exits: 0 when an edge starts with it, unless somebody
+    /// else has its ports or its directory; 2 with all that is wrong when not.
     #[arg(long)]
     check_config: bool,
 }
+
+const PROGRAM: &str = "weir-edge";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(command) = arguments.command {
         return match command.carry_out(arguments.config.as_deref()).await {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(code) => code,
             Err(error) => {
-                eprintln!("{error:#}");
+                failure::tell(PROGRAM, &error);
                 ExitCode::FAILURE
             }
         };
     }
     let Some(file) = arguments.config else {
-        eprintln!("--config FILE is needed to run an edge");
+        eprintln!("{PROGRAM}: --config FILE is needed to run an edge");
         return ExitCode::from(2);
     };
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("{error}");
+            let tell = if arguments.check_config { failure::tell } else { failure::tell_log };
+            tell(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
     if arguments.check_config {
+        let faults = weir_edge::check::faults(&config);
+        faults.iter().for_each(|fault| eprintln!("{fault}"));
+        if !faults.is_empty() {
+            return ExitCode::from(2);
+        }
         println!("configuration ok");
         return ExitCode::SUCCESS;
     }
     match run(config, &file).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error:#}");
+            failure::tell_log(PROGRAM, &error);
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
-    telemetry::init_logs("info")?;
+    // What foyer tells of its regions at the start is for those who work on it.
+    telemetry::init_logs("info,foyer=warn")?;
     // From the first moment on: without a handler the signal would end the process.
     let mut hangups = signal(SignalKind::hangup())?;
     let (name, drain_deadline) = (config.name.clone(), config.drain_deadline);
@@ -93,6 +103,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
         }
     }
     tracing::info!(%name, "the edge drains");
-    edge.drain(drain_deadline).await;
+    let clean = edge.drain(drain_deadline).await;
+    tracing::info!(%name, clean, "the edge has stopped");
     Ok(())
 }

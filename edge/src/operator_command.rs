@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
+/// The exit code when there was nothing to purge.
+const NOTHING_HELD: u8 = 3;
+
 /// What is asked of a running edge.
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -44,6 +48,8 @@ pub(crate) enum Command {
         edge: Edge,
     },
     /// Has a running edge drop what it holds, or with --soft look at it again before it is used.
+    ///
+    /// Exits 3 when nothing of that name is held there, which may be a slip of the pen.
     Purge {
         #[command(flatten)]
         what: What,
@@ -86,7 +92,7 @@ pub(crate) struct Edge {
 
 impl Command {
     /// Asks, and prints the answer.
-    pub(crate) async fn carry_out(self, config: Option<&Path>) -> anyhow::Result<()> {
+    pub(crate) async fn carry_out(self, config: Option<&Path>) -> anyhow::Result<ExitCode> {
         match self {
             Command::Explain { service, digest, json, edge } => {
                 let digest = digest.map(|digest| format!("&digest={digest}")).unwrap_or_default();
@@ -112,12 +118,26 @@ impl Command {
                     }
                 }
                 let done = edge.ask(config, Method::POST, "/v1/purge", order.to_string()).await?;
+                let [services, blobs, bytes] =
+                    ["services", "blobs", "bytes"].map(|key| done[key].as_u64().unwrap_or_default());
+                if (services, blobs) == (0, 0) {
+                    let (kind, name) = (&done["kind"], &done["name"]);
+                    let [kind, name] = [kind, name].map(|text| text.as_str().unwrap_or_default());
+                    eprintln!("nothing of the {kind} {name} is held there, and nothing was purged: is that its name?");
+                    return Ok(ExitCode::from(NOTHING_HELD));
+                }
                 let verb = if soft { "to be looked at again" } else { "purged" };
-                println!("{verb}: {} services, {} blobs, {} bytes", done["services"], done["blobs"], done["bytes"]);
+                let (services, blobs) = (counted(services, "service"), counted(blobs, "blob"));
+                println!("{verb}: {services}, {blobs}, {}", counted(bytes, "byte"));
             }
         }
-        Ok(())
+        Ok(ExitCode::SUCCESS)
     }
+}
+
+/// `1 blob`, `2 blobs`.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 impl Edge {

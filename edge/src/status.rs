@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::Readiness;
 use weir_shared::process::bounds::Bound;
+use weir_shared::process::shutdown::Drain;
 use weir_shared::query::{self, QueryError};
 
 use crate::access::Access;
@@ -35,15 +36,20 @@ pub(crate) struct Status {
     pub(crate) access: Access,
     pub(crate) reloading: Arc<Reloading>,
     pub(crate) clock: Clock,
+    pub(crate) started: SystemTime,
+    pub(crate) drain: Drain,
 }
 
 /// What readiness is decided by.
 #[derive(Debug, Default)]
 struct Facts {
+    draining: bool,
     origin_reached: bool,
     something_held: bool,
     /// Why nobody can read, or somebody who should not.
     access_troubles: Vec<String>,
+    /// What the files of keys and denials said last is in force, and they say something else by now.
+    access_files_unreadable: bool,
     certificate_has_ended: bool,
     table_failure: Option<String>,
     disk_failure: Option<String>,
@@ -64,9 +70,11 @@ impl Status {
     pub(crate) fn readiness(&self) -> Readiness {
         let down = self.origins.all().iter().filter(|origin| origin.is_down());
         readiness(&Facts {
+            draining: self.drain.has_begun(),
             origin_reached: self.origins.any_reached(),
             something_held: !self.table.is_empty(),
             access_troubles: self.access.troubles(),
+            access_files_unreadable: self.access.files_are_unreadable(),
             certificate_has_ended: self.reloading.certificate_has_ended(),
             table_failure: self.table.write_failure(),
             disk_failure: self.blobs.disk_failure(),
@@ -97,13 +105,13 @@ impl Status {
         let (listed, next) = page.of(all, MAX_LISTED);
         let failures = self.lookup.failures();
         let services: Vec<_> = listed.iter().map(|(name, entry)| self.service(name, entry, &failures)).collect();
-        let (ready, reasons) = match self.readiness() {
-            Readiness::Ready => (true, Vec::new()),
-            Readiness::Degraded(reasons) => (true, reasons),
-            Readiness::NotReady(reasons) => (false, reasons),
-        };
+        let (ready, reasons) = self.readiness().told();
+        // What matters first stands first.
         Ok(json!({
+            "role": "edge",
             "name": self.name,
+            "version": env!("CARGO_PKG_VERSION"),
+            "started": humantime::format_rfc3339_seconds(self.started).to_string(),
             "ready": ready,
             "reasons": reasons,
             "origins": self.origins.all().iter().enumerate().map(|(id, origin)| json!({
@@ -150,7 +158,7 @@ impl Status {
             "origin": origin.map(|origin| origin.name()),
             "representations": representations.map(|r| json!({
                 "encoding": r.encoding.as_str(),
-                "held": self.blobs.look_at(&r.digest, r.size).map(|held| held.tier),
+                "held": self.blobs.tier(&r.digest),
             })).collect::<Vec<_>>(),
             "last_failure": failures.get(name).map(|(error, _)| error.reason()),
             "refused_generation": entry.refused().map(|refused| refused.offered.0),
@@ -163,6 +171,9 @@ impl Status {
 /// has ended is trusted by nobody, and one that does not know who may read should not be asked. One that cannot write its
 /// table can take no new version, and is not ready; one whose disk takes no blobs serves what it holds.
 fn readiness(facts: &Facts) -> Readiness {
+    if facts.draining {
+        return Readiness::NotReady(vec!["draining".to_owned()]);
+    }
     let mut missing = Vec::new();
     if !facts.origin_reached && !facts.something_held {
         let mut reason = "nothing is held yet and no origin has been reached".to_owned();
@@ -181,6 +192,12 @@ fn readiness(facts: &Facts) -> Readiness {
     }
     let mut troubles: Vec<String> =
         facts.disk_failure.iter().map(|reason| format!("the disk did not take the last blob: {reason}")).collect();
+    if facts.access_files_unreadable {
+        troubles.push(
+            "a file of keys or denials cannot be used, and what it said last is in force: the log says which line"
+                .to_owned(),
+        );
+    }
     troubles.extend(facts.down.iter().map(|(_, reason)| format!("{reason}; what is held is served")));
     if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
 }
@@ -230,6 +247,10 @@ mod tests {
             Readiness::Degraded(reasons) => {
                 assert!(reasons[0].contains("no space") && reasons[1].contains("o:1"), "{reasons:?}");
             }
+            other => panic!("{other:?}"),
+        }
+        match readiness(&Facts { access_files_unreadable: true, ..holding() }) {
+            Readiness::Degraded(reasons) => assert!(reasons[0].contains("denials"), "{reasons:?}"),
             other => panic!("{other:?}"),
         }
         let unsure = Facts { access_troubles: vec!["unheard".to_owned()], certificate_has_ended: true, ..holding() };

@@ -137,6 +137,11 @@ impl Access {
         troubles
     }
 
+    /// Whether a file of keys or denials has changed and cannot be used: what it said last is in force.
+    pub(crate) fn files_are_unreadable(&self) -> bool {
+        self.inner.metrics.files_readable.get() == 0
+    }
+
     /// Certificates open from now on what these rules say.
     pub(crate) fn replace_certificate_rules(&self, certificates: Vec<CertificateRule>) {
         *self.inner.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Rules { certificates });

@@ -1,9 +1,9 @@
 //! The blob cache: content-addressed blobs in memory and on disk, bounded in bytes and entries.
 //!
-//! A blob is handed out as bytes in memory or as an open file, verified since this process began; one that is not there
-//! is fetched by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it is fetched is the
-//! [`fill`]'s, how it is read meanwhile is [`followed`]'s and afterwards [`held`]'s; [`past_disk`] serves what the disk
-//! cannot take, or cannot give back.
+//! A blob is handed out as bytes in memory or as an open file that is as it was when this process verified it; one that
+//! is not there is fetched by one task, whoever asks, and handed out as it comes. What is held is the [`store`]'s, how it
+//! is fetched is the [`fill`]'s, how it is read meanwhile is [`followed`]'s and afterwards [`held`]'s; [`past_disk`]
+//! serves what the disk cannot take, or cannot give back.
 
 mod decoders;
 mod fill;
@@ -239,7 +239,12 @@ impl BlobCache {
         }
     }
 
-    /// How a blob is held, without using it.
+    /// The tier that a blob is held in: `memory`, `small` or `file`.
+    pub(crate) fn tier(&self, digest: &BlobDigest) -> Option<&'static str> {
+        self.inner.store.tier(digest)
+    }
+
+    /// How a blob is held, without using it. Looks at its file. Blocks.
     pub(crate) fn look_at(&self, digest: &BlobDigest, size: u64) -> Option<HeldBlob> {
         self.inner.store.look_at(digest, size)
     }

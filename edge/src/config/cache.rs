@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config::{ConfigError, duration};
+use weir_shared::process::config::{ConfigError, duration, optional_size, size};
 
 /// `[cache]`: where and how much is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -14,17 +14,17 @@ pub struct CacheConfig {
     /// The directory of blobs and of the service table. One edge alone uses it.
     pub dir: PathBuf,
     /// The bytes of blobs that are kept on disk.
-    #[serde(default = "default_disk")]
+    #[serde(default = "default_disk", with = "size")]
     pub disk: ByteSize,
     /// The blobs that are kept on disk as files.
     #[serde(default = "default_blobs")]
     pub blobs: usize,
     /// The bytes of `disk` that are set aside at the start for blobs of up to 256 KiB: an eighth of `disk`, at most 1 GiB,
     /// when absent; below 32 MiB there are none, and small blobs are kept in files like the others.
-    #[serde(default)]
+    #[serde(default, with = "optional_size")]
     pub small: Option<ByteSize>,
     /// The bytes of blobs that are held in memory.
-    #[serde(default = "default_memory")]
+    #[serde(default = "default_memory", with = "size")]
     pub memory: ByteSize,
     /// How often all blobs on disk are read again and compared with their names; never when zero.
     #[serde(default = "default_scrub", with = "duration")]

@@ -124,12 +124,15 @@ impl Config {
     /// Checks what no single key says.
     ///
     /// # Errors
-    /// The values make no sense together; the message names the key and what it should be.
+    /// The values make no sense together; the message names each key and what it should be.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let invalid = |message: &str| Err(ConfigError::invalid(message));
-        self.auth.validate()?;
+        ConfigError::all(self.faults())
+    }
+
+    fn faults(&self) -> Vec<ConfigError> {
+        let mut faults: Vec<ConfigError> = self.auth.validate().err().into_iter().collect();
         if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
-            return Err(ConfigError::invalid(format!(
+            faults.push(ConfigError::invalid(format!(
                 "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: set mode = \
                  \"required\", listen on 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
                 self.listen
@@ -140,28 +143,35 @@ impl Config {
             && !self.admin.tls
             && !self.admin.allow_plain
         {
-            return Err(ConfigError::invalid(format!(
+            faults.push(ConfigError::invalid(format!(
                 "admin_listen = \"{listen}\" is beyond loopback and would be plain HTTP, where everybody on the way reads \
                  the operator's token: listen on 127.0.0.1, or set tls = true in [admin], or allow_plain = true there if \
                  the network is private"
             )));
         }
         if self.origins.is_empty() {
-            return invalid("there is no [[origin]]: an edge needs at least one");
+            faults.push(ConfigError::invalid("there is no [[origin]]: an edge needs at least one"));
         }
         let mut seen = std::collections::HashSet::new();
         for origin in &self.origins {
-            if !seen.insert(origin.authority()?) {
-                return Err(ConfigError::invalid(format!("origin url = \"{}\" is there twice", origin.url)));
+            match origin.authority() {
+                Ok(authority) if seen.insert(authority.clone()) => {}
+                Ok(_) => faults.push(ConfigError::invalid(format!("origin url = \"{}\" is there twice", origin.url))),
+                Err(error) => faults.push(error),
             }
         }
-        self.cache.validate()?;
-        self.push.validate()?;
-        self.freshness.validate("[freshness]")?;
-        self.freshness_for.iter().try_for_each(|some| {
+        let mut check = |section: Result<(), ConfigError>| faults.extend(section.err());
+        check(self.cache.validate());
+        check(self.push.validate());
+        let freshness = self.freshness.validate("[freshness]");
+        let is_sound = freshness.is_ok();
+        check(freshness);
+        // What is wrong above is wrong in each of these as well.
+        for some in self.freshness_for.iter().filter(|_| is_sound) {
             let section = format!("[[freshness_for]] services = \"{}\"", some.services);
-            some.over(&self.freshness).validate(&section)
-        })
+            check(some.over(&self.freshness).validate(&section));
+        }
+        faults
     }
 }
 

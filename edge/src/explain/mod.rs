@@ -20,6 +20,10 @@ use crate::version::Version;
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation {
     service: String,
+    /// All of it for a person, a sentence each.
+    words: Vec<String>,
+    /// Why no new version can be taken: the disk does not take the table.
+    table_failure: Option<String>,
     /// The version that was asked about, else the current one.
     version: Option<HeldVersion>,
     /// Other versions that are held in memory, by digest.
@@ -32,8 +36,6 @@ pub(crate) struct Explanation {
     last_failure_holds_seconds: Option<u64>,
     /// An origin is being asked about it now.
     being_asked: bool,
-    /// All of it for a person, a sentence each.
-    words: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -121,13 +123,14 @@ impl Status {
         let failure = self.lookup.failures().remove(service);
         let mut explanation = Explanation {
             service: service.to_string(),
+            words: Vec::new(),
+            table_failure: self.table.write_failure(),
             version,
             past_versions: past.iter().map(|past| past.descriptor().publication().digest.to_string()).collect(),
             table: entry.map(|entry| self.table_entry(&entry, now)),
             last_failure: failure.as_ref().map(|(error, _)| error.reason()),
             last_failure_holds_seconds: failure.map(|(_, pause)| pause.as_secs()),
             being_asked: self.lookup.is_being_asked(service),
-            words: Vec::new(),
         };
         explanation.words = words::of(&explanation, digest);
         Ok(explanation)

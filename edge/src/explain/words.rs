@@ -28,6 +28,13 @@ pub(super) fn of(it: &Explanation, digest: Option<&TarballDigest>) -> Vec<String
         (None, None, None) => words
             .push(format!("Nothing is known of {} here: nobody has asked for it, or no origin has it.", it.service)),
     }
+    // Before all else that may be the matter: whatever an origin says now, this edge cannot take it.
+    if let Some(reason) = &it.table_failure {
+        words.push(format!(
+            "This edge can take no new version of it, whatever its origin says, because its disk does not take the \
+             table: {reason}. What is held is served until there is space, or the disk is well again."
+        ));
+    }
     let is_past = |version: &HeldVersion| !version.is_current;
     match (&it.version, &it.table) {
         // What is known of the current version says nothing of one that is not held.
@@ -142,7 +149,11 @@ fn form(form: &Form) -> String {
         _ if form.on_its_way => "is on its way here, or being verified".to_owned(),
         None => "is not here: the first who wants it has it fetched".to_owned(),
         Some(held) => {
-            let verified = if held.verified { "verified" } else { "to be verified before its next use" };
+            let verified = match (held.verified, held.tier) {
+                (true, "file") => "verified, and not written to since",
+                (true, _) => "verified",
+                (false, _) => "to be verified before its next use",
+            };
             let used = held.idle_seconds.map_or_else(String::new, |idle| format!(", last used {} ago", seconds(idle)));
             format!("is here ({}), {verified}{used}", held.tier)
         }
@@ -190,6 +201,8 @@ mod tests {
         };
         Explanation {
             service: "shop-prod".to_owned(),
+            words: Vec::new(),
+            table_failure: None,
             version: Some(version),
             past_versions: Vec::new(),
             table: Some(TableEntry {
@@ -214,7 +227,6 @@ mod tests {
             last_failure: None,
             last_failure_holds_seconds: None,
             being_asked: false,
-            words: Vec::new(),
         }
     }
 
@@ -236,7 +248,7 @@ mod tests {
                 "fresh for another 9 s",
                 "asks nobody",
                 "o:1, which answers",
-                "is here (file), verified, last used 1 min 1 s ago",
+                "is here (file), verified, and not written to since, last used 1 min 1 s ago",
                 "As gzip it is blob b3-cc of 200 bytes, which is not here",
             ],
         );
@@ -249,6 +261,10 @@ mod tests {
         let down = explanation(Verdict::Ask, 7300, 7285, Some("origin o:1 cannot be reached: refused"));
         says(&down, None, &["stale for 2 h 1 min", "known to be down", "cannot be reached: refused"]);
         says(&explanation(Verdict::Expired, 20, 5, None), None, &["504"]);
+        let mut full = explanation(Verdict::StaleWhileRevalidate, 20, 5, None);
+        full.table_failure = Some("No space left on device".to_owned());
+        let second = &of(&full, None)[1];
+        assert!(second.contains("can take no new version") && second.contains("No space left"), "{second}");
         let mut regressed = explanation(Verdict::Ask, 20, 5, None);
         regressed.table.as_mut().unwrap().refused = Some(RefusedOffer { generation: 6, revision: 1, seconds_ago: 3 });
         regressed.last_failure = Some("it went back".to_owned());

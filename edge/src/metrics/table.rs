@@ -10,6 +10,7 @@ pub(crate) struct TableMetrics {
     pub(crate) collapsed_asks: IntCounter,
     stale_served: IntCounterVec,
     pub(crate) entries: IntGauge,
+    pub(crate) writable: IntGauge,
     gzips: IntCounterVec,
 }
 
@@ -63,6 +64,10 @@ impl TableMetrics {
             )?,
             entries: family
                 .gauge("weir_edge_table_entries", "Services in the table, in memory; tombstones included.")?,
+            writable: family.gauge(
+                "weir_edge_table_writable",
+                "0 while the disk does not take the table: new versions of what it holds cannot be served.",
+            )?,
             gzips: family.counters_of(
                 "weir_edge_gzips_total",
                 "Questions to origins to make a gzip representation, by the result.",

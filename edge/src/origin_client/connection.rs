@@ -295,8 +295,8 @@ impl Origin {
     ) -> Result<Response<Incoming>, OriginError> {
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
-            let reason = self.last_error().unwrap_or_default();
-            return Err(self.unreachable(format!("it did not answer before and is left alone for a moment ({reason})")));
+            let reason = why_before(self.name(), self.last_error().as_deref());
+            return Err(self.unreachable(format!("{reason}; it is left alone for a moment")));
         }
         let mut request = Request::builder()
             .method(method)
@@ -375,6 +375,13 @@ impl Origin {
     }
 }
 
+/// What was the matter with an origin the last time, to be said behind "origin NAME cannot be reached: ".
+fn why_before(name: &str, last_error: Option<&str>) -> String {
+    let last = last_error.unwrap_or("did not answer before");
+    let last = last.strip_prefix("origin ").and_then(|last| last.strip_prefix(name)).unwrap_or(last).trim_start();
+    last.strip_prefix("cannot be reached: ").unwrap_or(last).to_owned()
+}
+
 /// What an answer says that is none: it goes for every question of this edge, whatever was asked for.
 fn refusal(status: StatusCode) -> Option<String> {
     let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
@@ -388,4 +395,20 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_an_origin_is_left_alone_is_said_once() {
+        for (last, said) in [
+            (Some("origin o:1 cannot be reached: Connection refused"), "Connection refused"),
+            (Some("origin o:1 answers 401"), "answers 401"),
+            (None, "did not answer before"),
+        ] {
+            assert_eq!(why_before("o:1", last), said);
+        }
+    }
 }

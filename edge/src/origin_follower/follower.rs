@@ -1,6 +1,6 @@
 //! The task that follows one origin.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -32,6 +32,8 @@ pub(super) struct Follower {
     begun: bool,
     /// Between `resync` and `snapshot_end`.
     in_snapshot: bool,
+    /// Since the stream was last in step, something that it said could not be written: that is logged once.
+    not_applied: bool,
     pauses: Pauses,
 }
 
@@ -51,7 +53,18 @@ impl Follower {
     ) -> Self {
         following.metrics.stream_up(following.origins.all()[id].name(), false);
         let (cursor, pauses) = (None, Pauses::default());
-        Self { id, following, warmer, access, cursor, no_cursor: "start", begun: false, in_snapshot: false, pauses }
+        Self {
+            id,
+            following,
+            warmer,
+            access,
+            cursor,
+            no_cursor: "start",
+            begun: false,
+            in_snapshot: false,
+            not_applied: false,
+            pauses,
+        }
     }
 
     /// Follows until the drain begins.
@@ -65,6 +78,11 @@ impl Follower {
                     End::NotServed => Pauses::when_not_served(fastrand::f64()),
                     End::Refused(OriginError::Refused { retry_after, .. }) => {
                         self.pauses.next(*retry_after, fastrand::f64())
+                    }
+                    // To be told everything again, and not to be able to write it, helps nobody.
+                    End::NotApplied(_) => {
+                        let pause = self.pauses.next(None, fastrand::f64());
+                        pause.max(self.table_is_left_alone_for().await)
                     }
                     _ => self.pauses.next(None, fastrand::f64()),
                 };
@@ -94,6 +112,12 @@ impl Follower {
         }
     }
 
+    /// For how long the table will take no write.
+    async fn table_is_left_alone_for(&self) -> Duration {
+        let table = self.following.table.clone();
+        tokio::task::spawn_blocking(move || table.left_alone_for()).await.unwrap_or_default()
+    }
+
     fn ended(&mut self, end: &End) {
         let was_in_step = self.vouch().is_in_step();
         self.vouch().out_of_step();
@@ -105,10 +129,12 @@ impl Follower {
         self.following.metrics.stream_up(origin, false);
         self.following.metrics.stream_ended(end.label());
         match end {
+            End::NotApplied(_) if self.not_applied => tracing::debug!(origin, %end, "the events of an origin are lost"),
             End::Malformed(_) | End::NotApplied(_) => tracing::warn!(origin, %end, "the events of an origin are lost"),
             _ if was_in_step => tracing::warn!(origin, %end, "the events of an origin are not followed any more"),
             _ => tracing::debug!(origin, %end, "the events of an origin cannot be followed"),
         }
+        self.not_applied |= matches!(end, End::NotApplied(_));
     }
 
     /// Applies events in their order. What the stream says of services is written together, as far as it goes.
@@ -253,7 +279,9 @@ impl Follower {
     fn begin(&mut self, at: Moment) {
         let why = if self.cursor.is_some() { "cursor_unknown" } else { self.no_cursor };
         self.following.metrics.resynced(why);
-        tracing::info!(origin = self.name(), why, "the events of an origin begin with everything that is current");
+        if !self.not_applied {
+            tracing::info!(origin = self.name(), why, "the events of an origin begin with everything that is current");
+        }
         self.following.table.settle();
         self.vouch().out_of_step();
         self.vouch().begin(at);
@@ -293,6 +321,7 @@ impl Follower {
             tracing::info!(origin = self.name(), "the events of an origin are followed");
         }
         self.vouch().in_step();
+        self.not_applied = false;
         self.pauses.start_over();
         self.following.metrics.stream_up(self.name(), true);
     }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use weir_shared::descriptor::Generation;
@@ -135,6 +136,11 @@ impl Store {
             Err(_) => return Err(unreadable("it contradicts itself".to_owned())),
         };
         Ok(Self { file: TableFile::new(path, database), _lock: lock })
+    }
+
+    /// For how long no write is tried, because the disk has failed.
+    pub(super) fn left_alone_for(&self) -> Duration {
+        self.file.left_alone_for()
     }
 
     /// Reads one service.

@@ -76,6 +76,7 @@ impl Table {
             table.hot.insert(service, Arc::new(entry));
         }
         table.count();
+        table.metrics.writable.set(1);
         Ok(table)
     }
 
@@ -189,6 +190,11 @@ impl Table {
         self.write_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// For how long no write is tried, because the disk has failed. May wait for one that is under way.
+    pub(crate) fn left_alone_for(&self) -> Duration {
+        self.store.left_alone_for()
+    }
+
     /// Writes records, and before them what the disk has not taken yet. The caller holds the turn to write.
     pub(super) fn put(
         &self,
@@ -216,6 +222,7 @@ impl Table {
     /// Remembers whether a write failed.
     fn written(&self, written: Result<(), StoreError>) -> Result<(), StoreError> {
         let failure = written.as_ref().err().map(ToString::to_string);
+        self.metrics.writable.set(i64::from(failure.is_none()));
         *self.write_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         written
     }

@@ -83,6 +83,12 @@ impl TableFile {
         self.after(written)
     }
 
+    /// For how long the disk is still left alone: no write is tried before.
+    pub(super) fn left_alone_for(&self) -> Duration {
+        let until = self.state().trouble.as_ref().map(|trouble| trouble.until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
     fn act<T>(&self, act: impl FnOnce(&Database) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let state = self.state();
         match (&state.database, &state.trouble) {
@@ -119,7 +125,13 @@ impl TableFile {
             (None, Some(before), _) => before.reason.clone(),
             (None, None, _) => String::new(),
         };
-        tracing::warn!(%reason, is_open = opened.is_ok(), "the disk fails the service table; it was opened anew");
+        let is_open = opened.is_ok();
+        // Once per reason: a disk that is full for an hour is one line, not a hundred.
+        if before.as_ref().is_some_and(|before| before.reason == reason) {
+            tracing::debug!(%reason, is_open, "the disk fails the service table again");
+        } else {
+            tracing::warn!(%reason, is_open, "the disk fails the service table; it was opened anew");
+        }
         state.database = opened.ok();
         let attempts = before.map_or(0, |before| before.attempts.saturating_add(1));
         let now = Instant::now();

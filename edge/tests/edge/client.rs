@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_rustls::HttpsConnectorBuilder;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as PoolingClient;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use quinn::crypto::rustls::QuicClientConfig;
 use weir_shared::process::http_client::{Http2Client, http2_client};
@@ -25,9 +26,12 @@ pub(crate) struct Client {
     kind: Kind,
 }
 
+type Http1Client = PoolingClient<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+
 #[derive(Clone)]
 enum Kind {
-    Tcp(Box<Http2Client>),
+    Http1(Box<Http1Client>),
+    Http2(Box<Http2Client>),
     Quic(h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>),
 }
 
@@ -66,9 +70,9 @@ impl Client {
         let kind = match version {
             "h1" => {
                 let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();
-                Kind::Tcp(Box::new(PoolingClient::builder(TokioExecutor::new()).build(connector)))
+                Kind::Http1(Box::new(PoolingClient::builder(TokioExecutor::new()).build(connector)))
             }
-            "h2" => Kind::Tcp(Box::new(http2_client(tls))),
+            "h2" => Kind::Http2(Box::new(http2_client(tls))),
             "h3" => Kind::Quic(quic(address, tls).await),
             other => unreachable!("{other}"),
         };
@@ -86,10 +90,8 @@ impl Client {
             request = request.header(*name, *value);
         }
         match &mut self.kind {
-            Kind::Tcp(client) => {
-                let (head, body) = client.request(request.body(Empty::new())?).await?.into_parts();
-                Ok(Download { status: head.status, headers: head.headers, body: Body::Tcp(body) })
-            }
+            Kind::Http1(client) => Ok(Download::of(client.request(request.body(Empty::new())?).await?)),
+            Kind::Http2(client) => Ok(Download::of(client.request(request.body(Empty::new())?).await?)),
             Kind::Quic(client) => {
                 let mut stream = client.send_request(request.body(())?).await?;
                 stream.finish().await?;
@@ -117,6 +119,11 @@ impl Client {
 }
 
 impl Download {
+    fn of(response: Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        Self { status: head.status, headers: head.headers, body: Body::Tcp(body) }
+    }
+
     /// The next part of the body.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, String>> {
         match &mut self.body {

@@ -33,7 +33,7 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
         assert!(reply.bytes() == expected, "{number}");
         assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed", "{number}");
     }
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (1, 1));
+    assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (1, 2));
     site.settled().await;
     assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 1.0);
     assert_eq!(site.metric("weir_edge_fills_collapsed_total", &[]), 49.0);

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::{Fault, Tarball};
@@ -8,6 +9,20 @@ fn flip(path: &std::path::Path) {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(path, bytes).unwrap();
+}
+
+/// Writes into the middle of a file, as `dd conv=notrunc` does. The clock of the file system has ticked since it was
+/// written before.
+fn write_within(path: &std::path::Path, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let before = file.metadata().unwrap();
+    let changed = |now: fs::Metadata| (now.ctime(), now.ctime_nsec()) != (before.ctime(), before.ctime_nsec());
+    loop {
+        file.write_all_at(bytes, before.len() / 2).unwrap();
+        if changed(file.metadata().unwrap()) {
+            return;
+        }
+    }
 }
 
 #[tokio::test]
@@ -61,6 +76,41 @@ async fn damage_from_before_the_start_is_healed_in_the_request() {
         site.settled().await;
         assert_eq!(site.blob_files().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_to_under_a_running_edge_is_verified_again_before_its_first_byte() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 3_500_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let mut client = site.client("h2").await;
+    client.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
+    let file = site.blob_files().remove(0);
+    let verified = async || {
+        let explained: serde_json::Value =
+            serde_json::from_str(&site.admin("/v1/explain?service=shop").await.1).unwrap();
+        explained["version"]["representations"][0]["held"]["verified"].clone()
+    };
+    assert_eq!(verified().await, true);
+    write_within(&file, b"8 bytes!");
+    assert_eq!(verified().await, false);
+    let reply = client.get(TARBALL, &[ZSTD]).await;
+    assert!(reply.bytes() == &tarball.zstd, "no wrong byte is served");
+    assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
+    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "disk")]), 1.0);
+    assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "corrupt")]), 1.0);
+    assert_eq!(site.origin.asked("blob").len(), 4, "each fetch of more than a piece asks twice");
+
+    // One whose bytes are right in spite of that stays.
+    site.settled().await;
+    let file = site.blob_files().remove(0);
+    let middle = tarball.zstd.len() / 2;
+    write_within(&file, &tarball.zstd[middle..middle + 8]);
+    assert_eq!(verified().await, false);
+    assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &tarball.zstd);
+    assert_eq!((verified().await, site.origin.asked("blob").len()), (true.into(), 4));
+    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "disk")]), 1.0);
 }
 
 #[tokio::test]

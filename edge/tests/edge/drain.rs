@@ -27,13 +27,15 @@ async fn what_is_in_flight_is_finished() {
     site.origin.faults([Fault::Gate(gate.clone())]);
     let mut client = site.client("h2").await;
     let waiting = tokio::spawn(async move { client.get("/v1/services/other/tarball", &[ZSTD]).await });
-    site.until("the fill is under way", async || site.origin.asked("blob").len() == 2).await;
+    site.until("the fill is under way", async || site.origin.asked("blob").len() > 2).await;
 
     let edge = site.take_edge();
     let (address, admin) = (edge.address(), edge.admin_address().unwrap());
     let draining = tokio::spawn(edge.drain(PATIENCE));
     site.until("nobody is let in", async || TcpStream::connect(address).await.is_err()).await;
     assert_eq!(ask(admin, "GET", "/readyz", None, "").await, (503, "draining\n".to_owned()));
+    let status: serde_json::Value = serde_json::from_str(&ask(admin, "GET", "/status", None, "").await.1).unwrap();
+    assert_eq!((&status["ready"], &status["reasons"]), (&false.into(), &serde_json::json!(["draining"])));
     assert!(ask(admin, "GET", "/metrics", None, "").await.1.contains("weir_edge_fills_running"));
     gate.add_permits(1);
     for (version, client, download, read) in downloads {

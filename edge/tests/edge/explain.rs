@@ -104,8 +104,12 @@ async fn the_command_line_explains_and_purges() {
     assert!(output.status.code() == Some(1) && error.contains("401") && !error.contains("another"), "{error}");
     let output = purge(&token_file).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("purged: 1 services, 1 blobs, "), "{text}");
+    assert!(text.starts_with("purged: 1 service, 1 blob, "), "{text}");
     assert!(site.blob_files().is_empty());
+    let slip =
+        run(&[&["purge", "--service", "nope", "--token-file", token_file.to_str().unwrap()], &at[..]].concat()).await;
+    let said = String::from_utf8(slip.stderr).unwrap();
+    assert!(slip.status.code() == Some(3) && said.contains("service nope is held there"), "{said}");
     assert_eq!(run(&["purge"]).await.status.code(), Some(2), "it wants to know what");
     assert_eq!(run(&[]).await.status.code(), Some(2), "and an edge its configuration");
 }

@@ -26,6 +26,16 @@ async fn read(download: &mut Download, bytes: usize) -> Bytes {
     read.freeze()
 }
 
+/// A question for a part of a blob.
+fn part(range: std::ops::Range<usize>) -> (Option<String>, bool) {
+    (Some(format!("bytes={}-{}", range.start, range.end - 1)), false)
+}
+
+/// A question for all of a blob from a byte on.
+fn from(first: usize) -> (Option<String>, bool) {
+    (Some(format!("bytes={first}-")), false)
+}
+
 /// What was asked of the origin for blobs: from where, and past caches or not.
 fn asked(site: &Site) -> Vec<(Option<String>, bool)> {
     site.origin.asked("blob").into_iter().map(|asked| (asked.range, asked.no_cache)).collect()
@@ -63,7 +73,7 @@ async fn many_waiters_stream_before_the_fill_ends() {
         let expected = if number % 5 == 0 { &tarball.tar } else { &tarball.zstd };
         assert!(download.await.unwrap() == expected, "{number}");
     }
-    assert_eq!((site.origin.asked("blob").len(), site.origin.asked("pieces").len()), (1, 1));
+    assert_eq!((site.origin.asked("blob").len(), site.origin.asked("pieces").len()), (2, 1));
     assert_eq!(site.metric("weir_edge_pieces_verified_total", &[]), 5.0);
 }
 
@@ -83,7 +93,7 @@ async fn a_client_that_bails_leaves_a_warm_cache() {
     site.settled().await;
     let reply = site.client("h3").await.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&tarball.zstd, "edge-1; hit"));
-    assert_eq!(site.origin.asked("blob").len(), 1);
+    assert_eq!(asked(&site), [part(0..PIECE), from(PIECE)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +124,7 @@ async fn a_client_that_stalls_holds_back_nobody_and_reads_on_when_its_blob_is_go
         assert!(download.finish().await.bytes() == &tarball.zstd.slice(read..), "{version}");
         drop(client);
     }
-    assert_eq!(site.origin.asked("blob").len(), 2);
+    assert_eq!(asked(&site), vec![[part(0..PIECE), from(PIECE)]; 2].concat());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,7 +159,7 @@ async fn a_leader_that_stalls_is_resumed_from_where_its_bytes_end() {
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &tarball.zstd);
     let half = tarball.zstd.len() / 2;
-    assert_eq!(asked(&site), [(None, false), (Some(format!("bytes={half}-")), false)]);
+    assert_eq!(asked(&site), [part(0..PIECE), from(PIECE), from(half)]);
     assert_eq!(site.metric("weir_edge_fill_resumes_total", &[("reason", "stalled")]), 1.0);
     site.settled().await;
     assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 1.0);
@@ -200,13 +210,12 @@ async fn an_origin_that_dies_in_mid_body_is_resumed_and_nobody_notices() {
     let tarball = Tarball::random(1, 4 * PIECE);
     site.origin.publish("shop", 7, 1, &tarball);
     let first = 2 * PIECE + 100_000;
-    site.origin.faults([Fault::Break(first), Fault::Break(PIECE), Fault::Break(10)]);
+    site.origin.faults([Fault::Break(first - PIECE), Fault::Break(PIECE), Fault::Break(10)]);
     // More breaks than attempts in a row, with a piece between them.
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &tarball.zstd);
     let second = first + PIECE;
-    let range = |from: usize| (Some(format!("bytes={from}-")), false);
-    let expected = [(None, false), range(first), range(second), range(second + 10)];
+    let expected = [part(0..PIECE), from(PIECE), from(first), from(second), from(second + 10)];
     assert_eq!(asked(&site), expected);
     assert_eq!(site.metric("weir_edge_fill_resumes_total", &[("reason", "broken")]), 3.0);
     assert_eq!(site.metric("weir_edge_verify_failures_total", &[]), 0.0);
@@ -325,7 +334,7 @@ async fn a_range_during_a_fill_is_served_as_soon_as_its_bytes_are_there() {
         let reply = reply.await.unwrap();
         assert_eq!((reply.status, reply.bytes() == &tarball.zstd.slice(part)), (206, true));
     }
-    assert_eq!(asked(&site), [(None, false)], "the origin was asked for all of it, once");
+    assert_eq!(asked(&site), [part(0..PIECE), from(PIECE)], "the origin was asked for all of it, once");
 }
 
 #[tokio::test]
@@ -336,7 +345,8 @@ async fn a_wrong_piece_reaches_nobody_and_is_asked_for_anew_from_its_beginning()
     site.origin.faults([Fault::FlipAt(2 * PIECE + 5)]);
     let mut client = site.client("h2").await;
     assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
-    assert_eq!(asked(&site), [(None, false), (Some(format!("bytes={}-", 2 * PIECE)), true)]);
+    let anew = (from(2 * PIECE).0, true);
+    assert_eq!(asked(&site), [part(0..PIECE), from(PIECE), anew]);
     assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "origin")]), 1.0);
     assert_eq!(site.metric("weir_edge_fill_resumes_total", &[("reason", "wrong_bytes")]), 1.0);
 
@@ -393,5 +403,7 @@ async fn without_a_good_piece_list_a_blob_is_verified_as_a_whole() {
     site.origin.publish("s3", 7, 1, &tarball);
     site.origin.faults([Fault::FlipAt(5)]);
     assert_eq!(client.get("/v1/services/s3/tarball", &[ZSTD]).await.bytes(), &tarball.zstd);
-    assert_eq!(asked(&site)[2..], [(None, false), (None, true)]);
+    let both = [part(0..PIECE), from(PIECE)];
+    let anew = both.clone().map(|(range, _)| (range, true));
+    assert_eq!(asked(&site)[4..], [both, anew].concat());
 }

@@ -172,11 +172,15 @@ async fn a_disk_that_was_full_for_a_while_is_written_again_and_what_was_never_he
     })
     .await;
 
+    assert_eq!(site.metric("weir_edge_table_writable", &[]), 0.0);
+    let explained = site.admin("/v1/explain?service=shop").await.1;
+    assert!(explained.contains("can take no new version") && explained.contains("No space left"), "{explained}");
     drop(file);
     fs::remove_file(&ballast).unwrap();
     site.until("the stream is followed again", async || in_step(&site).await).await;
     assert_eq!(client.head(TARBALL, &[]).await.header("weir-generation"), "8");
     assert_eq!(site.admin("/readyz").await.0, 200);
+    assert_eq!(site.metric("weir_edge_table_writable", &[]), 1.0);
     assert_eq!(site.metric("weir_edge_bound_in_use", &[("bound", "undurable_services")]), 0.0);
     site.cut_edge().await;
     site.origin.go_down().await;

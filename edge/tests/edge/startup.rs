@@ -31,6 +31,35 @@ async fn what_cannot_work_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn the_check_finds_all_that_keeps_an_edge_from_starting_at_once() {
+    let site = Site::prepare().await;
+    assert_eq!(weir_edge::check::faults(&site.config), [""; 0]);
+    let mut config = site.config.clone();
+    let file = |name: &str, text: &str| {
+        let path = site.pki().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    config.tls.certificate = file("garbage.pem", "garbage");
+    config.origins[0].ca = site.pki().join("nowhere.pem");
+    config.auth.mode = weir_edge::config::AuthMode::Required;
+    config.auth.keys = vec![site.pki().join("fleet.key.pub"), file("wrong.pub", "no key")];
+    config.cache.dir = file("a-file", "").join("cache");
+    let faults = weir_edge::check::faults(&config);
+    let all = faults.join("\n");
+    for named in ["garbage.pem", "nowhere.pem", "fleet.key.pub", "wrong.pub", "a-file"] {
+        assert!(all.contains(named), "{named}: {all}");
+    }
+    assert_eq!(faults.len(), 5, "{all}");
+    assert!(weir_edge::start(config).await.is_err());
+    // Good each by itself, and not together.
+    let mut config = site.config.clone();
+    config.tls.key = site.pki().join("origin.key");
+    assert_eq!(weir_edge::check::faults(&config).len(), 1);
+    assert!(weir_edge::start(config).await.is_err());
+}
+
+#[tokio::test]
 async fn an_edge_without_anything_is_ready_once_an_origin_was_reached() {
     let mut site = Site::prepare().await;
     site.origin.go_down().await;
@@ -56,6 +85,8 @@ async fn status_and_metrics_tell_what_is_held() {
     let (code, body) = site.admin("/status").await;
     let status: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, status["name"].as_str(), status["ready"].as_bool()), (200, Some("edge-1"), Some(true)));
+    let first: Vec<_> = status.as_object().unwrap().keys().take(6).map(String::as_str).collect();
+    assert_eq!(first, ["role", "name", "version", "started", "ready", "reasons"], "what matters first stands first");
     let service = &status["services"][0];
     assert_eq!(service["service"], "shop");
     assert_eq!(service["digest"], tarball.digest().to_string());

@@ -147,17 +147,22 @@ impl Filler {
         let mut next = transfer.next().await?;
         let mut verified = 0;
         while let Some(piece) = next {
-            if verified == 0 && piece.verified > 0 {
-                self.upstream.metrics.first_piece_verified(begun.elapsed());
-            }
+            let is_first = verified == 0 && piece.verified > 0;
             verified = piece.verified;
             if verified > 0 {
                 let (file, latest) = (incoming.readable.clone(), piece.bytes.clone());
                 announcer.tell(Progress::Arriving { file, written: piece.start, latest, size: wanted.size });
             }
-            room = write(incoming.readable.clone(), piece, room).await?;
+            if is_first {
+                self.upstream.metrics.first_piece_verified(begun.elapsed());
+                // Those who wait for it go first, and only then what nobody waits for.
+                tokio::task::yield_now().await;
+            }
+            // While it is written the next one comes.
+            let (written, following) = tokio::join!(write(incoming.readable.clone(), piece, room), transfer.next());
+            room = written?;
             announcer.written();
-            next = transfer.next().await?;
+            next = following?;
         }
         Ok(Form::InFile(incoming.named, room))
     }

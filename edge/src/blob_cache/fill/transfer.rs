@@ -23,6 +23,10 @@ const MAX_ATTEMPTS: u32 = 3;
 /// The pause before a transfer is resumed: about this long, in the middle, and twice as long each time.
 const RESUME_PAUSE: Duration = Duration::from_millis(200);
 
+/// Bytes that are hashed at a time, while they are in the processor's cache: of fewer, or of some that begin in the middle
+/// of a chunk of BLAKE3's, it takes twice as long.
+const HASHED_AT_A_TIME: usize = 128 << 10;
+
 /// From where blobs come.
 #[derive(Debug)]
 pub(in crate::blob_cache) struct Upstream {
@@ -47,6 +51,8 @@ pub(in crate::blob_cache) struct Transfer {
     /// The piece that is coming, and what has come of it. It stays when a body breaks off: it is verified when whole.
     index: u64,
     gathered: BytesMut,
+    /// How many bytes of that the verifier has.
+    hashed: usize,
     /// Each piece is asked for by itself, when it is wanted: whoever takes them may be slow.
     one_at_a_time: bool,
     /// Requests since the last whole piece that came to nothing.
@@ -61,6 +67,8 @@ pub(in crate::blob_cache) struct Transfer {
 /// The body of an answer.
 struct Body {
     incoming: Incoming,
+    /// The byte of the blob behind its last one.
+    end: u64,
     /// Bytes that are still to come of it and that are there already: it began too early.
     skip: u64,
     /// What has come of it and belongs to the next piece.
@@ -79,13 +87,16 @@ pub(in crate::blob_cache) struct Piece {
 
 impl Transfer {
     /// Asks for a blob and for its piece list at once. `moved` is advanced whenever something comes.
+    ///
+    /// The first piece is asked for by itself: somebody waits for it, and what comes behind it would stand in its way, at
+    /// the origin and here. The rest is asked for when it is there.
     pub(in crate::blob_cache) async fn begin(
         upstream: Arc<Upstream>,
         wanted: Wanted,
         moved: Arc<AtomicMoment>,
     ) -> Self {
-        let whole = BlobRequest::default();
-        let asked = upstream.origins.blob(&wanted.digest, wanted.origin, whole);
+        let first = request(wanted.size, 0, false);
+        let asked = upstream.origins.blob(&wanted.digest, wanted.origin, first);
         let (list, asked) = tokio::join!(piece_list(&upstream, wanted), asked);
         let verifier = Verifier::new(wanted.digest, wanted.size, list);
         Self { asked: Some(asked), ..Self::of(upstream, wanted, verifier, moved) }
@@ -121,6 +132,7 @@ impl Transfer {
             body: None,
             index: 0,
             gathered: BytesMut::new(),
+            hashed: 0,
             one_at_a_time: false,
             failures: 0,
             since,
@@ -158,45 +170,58 @@ impl Transfer {
             let body = self.body.as_mut().expect("it was opened");
             let some = body.some(length - self.gathered.len(), &self.upstream).await?;
             self.moved.advance(self.upstream.clock.now());
-            self.verifier.update(self.index, &some);
             self.gathered.extend_from_slice(&some);
+            self.hash(length);
         }
-        if self.one_at_a_time
-            && let Some(body) = self.body.take()
-        {
+        let position = self.position();
+        if let Some(body) = self.body.take_if(|body| body.end == position) {
             body.end(self.upstream.idle).await;
         }
         Ok(())
     }
 
-    /// Looks at an answer, the one that is there or a new one from where the bytes end.
+    /// The byte of the blob that comes next.
+    fn position(&self) -> u64 {
+        self.index * PIECE_BYTES + self.gathered.len() as u64
+    }
+
+    /// Has the verifier take what has come of a piece of `length` bytes.
+    fn hash(&mut self, length: usize) {
+        let come = self.gathered.len();
+        let due = if come == length { come } else { come - come % HASHED_AT_A_TIME };
+        if due > self.hashed {
+            self.verifier.update(self.index, &self.gathered[self.hashed..due]);
+            self.hashed = due;
+        }
+    }
+
+    /// Looks at an answer: the one that was asked for, or a new one from where the bytes end.
     async fn open(&mut self) -> Result<Body, FillError> {
-        let offset = self.index * PIECE_BYTES + self.gathered.len() as u64;
-        let size = self.wanted.size;
-        let end = if self.one_at_a_time { size.min((self.index + 1) * PIECE_BYTES) } else { size };
+        let offset = self.position();
+        let request = BlobRequest { no_cache: self.no_cache, ..request(self.wanted.size, offset, self.one_at_a_time) };
         let response = match self.asked.take() {
             Some(asked) => asked?,
-            None => {
-                let request = BlobRequest { offset, end: self.one_at_a_time.then_some(end), no_cache: self.no_cache };
-                self.upstream.origins.blob(&self.wanted.digest, self.wanted.origin, request).await?
-            }
+            None => self.upstream.origins.blob(&self.wanted.digest, self.wanted.origin, request).await?,
         };
         self.moved.advance(self.upstream.clock.now());
         let part = match (response.status(), begins_at(&response)) {
-            (StatusCode::PARTIAL_CONTENT, Some(begins)) if begins == offset => begins..end,
-            (StatusCode::OK, _) => 0..size,
+            (StatusCode::PARTIAL_CONTENT, Some(begins)) if begins == offset => {
+                begins..request.end.unwrap_or(self.wanted.size)
+            }
+            (StatusCode::OK, _) => 0..self.wanted.size,
             _ => return Err(FillError::Corrupt),
         };
         let incoming = response.into_body();
         match incoming.size_hint().exact() {
             Some(length) if length != part.end - part.start => Err(FillError::Corrupt),
-            _ => Ok(Body { incoming, skip: offset - part.start, rest: Bytes::new() }),
+            _ => Ok(Body { incoming, end: part.end, skip: offset - part.start, rest: Bytes::new() }),
         }
     }
 
     /// The piece, when it is what it should be.
     fn verify(&mut self) -> Result<Piece, Wrong> {
         let (index, bytes) = (self.index, self.gathered.split().freeze());
+        self.hashed = 0;
         let verified = self.verifier.end(index)?;
         self.upstream.metrics.pieces_verified.inc();
         (self.index, self.failures, self.since) = (index + 1, 0, self.upstream.clock.now());
@@ -214,6 +239,7 @@ impl Transfer {
             }
             self.no_cache = true;
             self.gathered.clear();
+            self.hashed = 0;
             self.index = self.verifier.begin_again(self.index);
             "wrong_bytes"
         } else {
@@ -285,6 +311,15 @@ async fn piece_list(upstream: &Upstream, wanted: Wanted) -> Option<PieceList> {
     }
 }
 
+/// What is asked for next of a blob of `size` bytes, from a byte on: up to the end of its piece, when that is the first one
+/// or each is asked for by itself; otherwise up to the blob's end.
+fn request(size: u64, offset: u64, one_at_a_time: bool) -> BlobRequest {
+    let index = offset / PIECE_BYTES;
+    let end = size.min((index + 1) * PIECE_BYTES);
+    let is_by_itself = one_at_a_time || index == 0 && end < size;
+    BlobRequest { offset, end: is_by_itself.then_some(end), no_cache: false }
+}
+
 /// The first byte of a partial answer.
 fn begins_at<T>(response: &Response<T>) -> Option<u64> {
     let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
@@ -322,6 +357,25 @@ mod tests {
         assert_eq!((millis(1, 0.0), millis(1, 1.0)), (100, 300));
         assert_eq!((millis(2, 0.0), millis(2, 1.0)), (200, 600));
         assert!(pause(u32::MAX, 1.0) < Duration::from_secs(40));
+    }
+
+    #[test]
+    fn the_first_piece_is_asked_for_by_itself_and_the_rest_at_once() {
+        let piece = PIECE_BYTES;
+        let asked = |size, offset, one_at_a_time| {
+            let BlobRequest { offset, end, .. } = request(size, offset, one_at_a_time);
+            (offset, end)
+        };
+        for size in [1, piece - 1, piece] {
+            assert_eq!(asked(size, 0, false), (0, None), "{size}: it is all of it");
+        }
+        let size = 3 * piece + 5;
+        assert_eq!(asked(size, 0, false), (0, Some(piece)));
+        assert_eq!(asked(size, 7, false), (7, Some(piece)), "it broke off");
+        assert_eq!(asked(size, piece, false), (piece, None));
+        assert_eq!(asked(size, piece + 7, false), (piece + 7, None));
+        assert_eq!(asked(size, piece, true), (piece, Some(2 * piece)));
+        assert_eq!(asked(size, 3 * piece, true), (3 * piece, Some(size)));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weir_shared::digest::BlobDigest;
 
+use super::file_stamp::FileStamp;
+
 /// Bytes that are read at a time to compare a blob with its name.
 const VERIFY_CHUNK: usize = 1 << 20;
 
@@ -22,14 +24,16 @@ pub(crate) enum Blob {
         file: Arc<File>,
         /// Its bytes, as it was opened.
         length: u64,
+        /// The state that it was in when it was opened.
+        stamp: FileStamp,
     },
 }
 
 impl Blob {
     /// A blob in a file that has no name, or none that matters.
     pub(crate) fn of(file: File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        Ok(Self::File { file: file.into(), length })
+        let metadata = file.metadata()?;
+        Ok(Self::File { file: file.into(), length: metadata.len(), stamp: FileStamp::from(&metadata) })
     }
 
     /// Its bytes.
@@ -40,11 +44,19 @@ impl Blob {
         }
     }
 
+    /// The state of its file when it was opened; `None` when it is in memory.
+    pub(super) fn stamp(&self) -> Option<FileStamp> {
+        match self {
+            Self::Memory(_) => None,
+            Self::File { stamp, .. } => Some(*stamp),
+        }
+    }
+
     /// Whether its bytes are what the name says. Blocks for as long as it takes to read them all.
     pub(crate) fn is(&self, digest: &BlobDigest) -> io::Result<bool> {
         let (file, length) = match self {
             Self::Memory(bytes) => return Ok(BlobDigest::of(bytes) == *digest),
-            Self::File { file, length } => (file, *length),
+            Self::File { file, length, .. } => (file, *length),
         };
         let mut hasher = blake3::Hasher::new();
         let mut chunk = vec![0; VERIFY_CHUNK];
@@ -64,7 +76,7 @@ impl Blob {
     pub(super) fn read(&self) -> io::Result<Bytes> {
         match self {
             Self::Memory(bytes) => Ok(bytes.clone()),
-            Self::File { file, length } => {
+            Self::File { file, length, .. } => {
                 let length = usize::try_from(*length).map_err(|_| io::ErrorKind::OutOfMemory)?;
                 let mut bytes = vec![0; length];
                 file.read_exact_at(&mut bytes, 0)?;

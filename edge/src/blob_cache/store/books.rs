@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use weir_shared::digest::BlobDigest;
 
 use super::eviction::{Evicted, Policy, Slot};
+use super::file_stamp::FileStamp;
 use crate::clock::Moment;
 
 /// What is in the directory, and what the index does not know of it yet.
@@ -29,7 +30,7 @@ impl Books {
         evicted
     }
 
-    pub(super) fn insert(&mut self, digest: BlobDigest, size: u64, verified: bool, now: Moment) {
+    pub(super) fn insert(&mut self, digest: BlobDigest, size: u64, verified: Option<FileStamp>, now: Moment) {
         self.policy.insert(digest, size, verified, now);
         self.unwritten.insert(digest);
     }

@@ -18,6 +18,7 @@ use weir_shared::digest::BlobDigest;
 use weir_shared::process::directory_lock::DirectoryLock;
 
 use super::Blob;
+use super::file_stamp::FileStamp;
 
 const SMALL: &str = "small";
 const BLOBS: &str = "blobs";
@@ -100,6 +101,11 @@ impl Directory {
     pub(super) fn size(&self, digest: &BlobDigest) -> io::Result<u64> {
         let metadata = fs::symlink_metadata(self.path(digest))?;
         if metadata.is_file() { Ok(metadata.len()) } else { Err(io::Error::other("it is no file")) }
+    }
+
+    /// The state of a blob's file.
+    pub(super) fn stamp(&self, digest: &BlobDigest) -> io::Result<FileStamp> {
+        Ok(FileStamp::from(&fs::symlink_metadata(self.path(digest))?))
     }
 
     /// Opens a blob. It must have `size` bytes.

@@ -86,7 +86,7 @@ impl Store {
         let blob = self.directory.keep(&digest, file)?;
         let mut books = self.books();
         room.release_in(&mut books.policy);
-        books.insert(digest, blob.length(), true, self.clock.now());
+        books.insert(digest, blob.length(), blob.stamp(), self.clock.now());
         Ok(())
     }
 

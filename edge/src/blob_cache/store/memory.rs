@@ -182,7 +182,7 @@ impl Coming<'_> {
         let Some(place) = self.place.take() else { return bytes };
         let bytes = place.put(bytes);
         let mut held = self.memory.held();
-        held.policy.insert(self.digest, bytes.len() as u64, true, now);
+        held.policy.insert(self.digest, bytes.len() as u64, None, now);
         let before = held.blobs.insert(self.digest, bytes.clone());
         drop(held);
         drop(before);

@@ -12,6 +12,7 @@ mod books;
 mod directory;
 mod disk_trouble;
 mod eviction;
+mod file_stamp;
 mod index;
 mod keeping;
 mod memory;
@@ -23,6 +24,7 @@ mod write_pause;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -65,6 +67,8 @@ pub(super) struct Store {
     /// Taken before `books`, and only on threads that may block.
     index: Mutex<Index>,
     index_was: Found,
+    /// The directories were gone through: each file that lies there is known.
+    is_reconciled: AtomicBool,
     rooms: Rooms,
     /// Files that are read to be compared with their names, because somebody asks for them.
     verifications: Arc<Semaphore>,
@@ -104,7 +108,8 @@ pub(crate) struct Purged {
 pub(crate) struct HeldBlob {
     /// Where: `memory`, `small` or `file`.
     pub(crate) tier: &'static str,
-    /// Its bytes were compared with its name since the process began, or since it was purged softly.
+    /// Its bytes were compared with its name since the process began, since it was purged softly, and since its file was
+    /// last written to.
     pub(crate) verified: bool,
     /// Its size.
     pub(crate) bytes: u64,
@@ -164,6 +169,7 @@ impl Store {
             small,
             index: Mutex::new(index),
             index_was: found,
+            is_reconciled: AtomicBool::new(false),
             rooms: Rooms::default(),
             verifications: Arc::new(Semaphore::new(most_verifications)),
             most_verifications,
@@ -211,22 +217,35 @@ impl Store {
         met
     }
 
-    /// What is held of a blob of `size` bytes, which is not thereby used.
+    /// What is held of a blob of `size` bytes, which is not thereby used. Looks at its file. Blocks.
     pub(super) fn look_at(&self, digest: &BlobDigest, size: u64) -> Option<HeldBlob> {
         let now = self.clock.now();
-        let of_slot = |tier, slot: Slot| HeldBlob {
+        let of_slot = |tier, slot: Slot, verified| HeldBlob {
             tier,
-            verified: slot.verified,
+            verified,
             bytes: slot.size,
             idle_seconds: Some(now.since(slot.usage.last).as_secs()),
         };
         if let Some(slot) = self.memory.look_at(digest) {
-            return Some(of_slot("memory", slot));
+            return Some(of_slot("memory", slot, true));
         }
         if self.small.as_ref().is_some_and(|small| small.holds(digest)) {
             return Some(HeldBlob { tier: "small", verified: true, bytes: size, idle_seconds: None });
         }
-        self.books().policy.slot(digest).map(|slot| of_slot("file", *slot))
+        let slot = *self.books().policy.slot(digest)?;
+        let is_as_verified = slot.verified.is_some() && self.directory.stamp(digest).ok() == slot.verified;
+        Some(of_slot("file", slot, is_as_verified))
+    }
+
+    /// The tier that a blob is held in.
+    pub(super) fn tier(&self, digest: &BlobDigest) -> Option<&'static str> {
+        if self.memory.look_at(digest).is_some() {
+            return Some("memory");
+        }
+        if self.small.as_ref().is_some_and(|small| small.holds(digest)) {
+            return Some("small");
+        }
+        self.books().policy.slot(digest).map(|_| "file")
     }
 
     /// What is held.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -157,16 +158,19 @@ fn last_of_group(group: u8) -> BlobDigest {
 
 /// Goes through the directories once: what the index did not know is taken up, what is gone is forgotten.
 async fn reconcile(store: Arc<Store>) {
+    let mut is_whole = true;
     let pause = if store.index_was == Found::Whole { GROUP_PAUSE } else { Duration::ZERO };
     for group in 0..GROUPS {
         let group = u8::try_from(group).expect("there are 256");
         let store = store.clone();
         let done = tokio::task::spawn_blocking(move || store.reconcile_group(group)).await;
+        is_whole &= matches!(done, Ok(Ok(())));
         if let Ok(Err(error)) = done {
             tracing::warn!(%error, group, "a directory of blobs cannot be read");
         }
         tokio::time::sleep(pause).await;
     }
+    store.is_reconciled.store(is_whole, Ordering::Relaxed);
     tracing::info!(blobs = store.holding().blobs, "the directories of the blobs were compared with the index");
 }
 
@@ -202,14 +206,13 @@ async fn scrub_part(store: &Arc<Store>, mut behind: Option<BlobDigest>, last: Op
 async fn scrub_blob(store: &Arc<Store>, digest: BlobDigest, size: u64, rate: u64) {
     let opener = store.clone();
     let opened = tokio::task::spawn_blocking(move || opener.directory.blob(&digest, size)).await;
-    let is_right = match opened {
-        Ok(Ok(blob)) => read_slowly(store, blob, digest, rate).await,
-        Ok(Err(_)) => false,
-        Err(_) => return,
-    };
-    if is_right {
+    let Ok(opened) = opened else { return };
+    if let Ok(blob) = opened
+        && let stamp = blob.stamp()
+        && read_slowly(store, blob, digest, rate).await
+    {
         store.metrics.scrubbed("ok");
-        store.books().policy.verified(&digest);
+        store.books().policy.verified(&digest, stamp);
         return;
     }
     // It may have been evicted or replaced meanwhile: looked at again, at once, and dropped if it is wrong.
@@ -225,7 +228,7 @@ async fn scrub_blob(store: &Arc<Store>, digest: BlobDigest, size: u64, rate: u64
 
 /// Whether a file is what its name says.
 async fn read_slowly(store: &Store, blob: Blob, digest: BlobDigest, rate: u64) -> bool {
-    let Blob::File { file, length } = blob else { return true };
+    let Blob::File { file, length, .. } = blob else { return true };
     let mut hasher = blake3::Hasher::new();
     let mut offset = 0;
     loop {

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use weir_shared::digest::BlobDigest;
 
 use super::directory::is_out_of_descriptors;
+use super::file_stamp::FileStamp;
 use super::small::{FoundIn, Small};
 use super::{Blob, Store};
 use crate::metrics::{Dropped, Tier, VerifiedAt};
@@ -40,8 +42,8 @@ impl Store {
         })
     }
 
-    /// A blob of `size` bytes and where it was found, when it is there and was verified since the process began. What is
-    /// wrong with its file is found out by [`Store::verify`].
+    /// A blob of `size` bytes and where it was found, when it is there and was verified since the process began, and its
+    /// file is as it was then. What is wrong with its file is found out by [`Store::verify`].
     pub(in crate::blob_cache) async fn verified(
         self: &Arc<Self>,
         digest: BlobDigest,
@@ -56,10 +58,11 @@ impl Store {
         if let Some(found) = self.small_one(digest, size).await {
             return Some(found);
         }
-        let slot = slot.filter(|slot| slot.verified)?;
+        let slot = slot.filter(|slot| slot.verified.is_some())?;
         let store = self.clone();
         let opened = tokio::task::spawn_blocking(move || {
-            let blob = store.directory.blob(&digest, size).ok()?;
+            let opened = store.directory.blob(&digest, size).ok();
+            let blob = opened.filter(|blob| blob.stamp() == slot.verified)?;
             // What is asked for the first time since it came is not likely to be asked for often.
             let is_wanted_again = slot.usage.uses > 0 || slot.usage.established;
             if is_wanted_again { store.bring_to_memory(digest, blob) } else { Some(blob) }
@@ -76,6 +79,9 @@ impl Store {
         {
             return Some((blob, tier));
         }
+        if !self.may_hold(&digest) {
+            return None;
+        }
         let turn = self.verifications.clone().acquire_owned().await.ok()?;
         let store = self.clone();
         let checked = tokio::task::spawn_blocking(move || {
@@ -87,6 +93,11 @@ impl Store {
         let Checked::Right(blob) = checked.await.ok()? else { return None };
         self.metrics.hit(Tier::File, size);
         Some((blob, Tier::File))
+    }
+
+    /// Whether there may be a file. Until the directories were gone through there may be one that nobody knows of.
+    fn may_hold(&self, digest: &BlobDigest) -> bool {
+        !self.is_reconciled.load(Ordering::Relaxed) || self.books().policy.slot(digest).is_some()
     }
 
     /// Files that are being verified because somebody asks for them, and how many may be.
@@ -112,7 +123,7 @@ impl Store {
         let (why, dropped) = match self.directory.blob(digest, size) {
             Ok(blob) => match blob.is(digest) {
                 Ok(true) => {
-                    self.take_up_verified(digest, size);
+                    self.take_up_verified(digest, size, blob.stamp());
                     return Checked::Right(blob);
                 }
                 Ok(false) => ("its bytes have changed".to_owned(), Dropped::Corrupt),
@@ -137,12 +148,12 @@ impl Store {
         Checked::Dropped
     }
 
-    /// Notes that a file is what its name says. The index may not have known of it.
-    fn take_up_verified(&self, digest: &BlobDigest, size: u64) {
+    /// Notes that a file is what its name says, in the state that it was opened in. The index may not have known of it.
+    fn take_up_verified(&self, digest: &BlobDigest, size: u64, as_of: Option<FileStamp>) {
         if self.books().policy.slot(digest).is_none() {
             self.take_up(digest, size);
         }
-        self.books().policy.verified(digest);
+        self.books().policy.verified(digest, as_of);
     }
 
     /// Takes up a file that the index did not know of. Blocks.
@@ -153,7 +164,7 @@ impl Store {
             if books.policy.slot(digest).is_some() || self.directory.size(digest).ok() != Some(size) {
                 return;
             }
-            books.insert(*digest, size, false, self.clock.now());
+            books.insert(*digest, size, None, self.clock.now());
             books.shrink()
         };
         self.unlink(&surplus, Dropped::Size);

@@ -32,7 +32,7 @@ impl Cache for S3Fifo {
         }
         self.0.reserve(size);
         self.0.release(size);
-        self.0.insert(digest, size, true, now);
+        self.0.insert(digest, size, None, now);
         false
     }
 }

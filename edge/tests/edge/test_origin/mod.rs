@@ -1,118 +1,37 @@
 //! An origin that serves real descriptors and blobs over mutual TLS, counts what it is asked, and fails on demand.
 
+mod blob;
+mod events;
+mod tarball;
+
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
 use http::{Request, Response, StatusCode, header};
-use http_body::Frame;
-use http_body_util::StreamBody;
 use prometheus::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
-use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
-use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
+use tokio::sync::Semaphore;
+use weir_shared::descriptor::{Descriptor, DescriptorFields, Representation};
+use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
-use weir_shared::event::{Event, EventKind};
+use weir_shared::event::EventKind;
 use weir_shared::piece::PieceHasher;
 use weir_shared::problem::Problem;
 use weir_shared::process::identity::Role;
-use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, RequestBody};
+use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
 use weir_shared::route::Route;
 
-/// Content with its stored form.
-#[derive(Clone)]
-pub(crate) struct Tarball {
-    pub(crate) tar: Bytes,
-    pub(crate) zstd: Bytes,
-}
+use self::events::Events;
 
-impl Tarball {
-    /// Bytes that do not compress, different for each seed.
-    pub(crate) fn random(seed: u64, length: usize) -> Self {
-        let mut reader = blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof();
-        let mut tar = vec![0; length];
-        reader.fill(&mut tar);
-        Self::in_frames(tar, length.max(1))
-    }
-
-    /// Content in several zstd frames, of `frame` bytes each.
-    pub(crate) fn in_frames(tar: Vec<u8>, frame: usize) -> Self {
-        let zstd: Vec<u8> = tar.chunks(frame).flat_map(|part| zstd::encode_all(part, 1).unwrap()).collect();
-        Self { tar: tar.into(), zstd: zstd.into() }
-    }
-
-    pub(crate) fn digest(&self) -> TarballDigest {
-        TarballDigest::of(&self.tar)
-    }
-
-    pub(crate) fn blob(&self) -> BlobDigest {
-        BlobDigest::of(&self.zstd)
-    }
-
-    pub(crate) fn sha256(&self) -> Sha256 {
-        let digest = ring::digest::digest(&ring::digest::SHA256, &self.tar);
-        Sha256::from_bytes(digest.as_ref().try_into().unwrap())
-    }
-
-    pub(crate) fn descriptor(&self, service: &str, generation: u64, revision: u64) -> Descriptor {
-        Descriptor::new(DescriptorFields {
-            publication: Publication {
-                service: service.parse().unwrap(),
-                repository: "shop".parse().unwrap(),
-                generation,
-                digest: self.digest(),
-                sha256: self.sha256(),
-                size: self.tar.len() as u64,
-                commit: format!("{generation:040x}").parse().unwrap(),
-                published_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_164_249),
-                format: FORMAT,
-                omitted: Vec::new(),
-            },
-            revision,
-            representations: vec![Representation {
-                encoding: Encoding::Zstd,
-                dictionary: None,
-                digest: self.blob(),
-                size: self.zstd.len() as u64,
-            }],
-        })
-    }
-}
-
-/// What goes wrong with one answer to a request for a blob.
-#[derive(Clone)]
-pub(crate) enum Fault {
-    /// Half of it comes, the rest when the gate opens.
-    Gate(Arc<Semaphore>),
-    /// Nothing of it comes before the gate opens.
-    Hold(Arc<Semaphore>),
-    /// Half of it comes, and when the gate opens it breaks off.
-    GateAndBreak(Arc<Semaphore>),
-    /// It breaks off after this many bytes.
-    Break(usize),
-    /// A bit is wrong.
-    Flip,
-    /// A bit of this byte of the blob is wrong.
-    FlipAt(usize),
-    /// There is more than there should be.
-    Longer,
-    /// A range is answered with everything.
-    RangeIgnored,
-    /// A range is answered with another one.
-    OtherRange,
-    /// It is not there.
-    Missing,
-    /// Not now: after this many seconds.
-    Refuse(u64),
-}
+pub(crate) use self::blob::Fault;
+pub(crate) use self::tarball::Tarball;
 
 /// What an origin has of piece lists.
 #[derive(Clone, Copy, Default)]
@@ -170,16 +89,6 @@ struct State {
     /// None: there is no event stream.
     events: Option<Events>,
 }
-
-/// What was told so far, and to whom.
-#[derive(Default)]
-struct Events {
-    incarnation: u32,
-    told: Vec<EventKind>,
-    readers: Vec<Reader>,
-}
-
-type Reader = mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>;
 
 #[derive(Clone, Default)]
 struct Api {
@@ -270,11 +179,7 @@ impl TestOrigin {
 
     /// Cuts the streams that are open.
     pub(crate) fn cut_streams(&self) {
-        self.with_events(|events| {
-            for reader in events.readers.drain(..) {
-                let _ = reader.send(Err("as the test wants it".into()));
-            }
-        });
+        self.with_events(Events::cut);
     }
 
     /// Nobody's cursor is known any more.
@@ -371,12 +276,14 @@ impl Handler for Api {
         };
         match route {
             Route::Blob(digest) => {
-                let fault = state.faults.pop_front();
-                let bytes = state.blobs.get(&digest).cloned();
-                match (bytes, fault) {
-                    (None, _) | (_, Some(Fault::Missing)) => Problem::no_such_path().into_response(),
-                    (_, Some(Fault::Refuse(seconds))) => overloaded(seconds),
-                    (Some(bytes), fault) => blob(&bytes, header(header::RANGE).as_deref(), fault),
+                let Some(bytes) = state.blobs.get(&digest).cloned() else {
+                    return Problem::no_such_path().into_response();
+                };
+                let part = blob::requested(header(header::RANGE).as_deref(), bytes.len());
+                match blob::fault(&mut state.faults, &part, bytes.len()) {
+                    Some(Fault::Missing) => Problem::no_such_path().into_response(),
+                    Some(Fault::Refuse(seconds)) => overloaded(seconds),
+                    fault => blob::answer(&bytes, part, fault),
                 }
             }
             Route::Events => {
@@ -398,42 +305,6 @@ impl Handler for Api {
             Route::Version(service, digest) => descriptor(state.versions.get(&format!("{service}/{digest}")), None),
             _ => Problem::no_such_path().into_response(),
         }
-    }
-}
-
-impl Events {
-    fn line(&self, place: usize, kind: EventKind) -> Bytes {
-        Event { cursor: format!("{}.{place}", self.incarnation).parse().unwrap(), kind }.line().unwrap()
-    }
-
-    /// To all who follow, at the place where everything was told.
-    fn say(&mut self, kind: EventKind) {
-        let line = self.line(self.told.len(), kind);
-        self.send(&line);
-    }
-
-    fn send(&mut self, bytes: &Bytes) {
-        self.readers.retain(|reader| reader.send(Ok(Frame::data(bytes.clone()))).is_ok());
-    }
-
-    fn follow(&mut self, query: Option<&str>, current: Vec<Bytes>) -> Body {
-        let cursor = query.and_then(|query| query.strip_prefix("since=")).and_then(|cursor| cursor.split_once('.'));
-        let known = cursor.filter(|(incarnation, _)| *incarnation == self.incarnation.to_string());
-        let mut lines = Vec::new();
-        match known.and_then(|(_, place)| place.parse::<usize>().ok()) {
-            Some(place) => lines.extend((place..self.told.len()).map(|n| self.line(n + 1, self.told[n].clone()))),
-            None => {
-                lines.push(self.line(usize::MAX, EventKind::Resync));
-                lines.extend(current.into_iter().map(|one| self.line(usize::MAX, EventKind::Descriptor(one))));
-                lines.push(self.line(self.told.len(), EventKind::SnapshotEnd));
-            }
-        }
-        lines.push(self.line(self.told.len(), EventKind::Heartbeat));
-        let (reader, received) = mpsc::unbounded_channel();
-        lines.into_iter().for_each(|line| reader.send(Ok(Frame::data(line))).unwrap());
-        self.readers.push(reader);
-        let frames = stream::unfold(received, |mut received| async move { Some((received.recv().await?, received)) });
-        Body::stream(StreamBody::new(Box::pin(frames)))
     }
 }
 
@@ -499,70 +370,4 @@ fn piece_list(blob: Option<&Bytes>, lists: Lists) -> Response<Body> {
             Response::new(Body::from(bytes))
         }
     }
-}
-
-fn blob(bytes: &Bytes, range: Option<&str>, fault: Option<Fault>) -> Response<Body> {
-    let length = bytes.len();
-    let range = range.map(|range| range["bytes=".len()..].split_once('-').unwrap());
-    let mut offset = range.map_or(0, |(first, _)| first.parse().unwrap());
-    let mut end = range.and_then(|(_, last)| last.parse::<usize>().ok()).map_or(length, |last| last + 1);
-    match fault {
-        Some(Fault::RangeIgnored) => (offset, end) = (0, length),
-        Some(Fault::OtherRange) => offset += 1,
-        _ => {}
-    }
-    let part = bytes.slice(offset..end);
-    let body = match fault {
-        Some(Fault::Flip) => {
-            let mut wrong = part.to_vec();
-            wrong[length / 3] ^= 0x10;
-            Body::from(wrong)
-        }
-        Some(Fault::FlipAt(at)) => {
-            let mut wrong = part.to_vec();
-            wrong[at - offset] ^= 0x10;
-            Body::from(wrong)
-        }
-        Some(Fault::Longer) => Body::from([&part[..], b"more"].concat()),
-        Some(Fault::Break(after)) => steps(vec![Step::Send(part.slice(..after)), Step::Break]),
-        Some(Fault::Gate(gate)) => {
-            let half = part.len() / 2;
-            steps(vec![Step::Send(part.slice(..half)), Step::Wait(gate), Step::Send(part.slice(half..))])
-        }
-        Some(Fault::GateAndBreak(gate)) => {
-            steps(vec![Step::Send(part.slice(..part.len() / 2)), Step::Wait(gate), Step::Break])
-        }
-        Some(Fault::Hold(gate)) => steps(vec![Step::Wait(gate), Step::Send(part)]),
-        _ => Body::from(part),
-    };
-    let mut response = Response::new(body);
-    if offset > 0 || end < length {
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-        let range = format!("bytes {offset}-{}/{length}", end - 1);
-        response.headers_mut().insert(header::CONTENT_RANGE, range.parse().unwrap());
-    }
-    response
-}
-
-enum Step {
-    Send(Bytes),
-    Wait(Arc<Semaphore>),
-    Break,
-}
-
-fn steps(steps: Vec<Step>) -> Body {
-    let frames = stream::unfold(VecDeque::from(steps), |mut steps| async move {
-        loop {
-            match steps.pop_front()? {
-                Step::Send(bytes) => return Some((Ok(Frame::data(bytes)), steps)),
-                Step::Wait(gate) => gate.acquire().await.unwrap().forget(),
-                Step::Break => {
-                    // What was sent before is on its way by then: the client gets it, and then the reset.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    return Some((Err(BoxError::from("as the test wants it")), steps));
-                }
-            }
-        }
-    });
-    Body::stream(StreamBody::new(Box::pin(frames)))
 }

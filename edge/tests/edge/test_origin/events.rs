@@ -1,0 +1,62 @@
+//! The event stream of an origin.
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::sync::mpsc;
+use weir_shared::event::{Event, EventKind};
+use weir_shared::process::serve::{Body, BoxError};
+
+/// What was told so far, and to whom.
+#[derive(Default)]
+pub(super) struct Events {
+    pub(super) incarnation: u32,
+    pub(super) told: Vec<EventKind>,
+    readers: Vec<Reader>,
+}
+
+type Reader = mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>;
+
+impl Events {
+    fn line(&self, place: usize, kind: EventKind) -> Bytes {
+        Event { cursor: format!("{}.{place}", self.incarnation).parse().unwrap(), kind }.line().unwrap()
+    }
+
+    /// To all who follow, at the place where everything was told.
+    pub(super) fn say(&mut self, kind: EventKind) {
+        let line = self.line(self.told.len(), kind);
+        self.send(&line);
+    }
+
+    pub(super) fn send(&mut self, bytes: &Bytes) {
+        self.readers.retain(|reader| reader.send(Ok(Frame::data(bytes.clone()))).is_ok());
+    }
+
+    /// Breaks the streams that are open.
+    pub(super) fn cut(&mut self) {
+        for reader in self.readers.drain(..) {
+            let _ = reader.send(Err("as the test wants it".into()));
+        }
+    }
+
+    pub(super) fn follow(&mut self, query: Option<&str>, current: Vec<Bytes>) -> Body {
+        let cursor = query.and_then(|query| query.strip_prefix("since=")).and_then(|cursor| cursor.split_once('.'));
+        let known = cursor.filter(|(incarnation, _)| *incarnation == self.incarnation.to_string());
+        let mut lines = Vec::new();
+        match known.and_then(|(_, place)| place.parse::<usize>().ok()) {
+            Some(place) => lines.extend((place..self.told.len()).map(|n| self.line(n + 1, self.told[n].clone()))),
+            None => {
+                lines.push(self.line(usize::MAX, EventKind::Resync));
+                lines.extend(current.into_iter().map(|one| self.line(usize::MAX, EventKind::Descriptor(one))));
+                lines.push(self.line(self.told.len(), EventKind::SnapshotEnd));
+            }
+        }
+        lines.push(self.line(self.told.len(), EventKind::Heartbeat));
+        let (reader, received) = mpsc::unbounded_channel();
+        lines.into_iter().for_each(|line| reader.send(Ok(Frame::data(line))).unwrap());
+        self.readers.push(reader);
+        let frames = stream::unfold(received, |mut received| async move { Some((received.recv().await?, received)) });
+        Body::stream(StreamBody::new(Box::pin(frames)))
+    }
+}
