@@ -3,22 +3,24 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use prometheus::Registry;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::{Admin, Readiness};
+use weir_shared::process::process_metrics;
 use weir_shared::process::serve::HttpMetrics;
 use weir_shared::process::shutdown::Drain;
 
 use crate::config::{Config, ServiceConfig};
-use crate::edge_client::EdgeClient;
+use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::Hook;
 use crate::metrics::{Metrics, unix_seconds};
 use crate::poll::{Command, Exchange, Follower, Schedule, release_of};
 use crate::release::{Limits, RootLock, ServiceDirectory};
+use crate::reload::Reloading;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
 
@@ -30,6 +32,7 @@ pub struct Running {
     services: Arc<BTreeMap<ServiceName, Service>>,
     admin_address: Option<SocketAddr>,
     registry: Registry,
+    reloading: Arc<Reloading>,
     drain: Drain,
 }
 
@@ -44,11 +47,13 @@ struct Service {
 /// The configuration makes no sense, a certificate cannot be read, the root is in use or cannot be written, something
 /// foreign stands where a `current` should, or the admin address cannot be bound.
 pub async fn start(mut config: Config) -> anyhow::Result<Running> {
+    let started = SystemTime::now();
     config.validate()?;
     config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
-    let edges = Arc::new(EdgeClient::new(&config, &metrics)?);
+    let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
+    let reloading = Reloading::new(config.clone(), edges.clone(), metrics.clone(), &registry)?;
     let root = config.root.clone();
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
     let start = Start {
@@ -58,6 +63,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
         edges: edges.clone(),
         metrics,
         config,
+        started,
     };
     let mut opened = Vec::new();
     // All folders before the first task: what cannot start does nothing.
@@ -73,6 +79,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     let admin_address = match start.config.admin_listen {
         None => None,
         Some(listen) => {
+            process_metrics::register(&registry)?;
             let http_metrics = HttpMetrics::register(&registry)?;
             let admin = admin(&start, registry.clone(), services.clone());
             match admin.start(listen, &http_metrics).await {
@@ -84,7 +91,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
             }
         }
     };
-    Ok(Running { services, admin_address, registry, drain: start.drain })
+    Ok(Running { services, admin_address, registry, reloading: reloading.into(), drain: start.drain })
 }
 
 /// What all services share.
@@ -95,6 +102,7 @@ struct Start {
     downloads: Arc<Semaphore>,
     metrics: Metrics,
     drain: Drain,
+    started: SystemTime,
 }
 
 impl Start {
@@ -172,23 +180,41 @@ impl Start {
 }
 
 fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, Service>>) -> Admin {
-    let (name, edges, all) = (start.config.name.clone(), start.edges.clone(), services.clone());
+    let (name, edges, started) = (start.config.name.clone(), start.edges.clone(), start.started);
+    let (drain, all) = (start.drain.clone(), services.clone());
+    let ready = move || {
+        if drain.has_begun() {
+            return Readiness::NotReady(vec!["draining".to_owned()]);
+        }
+        let without = all.iter().filter(|(_, service)| service.status.borrow().release.is_none());
+        match without.map(|(name, _)| name.as_str()).collect::<Vec<_>>() {
+            missing if missing.is_empty() => Readiness::Ready,
+            missing => Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]),
+        }
+    };
+    let readiness = ready.clone();
     Admin {
         registry,
-        ready: Arc::new(move || {
-            let without = all.iter().filter(|(_, service)| service.status.borrow().release.is_none());
-            match without.map(|(name, _)| name.as_str()).collect::<Vec<_>>() {
-                missing if missing.is_empty() => Readiness::Ready,
-                missing => Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]),
-            }
-        }),
+        ready: Arc::new(ready),
         status: Arc::new(move |_| {
+            let edges = edges.now();
             let edges = edges.overview().map(|(url, preferred, http3_usable)| {
                 serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            Ok(serde_json::json!({ "name": name, "edges": edges.collect::<Vec<_>>(), "services": services }))
+            let (ready, reasons) = readiness().told();
+            // What matters first stands first.
+            Ok(serde_json::json!({
+                "role": "agent",
+                "name": name,
+                "version": env!("CARGO_PKG_VERSION"),
+                "started": humantime::format_rfc3339_seconds(started).to_string(),
+                "ready": ready,
+                "reasons": reasons,
+                "services": services,
+                "edges": edges.collect::<Vec<_>>(),
+            }))
         }),
         drain: start.drain.clone(),
     }
@@ -231,6 +257,17 @@ impl Running {
             // When it is full, what waits does the same.
             let _ = service.commands.try_send(command);
         }
+    }
+
+    /// Takes over what can change at run time: which edges are asked, and the certificates, keys and authorities, read again
+    /// from their files. Talks that are under way end as they began. What needs a restart is named in the log and left as it
+    /// is. `read`: what came of reading the configuration again.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
+    pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
+        let reloading = self.reloading.clone();
+        tokio::task::spawn_blocking(move || reloading.take(read)).await?
     }
 
     /// Stops: a download is abandoned, a switch and a run of `exec` are finished. True when nothing had to be cut at

@@ -31,7 +31,8 @@ pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Check the configuration and exit: 0 when it is good, 2 when it is not.
+    /// Check the configuration and the files that it names, and exit: 0 when an agent starts with it, unless somebody else
+    /// has its address or its root; 2 with all that is wrong when not.
     #[arg(long)]
     pub check_config: bool,
     /// The URL of an edge, best first; once per edge.

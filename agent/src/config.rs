@@ -166,14 +166,15 @@ mod defaults {
 /// Sizes as people write them (`4GiB`), or a number of bytes.
 mod bytes {
     use bytesize::ByteSize;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde::{Deserializer, Serializer};
+    use weir_shared::process::config::size;
 
     pub(super) fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        ByteSize::b(*bytes).serialize(serializer)
+        size::serialize(&ByteSize::b(*bytes), serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        Ok(ByteSize::deserialize(deserializer)?.as_u64())
+        Ok(size::deserialize(deserializer)?.as_u64())
     }
 }
 
@@ -233,22 +234,21 @@ impl Config {
     /// Checks that the keys make sense together.
     ///
     /// # Errors
-    /// They do not; the message names the key.
+    /// They do not; the message names each key that is wrong.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let invalid = |message: &str| Err(ConfigError::invalid(message));
-        if self.edges.is_empty() {
-            return invalid("`edges` is empty: name at least one, such as \"https://edge.example\"");
-        }
-        if self.services.is_empty() {
-            return invalid("there is no service to follow: add a `[[service]]`, or `--service NAME`");
-        }
+        ConfigError::all(self.faults().into_iter().map(ConfigError::invalid).collect())
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut refuse = |is_wrong: bool, why: &str| faults.extend(is_wrong.then(|| why.to_owned()));
+        refuse(self.edges.is_empty(), "`edges` is empty: name at least one, such as \"https://edge.example\"");
+        refuse(self.services.is_empty(), "there is no service to follow: add a `[[service]]`, or `--service NAME`");
         for (index, service) in self.services.iter().enumerate() {
-            if self.services[..index].iter().any(|other| other.name == service.name) {
-                return Err(ConfigError::invalid(format!("the service `{}` is there twice", service.name)));
-            }
-            if service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty()) {
-                return Err(ConfigError::invalid(format!("`exec` of the service `{}` is empty", service.name)));
-            }
+            let is_twice = self.services[..index].iter().any(|other| other.name == service.name);
+            refuse(is_twice, &format!("the service `{}` is there twice", service.name));
+            let is_empty = service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty());
+            refuse(is_empty, &format!("`exec` of the service `{}` is empty", service.name));
         }
         for (key, value) in [
             ("poll_interval", self.poll_interval),
@@ -259,32 +259,21 @@ impl Config {
             ("idle_timeout", self.idle_timeout),
             ("exec_timeout", self.exec_timeout),
         ] {
-            if value < MIN_INTERVAL {
-                return Err(ConfigError::invalid(format!("`{key}` is shorter than 1s")));
-            }
-            if value > MAX_INTERVAL {
-                return Err(ConfigError::invalid(format!("`{key}` is longer than a year")));
-            }
+            refuse(value < MIN_INTERVAL, &format!("`{key}` is shorter than 1s"));
+            refuse(value > MAX_INTERVAL, &format!("`{key}` is longer than a year"));
         }
-        if self.h3_connect_timeout > MAX_INTERVAL {
-            return invalid("`h3_connect_timeout` is longer than a year");
-        }
-        if self.h3_connect_timeout.is_zero() {
-            return invalid("`h3_connect_timeout` is 0: to speak HTTP/2 alone, set `http = \"h2\"`");
-        }
-        if self.keep_releases == 0 {
-            return invalid("`keep_releases` is 0: the current release is always kept, so at least 1");
-        }
-        if self.max_downloads == 0 || self.max_tarball_bytes == 0 || self.max_files == 0 {
-            return invalid("`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
-        }
-        if self.max_downloads > MAX_DOWNLOADS {
-            return Err(ConfigError::invalid(format!("`max_downloads` is more than {MAX_DOWNLOADS}")));
-        }
-        if self.client_certificate.is_some() != self.client_key.is_some() {
-            return invalid("`client_certificate` and `client_key` go together");
-        }
-        Ok(())
+        refuse(self.h3_connect_timeout > MAX_INTERVAL, "`h3_connect_timeout` is longer than a year");
+        refuse(
+            self.h3_connect_timeout.is_zero(),
+            "`h3_connect_timeout` is 0: to speak HTTP/2 alone, set `http = \"h2\"`",
+        );
+        refuse(self.keep_releases == 0, "`keep_releases` is 0: the current release is always kept, so at least 1");
+        let is_zero = self.max_downloads == 0 || self.max_tarball_bytes == 0 || self.max_files == 0;
+        refuse(is_zero, "`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
+        refuse(self.max_downloads > MAX_DOWNLOADS, &format!("`max_downloads` is more than {MAX_DOWNLOADS}"));
+        let is_half = self.client_certificate.is_some() != self.client_key.is_some();
+        refuse(is_half, "`client_certificate` and `client_key` go together");
+        faults
     }
 }
 

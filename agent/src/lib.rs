@@ -9,6 +9,7 @@
 //! Nothing that was not verified is ever unpacked, and nothing that is not complete ever has a release's name.
 
 mod agent;
+pub mod check;
 pub mod command_line;
 pub mod config;
 mod edge_client;
@@ -18,6 +19,7 @@ mod metrics;
 mod once;
 mod poll;
 mod release;
+mod reload;
 mod status;
 mod supervise;
 

@@ -83,10 +83,10 @@ impl ServiceStatus {
         serde_json::json!({
             "release": self.release,
             "confirmed": self.confirmed,
-            "protocol": self.protocol,
-            "last_poll": time(self.last_poll),
-            "last_success": time(self.last_success),
             "last_error": self.last_error,
+            "last_success": time(self.last_success),
+            "last_poll": time(self.last_poll),
+            "protocol": self.protocol,
             "polls": self.polls,
             "unchanged": self.unchanged,
             "errors": self.errors,

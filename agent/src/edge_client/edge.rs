@@ -1,5 +1,6 @@
 //! One edge, asked by the version of HTTP that gets through.
 
+use std::path::Path as FilePath;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,11 @@ impl Edge {
     /// Its address.
     pub(crate) fn url(&self) -> &EdgeUrl {
         &self.url
+    }
+
+    /// Where the token stands that is shown to it.
+    pub(crate) fn token_file(&self) -> Option<&FilePath> {
+        self.token.as_ref().map(TokenFile::path)
     }
 
     /// Whether HTTP/3 to it works; `None` before the first try.

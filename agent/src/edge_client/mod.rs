@@ -10,6 +10,7 @@ mod response;
 mod token_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use weir_shared::process::tls;
 
@@ -22,15 +23,37 @@ pub(crate) use response::{Response, ResponseBody};
 use crate::config::Config;
 use crate::metrics::Metrics;
 
+/// The edges that the agent asks now, replaced as a whole when it is told others.
+pub(crate) struct EdgeClient(RwLock<Arc<Edges>>);
+
 /// All edges that the agent may ask.
-pub(crate) struct EdgeClient {
+pub(crate) struct Edges {
     edges: Vec<Edge>,
     /// The one that worked last.
     preferred: AtomicUsize,
 }
 
 impl EdgeClient {
+    pub(crate) fn new(edges: Edges) -> Self {
+        Self(RwLock::new(edges.into()))
+    }
+
+    /// Those of this moment. Whoever talks with them goes on doing so when they are replaced.
+    pub(crate) fn now(&self) -> Arc<Edges> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks others from now on, over new connections.
+    pub(crate) fn replace(&self, edges: Edges) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = edges.into();
+    }
+}
+
+impl Edges {
     /// Reads the certificates; connects to nobody yet.
+    ///
+    /// # Errors
+    /// A certificate or a key cannot be used.
     pub(crate) fn new(config: &Config, metrics: &Metrics) -> anyhow::Result<Self> {
         let identity = config.client_certificate.as_deref().zip(config.client_key.as_deref());
         let tls = tls::client_config(&config.ca, identity)?;

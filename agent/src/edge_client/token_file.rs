@@ -21,6 +21,10 @@ impl TokenFile {
         Self(path.to_owned())
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The value of `Authorization`. No error tells anything of what the file holds.
     ///
     /// # Errors

@@ -33,21 +33,26 @@ pub(super) fn write(
     incoming: &Path,
     max_bytes: u64,
 ) -> Result<(File, TarballDigest, u64), FetchError> {
-    let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::Disk)?;
+    let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?;
     let parts = Parts { parts, part: Bytes::new() };
     let (digest, size) = match coding {
-        Coding::Identity => copy(parts, &mut file, max_bytes)?,
+        Coding::Identity => copy(parts, &mut file, incoming, max_bytes)?,
         Coding::Zstd => {
             let mut decoder =
                 zstd::stream::read::Decoder::with_buffer(BufReader::new(parts)).map_err(FetchError::Decode)?;
             decoder.window_log_max(MAX_WINDOW_LOG).map_err(FetchError::Decode)?;
-            copy(decoder, &mut file, max_bytes)?
+            copy(decoder, &mut file, incoming, max_bytes)?
         }
     };
     Ok((file, digest, size))
 }
 
-fn copy(mut from: impl Read, to: &mut File, max_bytes: u64) -> Result<(TarballDigest, u64), FetchError> {
+fn copy(
+    mut from: impl Read,
+    to: &mut File,
+    directory: &Path,
+    max_bytes: u64,
+) -> Result<(TarballDigest, u64), FetchError> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; PART];
     let mut size = 0;
@@ -63,7 +68,7 @@ fn copy(mut from: impl Read, to: &mut File, max_bytes: u64) -> Result<(TarballDi
             return Err(FetchError::TooLarge(max_bytes));
         }
         hasher.update(&buffer[..read]);
-        to.write_all(&buffer[..read]).map_err(FetchError::Disk)?;
+        to.write_all(&buffer[..read]).map_err(FetchError::disk(directory))?;
     }
 }
 

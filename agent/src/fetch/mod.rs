@@ -5,7 +5,7 @@ mod decode;
 mod problem;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -63,11 +63,20 @@ pub(crate) enum FetchError {
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
     /// The disk.
-    #[error("the tarball cannot be written: {0}")]
-    Disk(std::io::Error),
+    #[error("the tarball cannot be written to {}: {error}", directory.display())]
+    Disk {
+        /// Where it was to be.
+        directory: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
 }
 
 impl FetchError {
+    fn disk(directory: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |error| Self::Disk { directory: directory.to_owned(), error }
+    }
+
     /// Whether the bytes were wrong, so that other ones from the same edge may be right.
     pub(crate) fn is_of_the_bytes(&self) -> bool {
         matches!(self, Self::Decode(_) | Self::Mismatch { .. })
@@ -85,7 +94,8 @@ pub(crate) async fn fetch(
 ) -> Result<Tarball, FetchError> {
     let (parts, received) = mpsc::channel::<Bytes>(PARTS_BETWEEN);
     // Decoding and hashing are work for a thread of their own.
-    let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &incoming, max_bytes));
+    let into = incoming.clone();
+    let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &into, max_bytes));
     let begun = Instant::now();
     let received = async {
         let mut coded = 0u64;
@@ -107,7 +117,7 @@ pub(crate) async fn fetch(
     }
     .await;
     drop(parts);
-    let written = writer.await.map_err(|error| FetchError::Disk(std::io::Error::other(error)))?;
+    let written = writer.await.map_err(|error| FetchError::disk(&incoming)(std::io::Error::other(error)))?;
     received?;
     let (file, found, size) = written?;
     metrics.tarball_bytes.inc_by(size);

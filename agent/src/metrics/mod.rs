@@ -10,6 +10,7 @@ use weir_shared::name::ServiceName;
 
 use self::fold::{Fold, Folded, SERVICE};
 use crate::edge_client::Protocol;
+use crate::poll::PollError;
 
 /// The agent's families. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +69,10 @@ impl Metrics {
         let int_gauge = |name: &str, help: &str, fold| {
             add_services(registry, IntGaugeVec::new(Opts::new(name, help), &[SERVICE])?, folded(fold))
         };
+        let errors = plain("weir_agent_errors_total", "Attempts at an edge that failed, by kind.", "kind")?;
+        for kind in PollError::KINDS {
+            errors.with_label_values(&[kind]);
+        }
         Ok(Self {
             polls: counter(
                 "weir_agent_polls_total",
@@ -75,7 +80,7 @@ impl Metrics {
                 &[SERVICE, "result"],
             )?,
             requests: plain("weir_agent_requests_total", "Requests that edges answered, by protocol.", "protocol")?,
-            errors: plain("weir_agent_errors_total", "Attempts at an edge that failed, by kind.", "kind")?,
+            errors,
             fetched_bytes: add(
                 registry,
                 IntCounter::new("weir_agent_fetched_bytes_total", "Bytes of tarballs as they came over the wire.")?,
@@ -144,6 +149,7 @@ impl Metrics {
 
     /// An attempt at an edge failed.
     pub(crate) fn attempt_failed(&self, kind: &str) {
+        debug_assert!(PollError::KINDS.contains(&kind), "{kind}");
         self.errors.with_label_values(&[kind]).inc();
     }
 

@@ -1,13 +1,13 @@
 //! Why a poll ended without an answer that can be used.
 
-use std::sync::Arc;
+use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::edge_client::RequestError;
+use crate::edge_client::{EdgeUrl, RequestError};
 use crate::fetch::{AnswerError, FetchError};
-use crate::release::ReleaseError;
+use crate::release::{ReleaseError, TarError};
 
 /// Why a poll failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub(crate) enum PollError {
         /// The edge's own words, in one line.
         detail: Option<String>,
         /// What can be done about it here.
-        remedy: Arc<str>,
+        remedy: String,
     },
     /// The answer lacks what it needs.
     #[error(transparent)]
@@ -48,6 +48,36 @@ pub(crate) enum PollError {
     Release(#[from] ReleaseError),
 }
 
+/// No edge gave an answer that can be used.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// Of each edge that was asked, in that order: at least one.
+    pub(super) errors: Vec<(EdgeUrl, PollError)>,
+    /// The longest time for which one of them wants to be left alone.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl Failed {
+    /// The error that decides what is done about it: that of the last edge.
+    pub(super) fn last(&self) -> Option<&PollError> {
+        self.errors.last().map(|(_, error)| error)
+    }
+}
+
+impl fmt::Display for Failed {
+    /// What is the matter with each edge, and once what is the matter here.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut told: Vec<String> = Vec::new();
+        for (edge, error) in &self.errors {
+            let words = if error.is_of_this_machine() { error.to_string() } else { format!("{edge}: {error}") };
+            if !told.contains(&words) {
+                told.push(words);
+            }
+        }
+        f.write_str(&told.join("; "))
+    }
+}
+
 fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::NOT_FOUND => "it does not know the service, or this agent may not see it",
@@ -59,6 +89,26 @@ fn hint(status: StatusCode) -> &'static str {
 }
 
 impl PollError {
+    /// All values of that label: those of [`kind`](Self::kind), and that of a follower which panicked.
+    pub(crate) const KINDS: [&str; 16] = [
+        "connect",
+        "certificate",
+        "silent",
+        "slow",
+        "closed",
+        "broken",
+        "token",
+        "status",
+        "unauthorized",
+        "answer",
+        "generation",
+        "verify",
+        "too_large",
+        "disk",
+        "unpack",
+        "panic",
+    ];
+
     /// The value of a metric's label.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
@@ -70,7 +120,8 @@ impl PollError {
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
             Self::Fetch(FetchError::Slow(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
-            Self::Fetch(FetchError::Disk(_)) => "disk",
+            Self::Fetch(FetchError::Disk { .. }) => "disk",
+            Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
             Self::RefusedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
         }
@@ -85,6 +136,16 @@ impl PollError {
             Self::Fetch(FetchError::Slow(..)) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
             _ => false,
+        }
+    }
+
+    /// Whether no edge has anything to do with it.
+    fn is_of_this_machine(&self) -> bool {
+        match self {
+            Self::Request(error) => matches!(error, RequestError::Token(_)),
+            Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
+            Self::RefusedBefore | Self::Release(_) => true,
+            Self::Status { .. } | Self::Unauthorized { .. } | Self::Answer(_) | Self::Regressed { .. } => false,
         }
     }
 

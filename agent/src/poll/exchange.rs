@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
-use super::error::PollError;
+use super::error::{Failed, PollError};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Protocol, Question, RequestError, Response, ResponseBody};
 use crate::fetch::{Answer, AnswerError, FetchError, Tarball, coding, fetch, problem_detail, retry_after};
@@ -40,8 +40,6 @@ pub(crate) struct Exchange {
     pub(crate) max_tarball_bytes: u64,
     pub(crate) request_timeout: Duration,
     pub(crate) fetch_timeout: Duration,
-    /// What can be done when an edge answers `401`.
-    pub(crate) remedy: Arc<str>,
     /// Bounds the downloads of all services together.
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
@@ -63,7 +61,6 @@ impl Exchange {
             max_tarball_bytes: config.max_tarball_bytes,
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
-            remedy: remedy(config.token_file.as_deref()),
             downloads,
             service_metrics: metrics.service(&service),
             metrics,
@@ -74,20 +71,17 @@ impl Exchange {
     /// Asks the edges in turn until one gives an answer that can be used. `refresh`: in full, whatever is held.
     ///
     /// # Errors
-    /// That of the last edge, and the longest time for which one of them wants to be left alone.
-    pub(crate) async fn run(
-        &self,
-        held: Held,
-        refresh: bool,
-    ) -> Result<(Found, Protocol), (PollError, Option<Duration>)> {
-        let (mut last, mut longest, mut edge_failed) = (None, None, false);
-        for edge in self.edges.in_order() {
+    /// What was the matter with each of them.
+    pub(crate) async fn run(&self, held: Held, refresh: bool) -> Result<(Found, Protocol), Failed> {
+        let (mut errors, mut retry_after, mut edge_failed) = (Vec::new(), None, false);
+        let edges = self.edges.now();
+        for edge in edges.in_order() {
             let asked = if refresh { self.get(edge, held, true).await } else { self.poll(edge, held).await };
             match asked {
                 Ok(found) => {
                     // All services share the preference: that an edge does not serve this one says nothing for them.
                     if edge_failed {
-                        self.edges.prefer(edge);
+                        edges.prefer(edge);
                     }
                     return Ok(found);
                 }
@@ -95,12 +89,12 @@ impl Exchange {
                     self.metrics.attempt_failed(error.kind());
                     tracing::debug!(service = %self.service, edge = %edge.url(), %error, "an edge gave no usable answer");
                     edge_failed |= error.is_of_the_edge();
-                    longest = longest.max(error.retry_after());
-                    last = Some(error);
+                    retry_after = retry_after.max(error.retry_after());
+                    errors.push((edge.url().clone(), error));
                 }
             }
         }
-        Err((last.expect("a configuration names at least one edge"), longest))
+        Err(Failed { errors, retry_after })
     }
 
     async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
@@ -182,7 +176,7 @@ impl Exchange {
     async fn answer(&self, edge: &Edge, response: Response, held: Held) -> Result<(Answer, ResponseBody), PollError> {
         if response.status == StatusCode::UNAUTHORIZED {
             let detail = problem_detail(&response.headers, response.body).await;
-            return Err(PollError::Unauthorized { detail, remedy: self.remedy.clone() });
+            return Err(PollError::Unauthorized { detail, remedy: remedy(edge.token_file()) });
         }
         if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
             return Err(PollError::Status {
@@ -208,12 +202,11 @@ impl Exchange {
 }
 
 /// What can be done when an edge answers `401`.
-fn remedy(token_file: Option<&Path>) -> Arc<str> {
+fn remedy(token_file: Option<&Path>) -> String {
     match token_file {
         Some(path) => format!("Put a token that it accepts into {}: it is read for each request", path.display()),
         None => "Give this agent a token (`token_file`), or a client certificate that the edge accepts".to_owned(),
     }
-    .into()
 }
 
 /// Whether an error is worth a second question: not when the edge wants to be left alone.

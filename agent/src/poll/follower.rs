@@ -7,7 +7,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use weir_shared::digest::TarballDigest;
 use weir_shared::process::shutdown::Drain;
 
-use super::error::PollError;
+use super::error::{Failed, PollError};
 use super::exchange::{Exchange, Found, Held};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
@@ -111,28 +111,31 @@ impl Follower {
             () = self.drain.begun() => return None,
             asked = self.exchange.run(held, refresh) => asked,
         };
-        let protocol = asked.as_ref().ok().map(|(_, protocol)| *protocol);
-        let fetched = match &asked {
-            Ok((Found::Tarball(tarball, _), _)) => Some(tarball.digest),
-            _ => None,
+        let (found, protocol) = match asked {
+            Ok(answered) => answered,
+            Err(failed) => {
+                self.schedule.failed(refresh, failed.retry_after, Instant::now(), fastrand::f64());
+                self.failed(&failed);
+                return Some(());
+            }
         };
-        let outcome = match asked {
-            Ok((found, _)) => self.settle(found, refresh).await.map_err(|error| (error, None)),
-            Err(failed) => Err(failed),
+        let fetched = match &found {
+            Found::Tarball(tarball, _) => Some(tarball.digest),
+            Found::Unchanged(_) => None,
         };
-        match outcome {
+        match self.settle(found, refresh).await {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
-                self.succeeded(outcome, refresh, protocol);
+                self.succeeded(outcome, refresh, Some(protocol));
             }
-            Err((error, retry_after)) => {
-                self.schedule.failed(refresh, retry_after, Instant::now(), fastrand::f64());
+            Err(error) => {
+                self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
                 if let (Some(digest), PollError::Release(ReleaseError::Tar(why))) = (fetched, &error)
-                    && !matches!(why, TarError::Read(_))
+                    && !matches!(why, TarError::Read(_) | TarError::Write { .. })
                 {
                     self.refused = Some((digest, error.to_string()));
                 }
-                self.failed(&error);
+                self.ended_badly(error.to_string(), error.is_retryable());
             }
         }
         Some(())
@@ -207,13 +210,13 @@ impl Follower {
         }
     }
 
-    fn failed(&self, error: &PollError) {
-        let message = match (error, &self.refused) {
+    fn failed(&self, failed: &Failed) {
+        let message = match (failed.last(), &self.refused) {
             // The reason is what it was.
-            (PollError::RefusedBefore, Some((_, why))) => why.clone(),
-            _ => error.to_string(),
+            (Some(PollError::RefusedBefore), Some((_, why))) => why.clone(),
+            _ => failed.to_string(),
         };
-        self.ended_badly(message, error.is_retryable());
+        self.ended_badly(message, failed.last().is_none_or(PollError::is_retryable));
     }
 
     fn ended_badly(&self, message: String, retryable: bool) {

@@ -3,6 +3,7 @@
 //! Own code, because a name may hold any byte, a newline too: pax records are cut by their lengths and by nothing else.
 
 use std::io::{self, Read};
+use std::path::Path;
 
 use weir_shared::entry_path::{is_safe_path, percent_encode, turning_points};
 
@@ -17,6 +18,14 @@ pub(crate) enum TarError {
     /// It cannot be read.
     #[error("the tarball cannot be read: {0}")]
     Read(#[from] io::Error),
+    /// What it holds cannot be put on disk.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// What was to be written, what is not text percent-encoded.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
     /// It is not a tarball of format 1.
     #[error("the tarball is malformed at byte {position}: {message}")]
     Malformed {
@@ -36,6 +45,15 @@ pub(crate) enum TarError {
 }
 
 impl TarError {
+    /// `path` below `into`, or `into` itself, could not be written.
+    pub(super) fn cannot_write(into: &Path, path: &[u8], error: io::Error) -> Self {
+        let into = into.display();
+        Self::Write {
+            path: if path.is_empty() { into.to_string() } else { format!("{into}/{}", percent_encode(path)) },
+            error,
+        }
+    }
+
     pub(super) fn refused(path: &[u8], reason: &'static str) -> Self {
         Self::Refused { path: percent_encode(path), reason }
     }

@@ -27,7 +27,8 @@ pub(crate) struct Limits {
 /// The tarball is malformed or hostile, or the disk fails.
 pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<(), TarError> {
     let mut reader = TarReader::new(tarball);
-    let mut beneath = Beneath::open(into)?;
+    let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
+    let mut beneath = Beneath::open(into).map_err(|error| cannot_write(b"", error))?;
     let (mut files, mut bytes) = (0u64, 0u64);
     let mut links_turn = false;
     while let Some(entry) = reader.next()? {
@@ -57,7 +58,7 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
         done.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => refused("the name is there already"),
             _ if is_in_the_way(&error) => refused("a file or a symlink stands where a directory should"),
-            _ => error.into(),
+            _ => cannot_write(path, error),
         })?;
         if files + beneath.directories_made() > limits.max_files {
             return Err(refused("the tarball has more entries than `max_files`"));
@@ -66,7 +67,7 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
     if links_turn {
         refuse_turning_at_links(into, &mut beneath)?;
     }
-    beneath.sync()?;
+    beneath.sync().map_err(|error| cannot_write(b"", error))?;
     Ok(())
 }
 

@@ -41,6 +41,9 @@ async fn ready_with_a_release_and_all_is_shown() {
     let status: serde_json::Value = serde_json::from_str(&get("/status").await.1).unwrap();
     let service = &status["services"]["shop"];
     assert_eq!(status["name"], "cluster-1");
+    let first: Vec<_> = status.as_object().unwrap().keys().take(6).map(String::as_str).collect();
+    assert_eq!(first, ["role", "name", "version", "started", "ready", "reasons"], "what matters first stands first");
+    assert_eq!((&status["ready"], &status["reasons"]), (&true.into(), &serde_json::json!([])));
     assert_eq!(status["edges"][0]["url"], edge.url());
     assert_eq!(status["edges"][0]["http3_usable"], true);
     assert_eq!(service["release"]["digest"], digest.to_string());

@@ -60,6 +60,7 @@ fn the_binary_checks_and_explains() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("agent.toml");
     std::fs::write(&file, FILE).unwrap();
+    weir_shared::process::certificates::write(dir.path(), &[]).unwrap();
     let check = |command: &mut Command| {
         let output = command.arg("--check-config").output().unwrap();
         let text = [output.stdout, output.stderr].concat();
@@ -67,15 +68,30 @@ fn the_binary_checks_and_explains() {
     };
     assert_eq!(check(agent().arg("--config").arg(&file)), (Some(0), "configuration ok\n".to_owned()));
     assert_eq!(check(agent().env("WEIR_CONFIG", &file)).0, Some(0));
-    let flags = ["--edge", "https://a.example", "--service", "shop", "--root", "r", "--ca", "c"];
+    let ca = dir.path().join("ca.pem");
+    let ca = ca.to_str().unwrap();
+    let flags = ["--edge", "https://a.example", "--service", "shop", "--root", "r", "--ca", ca];
     assert_eq!(check(agent().args(flags)).0, Some(0));
     let environment = [
         ("WEIR_EDGE", "https://a.example,https://b.example"),
         ("WEIR_SERVICE", "shop"),
         ("WEIR_ROOT", "r"),
-        ("WEIR_CA", "c"),
+        ("WEIR_CA", ca),
     ];
     assert_eq!(check(agent().envs(environment)).0, Some(0));
+
+    // What it calls good starts; and all that is wrong is said at once.
+    std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();
+    let more = "client_certificate = 'none.pem'\nclient_key = 'none.key'\ntoken_file = 'token'\n";
+    std::fs::write(&file, format!("{more}{FILE}")).unwrap();
+    let (code, text) = check(agent().arg("--config").arg(&file));
+    assert!(code == Some(2) && !text.contains("configuration ok"), "{text}");
+    for named in ["ca.pem", "none.pem", "none.key", "token is not there (yet)"] {
+        assert!(text.contains(named), "{named}: {text}");
+    }
+    std::fs::write(&file, FILE.replace("10s", "1ms").replace("'true'", "' '")).unwrap();
+    let (code, text) = check(agent().arg("--config").arg(&file));
+    assert!(code == Some(2) && text.contains("poll_interval") && text.contains("`exec` of"), "{text}");
 
     std::fs::write(&file, format!("pol_interval = '1s'\n{FILE}")).unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
@@ -105,7 +121,10 @@ async fn the_binary_follows_once_and_says_why_not() {
     assert_eq!(world.read("content").as_deref(), Some("one"));
     let output = run("unknown").await;
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown: the edge answers 404"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains(&format!("unknown: {}: the edge answers 404", edge.url())),
+        "{output:?}"
+    );
 }
 
 #[tokio::test]
@@ -124,6 +143,8 @@ async fn the_binary_ends_well_when_it_is_asked_to() {
     };
     tokio::time::timeout(crate::edge::PATIENCE, released).await.unwrap();
     let pid = rustix::process::Pid::from_child(&child);
+    // Reads its configuration again, and lives on.
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let status = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
     assert!(status.success(), "{status}");

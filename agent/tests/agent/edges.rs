@@ -38,10 +38,12 @@ async fn the_one_that_works_is_kept_and_the_next_is_asked_at_once() {
     assert_eq!(agent.poll().await.errors, 0);
     assert_eq!(world.read("content").as_deref(), Some("two"));
 
+    let urls = [first.url(), second.url()];
     let (first, second) = (first.cut().await, second.cut().await);
     drop((first, second));
     let status = agent.poll().await;
-    assert!(status.errors >= 1 && status.last_error.is_some());
+    let error = status.last_error.unwrap();
+    assert!(status.errors >= 1 && urls.iter().all(|url| error.contains(&format!("{url}: cannot connect"))), "{error}");
     assert_eq!(world.read("content").as_deref(), Some("two"));
     agent.stop().await;
 }
@@ -67,14 +69,14 @@ async fn the_edge_s_own_words_are_told() {
     agent.until("the first poll has ended", |status| status.polls > 0).await;
     edge.answers.fail_always(Fault::Problem(503, "The clone\nis at 40 %.".to_owned()));
     let error = agent.poll().await.last_error.unwrap();
-    assert_eq!(error, "the edge answers 503 Service Unavailable: The clone is at 40 %.");
+    assert_eq!(error, format!("{}: the edge answers 503 Service Unavailable: The clone is at 40 %.", edge.url()));
     edge.answers.fail_always(None);
     edge.answers.publish(&shop(), with_content("one"));
     assert_eq!(agent.poll().await.last_error, None);
     // Also where the poll is a HEAD, whose answer has no body.
     edge.answers.fail_always(Fault::Problem(504, "Too stale.".to_owned()));
     let error = agent.poll().await.last_error.unwrap();
-    assert_eq!(error, "the edge answers 504 Gateway Timeout: Too stale.");
+    assert_eq!(error, format!("{}: the edge answers 504 Gateway Timeout: Too stale.", edge.url()));
     edge.answers.fail_always(None);
     edge.answers.fail([Fault::Problem(500, String::new())]);
     edge.answers.publish(&shop(), with_content("two"));

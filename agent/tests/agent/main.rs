@@ -14,6 +14,7 @@ mod hostile;
 mod killed;
 mod once;
 mod refresh;
+mod reload;
 mod restart;
 mod token;
 mod udp;

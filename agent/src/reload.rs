@@ -1,0 +1,114 @@
+//! What a running agent takes over from a changed configuration: whom it asks, and how it proves itself and them.
+//!
+//! All that can fail is done before anything changes: a configuration is taken over whole, or not at all. Talks that are
+//! under way end as they began.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, bail};
+use prometheus::{IntCounterVec, Registry};
+use weir_shared::process::config::changed_keys;
+use weir_shared::process::metric_families::MetricFamilies;
+use weir_shared::process::tls;
+
+use crate::config::Config;
+use crate::edge_client::{EdgeClient, Edges};
+use crate::metrics::Metrics;
+
+/// What of a running agent can be replaced.
+pub(crate) struct Reloading {
+    started_with: Config,
+    edges: Arc<EdgeClient>,
+    metrics: Metrics,
+    reloads: IntCounterVec,
+}
+
+impl Reloading {
+    /// # Errors
+    /// The metric was registered before.
+    pub(crate) fn new(
+        started_with: Config,
+        edges: Arc<EdgeClient>,
+        metrics: Metrics,
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
+        let reloads = MetricFamilies(registry).counters_of(
+            "weir_agent_reloads_total",
+            "Configurations and certificates read again at run time: applied, or refused as a whole.",
+            "result",
+            &["applied", "refused"],
+        )?;
+        Ok(Self { started_with, edges, metrics, reloads })
+    }
+
+    /// Takes over what can be taken over; `read` is what came of reading the configuration again. Blocks.
+    ///
+    /// # Errors
+    /// The configuration, or a file that it names, cannot be used. Everything is as it was.
+    pub(crate) fn take(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
+        let outcome = read.and_then(|config| self.apply(config));
+        let result = if outcome.is_ok() { "applied" } else { "refused" };
+        self.reloads.with_label_values(&[result]).inc();
+        match &outcome {
+            Ok(()) => tracing::info!("the configuration was read again; new connections go by it"),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),
+        }
+        outcome.context("the configuration was not taken over")
+    }
+
+    fn apply(&self, mut config: Config) -> anyhow::Result<()> {
+        config.validate()?;
+        config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
+        if let Some(certificate) = &config.client_certificate
+            && tls::not_after(certificate)? < SystemTime::now()
+        {
+            bail!("the client certificate {} has ended: edges would refuse it", certificate.display());
+        }
+        // The last that can fail.
+        self.edges.replace(Edges::new(&config, &self.metrics)?);
+        for key in left_for_a_restart(&self.started_with, &config) {
+            tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
+        }
+        Ok(())
+    }
+}
+
+/// The keys that have changed since the start and are not taken over.
+fn left_for_a_restart(started_with: &Config, now: &Config) -> Vec<String> {
+    let taken = Config {
+        edges: started_with.edges.clone(),
+        ca: started_with.ca.clone(),
+        client_certificate: started_with.client_certificate.clone(),
+        client_key: started_with.client_key.clone(),
+        token_file: started_with.token_file.clone(),
+        http: started_with.http,
+        h3_retry_interval: started_with.h3_retry_interval,
+        h3_connect_timeout: started_with.h3_connect_timeout,
+        idle_timeout: started_with.idle_timeout,
+        ..now.clone()
+    };
+    changed_keys(started_with, &taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_restart_is_named() {
+        let config = || {
+            let mut config = Config::new(vec!["https://edge.example".parse().unwrap()], "ca.pem", "root");
+            config.services = vec![crate::config::ServiceConfig::new("shop".parse().unwrap())];
+            config
+        };
+        let mut now = config();
+        now.edges = vec!["https://other.example".parse().unwrap()];
+        now.token_file = Some("token".into());
+        now.ca = "other.pem".into();
+        assert_eq!(left_for_a_restart(&config(), &now), [""; 0]);
+        now.services[0].exec = Some("true".to_owned());
+        now.keep_releases = 9;
+        assert_eq!(left_for_a_restart(&config(), &now), ["keep_releases", "service"]);
+    }
+}

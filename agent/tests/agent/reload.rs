@@ -1,0 +1,39 @@
+//! What a running agent takes over from a changed configuration.
+
+use clap::Parser;
+use weir_agent::command_line::Args;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::tarball::with_content;
+
+#[tokio::test]
+async fn other_edges_and_certificates_are_taken_over_whole_or_not_at_all() {
+    let (world, other) = (World::new(), World::new());
+    // The second edge is another authority's.
+    let (first, second) = (world.edge().await, other.edge().await);
+    first.answers.publish_at(&shop(), with_content("one"), 1);
+    second.answers.publish_at(&shop(), with_content("two"), 2);
+    let config = world.config(&[first.url()]);
+    let mut agent = Agent::with_release(config.clone()).await;
+
+    let reloads = |agent: &Agent, result| agent.metric("weir_agent_reloads_total", &[("result", result)]);
+    let mut changed = config.clone();
+    changed.edges = vec![second.url().parse().unwrap()];
+    changed.ca = world.path().join("no-such.pem");
+    let error = format!("{:#}", agent.running.reload(Ok(changed.clone())).await.unwrap_err());
+    assert!(error.contains("no-such.pem"), "{error}");
+    assert_eq!(agent.poll().await.last_error, None, "it goes on as before");
+    assert!(second.answers.seen().is_empty());
+    let unreadable = Args::try_parse_from(["weir-agent", "--config", "no-such.toml"]).unwrap().into_config();
+    assert!(agent.running.reload(unreadable.map_err(Into::into)).await.is_err());
+    assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (0.0, 2.0));
+
+    changed.ca = other.path().join("ca.pem");
+    // This one waits for a restart, and is no reason to refuse the rest.
+    changed.keep_releases = 7;
+    agent.running.reload(Ok(changed)).await.unwrap();
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (1.0, 2.0));
+    agent.stop().await;
+}
