@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir_shared::process::{certificates, telemetry};
+use weir_shared::process::{certificates, failure, telemetry};
 
 /// A Git-aware content delivery network: Git is asked once, however many clusters follow it.
 #[derive(Debug, Parser)]
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("weir: {error:#}");
+            failure::tell("weir", &error);
             ExitCode::FAILURE
         }
     }

@@ -15,16 +15,16 @@ pub(crate) struct Repository {
     pub(crate) name: String,
 }
 
-/// The repository that `--repo` names; without it, the checkout around `here`.
+/// The repository that `--repo` names; without it, the checkout or the bare repository around `here`.
 ///
 /// # Errors
 /// There is neither.
 pub(crate) fn choose(repo: Option<&str>, here: &Path) -> anyhow::Result<Repository> {
     let Some(repo) = repo else {
-        let Some(checkout) = enclosing_checkout(here) else {
-            bail!("{} is in no Git checkout: say which repository with `--repo <url>`", here.display());
+        let Some(repository) = enclosing_repository(here) else {
+            bail!("{} is in no Git repository: say which one with `--repo <url>`", here.display());
         };
-        return local(&checkout);
+        return local(&repository);
     };
     let path = Path::new(repo.strip_prefix("file://").unwrap_or(repo));
     if repo.starts_with("file://") || (!repo.contains("://") && path.exists()) {
@@ -42,9 +42,16 @@ fn local(path: &Path) -> anyhow::Result<Repository> {
     Ok(Repository { url: url.to_owned(), is_local: true, name: name(url) })
 }
 
-/// The nearest folder from `here` upwards that holds a `.git` (a folder, or in a worktree a file).
-fn enclosing_checkout(here: &Path) -> Option<PathBuf> {
-    here.ancestors().find(|folder| folder.join(".git").exists()).map(Path::to_owned)
+/// The nearest folder from `here` upwards that holds a `.git` (a folder, or in a worktree a file), or is a bare repository.
+fn enclosing_repository(here: &Path) -> Option<PathBuf> {
+    here.ancestors().find(|folder| folder.join(".git").exists() || is_bare(folder)).map(Path::to_owned)
+}
+
+/// Whether Git's own files stand in a folder that is not the `.git` of a checkout.
+fn is_bare(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| name != ".git")
+        && folder.join("HEAD").is_file()
+        && ["objects", "refs"].iter().all(|part| folder.join(part).is_dir())
 }
 
 /// A service name from the last part of a URL or path: `https://git.example/acme/Shop.git/` gives `shop`.
@@ -87,7 +94,16 @@ mod tests {
         std::fs::create_dir_all(root.join("deep/er")).unwrap();
         assert!(choose(None, &root).unwrap_err().to_string().contains("--repo"));
         std::fs::create_dir(root.join(".git")).unwrap();
+        for part in ["objects", "refs"] {
+            std::fs::create_dir_all(root.join(".git").join(part)).unwrap();
+        }
+        std::fs::write(root.join(".git/HEAD"), "ref: refs/heads/main").unwrap();
         let found = choose(None, &root.join("deep/er")).unwrap();
+        assert_eq!(choose(None, &root.join(".git/refs")).unwrap(), found);
+        let bare = dir.path().canonicalize().unwrap().join("bare.git");
+        std::fs::rename(root.join(".git"), &bare).unwrap();
+        assert_eq!(choose(None, &bare.join("refs")).unwrap().name, "bare");
+        std::fs::rename(&bare, root.join(".git")).unwrap();
         assert_eq!(
             found,
             Repository { url: root.to_str().unwrap().to_owned(), is_local: true, name: "shop".to_owned() }

@@ -58,23 +58,28 @@ pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
 
 /// A moment, and how far away it is in words.
 pub(super) fn moment(at: UnixSeconds, now: UnixSeconds) -> String {
-    let apart = humantime::format_duration(rounded(at.abs_diff(now)));
+    let apart = in_words(at.abs_diff(now));
     // RFC 3339 ends with the year 9999.
     let time = UNIX_EPOCH.checked_add(Duration::from_secs(at)).filter(|_| at < 253_402_300_800);
     let time =
         time.map_or_else(|| format!("{at} s after 1970"), |time| humantime::format_rfc3339_seconds(time).to_string());
-    if at >= now { format!("{time}, in {apart}") } else { format!("{time}, {apart} ago") }
+    match at {
+        at if at > now => format!("{time}, in {apart}"),
+        at if at == now => format!("{time}, now"),
+        _ => format!("{time}, {apart} ago"),
+    }
 }
 
-/// Whole days, hours or minutes: nobody plans by the second.
-fn rounded(seconds: u64) -> Duration {
-    let unit = match seconds {
-        172_800.. => 86_400,
-        7_200.. => 3_600,
-        120.. => 60,
-        _ => 1,
+/// Whole days, hours or minutes: nobody plans by the second, and a month is no measure.
+fn in_words(seconds: u64) -> String {
+    let (unit, name) = match seconds {
+        172_800.. => (86_400, "days"),
+        7_200.. => (3_600, "hours"),
+        120.. => (60, "minutes"),
+        1 => (1, "second"),
+        _ => (1, "seconds"),
     };
-    Duration::from_secs(seconds / unit * unit)
+    format!("{} {name}", seconds / unit)
 }
 
 #[cfg(test)]
@@ -84,9 +89,11 @@ mod tests {
     #[test]
     fn moments_are_told_in_words() {
         let now = 1_800_000_000;
-        assert_eq!(moment(now + 10 * 86_400 + 5, now), "2027-01-25T08:00:05Z, in 10days");
-        assert_eq!(moment(now - 3_700, now), "2027-01-15T06:58:20Z, 1h 1m ago");
-        assert_eq!(moment(now + 5, now), "2027-01-15T08:00:05Z, in 5s");
+        assert_eq!(moment(now + 10 * 86_400 + 5, now), "2027-01-25T08:00:05Z, in 10 days");
+        assert_eq!(moment(now + 90 * 86_400 - 1, now), "2027-04-15T07:59:59Z, in 89 days");
+        assert_eq!(moment(now - 3_700, now), "2027-01-15T06:58:20Z, 61 minutes ago");
+        assert_eq!(moment(now + 5, now), "2027-01-15T08:00:05Z, in 5 seconds");
+        assert_eq!(moment(now, now), "2027-01-15T08:00:00Z, now");
         assert!(moment(u64::MAX, now).starts_with("18446744073709551615 s after 1970"));
     }
 }

@@ -41,11 +41,16 @@ pub(super) fn run(arguments: &RevokeArguments) -> anyhow::Result<()> {
     let mut lines = tokens.collect::<anyhow::Result<Vec<_>>>()?;
     lines.extend(arguments.ids.iter().cloned().map(|id| DenyLine::Token(id, None)));
     lines.extend(arguments.key_ids.iter().cloned().map(DenyLine::Key));
-    append(&arguments.deny, &lines)?;
-    for line in &lines {
+    let (new, known) = append(&arguments.deny, lines)?;
+    for line in &new {
         println!("{line}");
     }
-    eprintln!("{} is read again by the edges and origins that name it.", arguments.deny.display());
+    for line in &known {
+        eprintln!("{} says so already: {line}", arguments.deny.display());
+    }
+    if !new.is_empty() {
+        eprintln!("{} is read again by the edges and origins that name it.", arguments.deny.display());
+    }
     Ok(())
 }
 
@@ -59,16 +64,22 @@ fn deny_line(given: &str, keys: &AccessList) -> anyhow::Result<DenyLine> {
     Ok(DenyLine::Token(id, verified.map(|claims| claims.expires)))
 }
 
-/// Appends in one write, so that a reader finds whole lines, to a file that can be read and stays so.
-fn append(path: &Path, lines: &[DenyLine]) -> anyhow::Result<()> {
+/// Appends in one write, so that a reader finds whole lines, to a file that can be read and stays so. Which lines are new,
+/// and which the file held already.
+fn append(path: &Path, lines: Vec<DenyLine>) -> anyhow::Result<(Vec<DenyLine>, Vec<DenyLine>)> {
     let cannot = || format!("cannot write {}", path.display());
     let mut list = AccessList::default();
-    match fs::read_to_string(path) {
-        Ok(text) => list.add_deny_file(&text).with_context(|| format!("{} is no deny file", path.display()))?,
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    let before = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        read => read.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    list.add_deny_file(&before).with_context(|| format!("{} is no deny file", path.display()))?;
+    let is_known = |line: &DenyLine| before.lines().any(|known| known.trim() == line.to_string());
+    let (known, new): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_known);
+    if new.is_empty() {
+        return Ok((new, known));
     }
-    let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let mut text: String = new.iter().map(|line| format!("{line}\n")).collect();
     if let Err(error) = list.add_deny_file(&text) {
         bail!(
             "{}: {error}; revoke their key instead (--key-id), or take out lines whose end has passed",
@@ -84,5 +95,6 @@ fn append(path: &Path, lines: &[DenyLine]) -> anyhow::Result<()> {
     if last != *b"\n" {
         text.insert(0, '\n');
     }
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(cannot)
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(cannot)?;
+    Ok((new, known))
 }

@@ -3,6 +3,7 @@
 mod compose;
 mod report;
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArguments {
-    /// The repository: a URL or a folder. Without it: the checkout around the current folder.
+    /// The repository: a URL or a folder. Without it: the checkout, or the bare repository, around the current folder.
     #[arg(long, value_name = "URL")]
     repo: Option<String>,
     /// The branch, tag or full commit id to follow. Without it: the repository's default branch.
@@ -32,7 +33,7 @@ pub(crate) struct UpArguments {
     /// Where certificates, the mirror, the caches and the agent's releases go.
     #[arg(long, value_name = "DIR", default_value = "./weir-data")]
     root: PathBuf,
-    /// Exits after the agent's first switch: 0, or 1 with the reason why there was none.
+    /// Exits once the agent has the newest release, and --exec has ended well: 0, or 1 with the reason why not.
     #[arg(long)]
     once: bool,
     /// A command for the agent to run after each switch, by `sh -c`, in the new release.
@@ -52,13 +53,15 @@ pub(crate) struct UpArguments {
     ca: Option<PathBuf>,
 }
 
-/// Runs until Ctrl-C, or with `--once` until the first switch.
+/// Runs until Ctrl-C, or with `--once` until the newest release is in force. When nobody reads standard output any more it
+/// ends as on Ctrl-C.
 ///
 /// # Errors
-/// Something cannot start; with `--once` also why there was no switch.
+/// Something cannot start; with `--once` also why the release is not in force.
 pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
-    // What a person wants to know stands on standard output; the log speaks up only when something is wrong.
-    telemetry::init_logs("error")?;
+    // What a person wants to know stands on standard output; the log speaks up only when something is wrong, and for
+    // what --exec writes.
+    telemetry::init_logs("error,weir_agent::hook::output=info")?;
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))
 }
 
@@ -67,21 +70,31 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
     let repository = repository::choose(arguments.repo.as_deref(), &here)?;
     let once = arguments.once;
     let roles = Roles::start(&arguments, &repository).await?;
-    let end = watch(&Report::new(&repository, &roles, &arguments.root), once).await;
+    let report = Report::new(&repository, &roles, &arguments.root);
+    let end = watch(&report, once).await;
     if !once {
-        println!("\nweir: finishing what is in flight …");
+        // Nobody may be left to read it.
+        let _ = report.say("\nweir: finishing what is in flight …");
     }
     roles.drain(DRAIN_DEADLINE).await;
-    end
+    match end {
+        Err(error) if is_unread(&error) => Ok(()),
+        end => end,
+    }
+}
+
+/// Whether whoever read standard output has gone: `weir up | head -1`.
+fn is_unread(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Tells what happens until it is time to end.
 async fn watch(report: &Report<'_>, once: bool) -> anyhow::Result<()> {
-    report.introduction();
+    report.introduction()?;
     tokio::select! {
         interrupted = shutdown::requested() => {
             interrupted?;
-            anyhow::ensure!(!once, "interrupted before the first switch");
+            anyhow::ensure!(!once, "interrupted before the newest release was in force");
             Ok(())
         }
         end = report.follow(once) => end,

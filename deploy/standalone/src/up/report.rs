@@ -1,14 +1,15 @@
 //! What `weir up` tells a person: what is served where, what to try, and then a line for each thing that happens.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use weir_agent::ServiceStatus;
+use weir_agent::{HookState, ServiceStatus};
 use weir_origin::Condition;
 use weir_origin::repository_agent::{Health, Phase, RepositoryState};
-use weir_shared::descriptor::Descriptor;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::TarballDigest;
 
 use super::compose::Roles;
 use crate::repository::Repository;
@@ -27,39 +28,54 @@ impl<'a> Report<'a> {
     }
 
     /// What is served where, and what to try.
-    pub(super) fn introduction(&self) {
+    ///
+    /// # Errors
+    /// Nobody reads it.
+    pub(super) fn introduction(&self) -> io::Result<()> {
         let Self { repository, roles, .. } = self;
         let service = &roles.service;
         let edge = roles.edge.address();
         let here = std::env::current_dir().unwrap_or_default();
         let shown = |path: &Path| shell_word(&path.strip_prefix(&here).unwrap_or(path).display().to_string());
-        println!("weir serves {} as the service `{service}`", repository.url);
-        println!(
-            "  origin  https://{}  asks the repository every {}",
-            roles.origin.address(),
-            in_words(roles.poll_interval)
-        );
-        println!("  edge    https://{edge}  over HTTP/1.1, 2 and 3");
-        println!("  agent   {}", shown(&roles.current));
-        println!("\nTry:");
-        println!("  curl --cacert {} https://{edge}/v1/services/{service}/tarball | tar -tv", shown(&roles.ca));
-        println!("  ls -l {}/", shown(&roles.current));
+        let (origin, every) = (roles.origin.address(), in_words(roles.poll_interval));
+        let (ca, current) = (shown(&roles.ca), shown(&roles.current));
+        self.say(&format!(
+            "weir serves {} as the service `{service}`\n  \
+               origin  https://{origin}  asks the repository every {every}\n  \
+               edge    https://{edge}  over HTTP/1.1, 2 and 3\n  \
+               agent   {current}\n\n\
+             Try:\n  \
+               curl --cacert {ca} https://{edge}/v1/services/{service}/tarball | tar -tv\n  \
+               ls -l {current}/",
+            repository.url
+        ))?;
         for (role, admin) in [
             ("origin", roles.origin.admin_address()),
             ("edge", roles.edge.admin_address()),
             ("agent", roles.agent.admin_address()),
         ] {
             if let Some(admin) = admin {
-                println!("  http://{admin}/metrics and /status of the {role}");
+                self.say(&format!("  http://{admin}/metrics and /status of the {role}"))?;
             }
         }
-        println!("\nAll it keeps stands below {}. Ctrl-C ends it.\n", shell_word(&self.root.display().to_string()));
+        let root = shell_word(&self.root.display().to_string());
+        self.say(&format!("\nAll it keeps stands below {root}. Ctrl-C ends it.\n"))
     }
 
-    /// Prints a line for each change, for ever; with `once` until the first switch.
+    /// Writes to standard output.
     ///
     /// # Errors
-    /// With `once`: why there will be no switch.
+    /// Nobody reads it.
+    pub(super) fn say(&self, text: &str) -> io::Result<()> {
+        self.progress.clear();
+        writeln!(io::stdout(), "{text}")
+    }
+
+    /// Prints a line for each change, for ever; with `once` until the agent has the newest release and its `exec` has
+    /// ended well.
+    ///
+    /// # Errors
+    /// With `once`: why that will not be. Nobody reads the lines.
     pub(super) async fn follow(&self, once: bool) -> anyhow::Result<()> {
         let Roles { service, repository, origin, agent, .. } = self.roles;
         let configured = "what is configured is known to the role";
@@ -78,12 +94,10 @@ impl<'a> Report<'a> {
                 changed = upstream.changed() => {
                     changed?;
                     let state = upstream.borrow_and_update().clone();
-                    self.progress.show(&state.phase);
+                    self.progress.show(&state);
                     if let Some(reason) = seen.upstream(&state) {
-                        self.line(&reason);
-                        if once {
-                            bail!("{reason}");
-                        }
+                        anyhow::ensure!(!once, "{reason}");
+                        self.line(&reason)?;
                     }
                 }
                 changed = condition.changed() => {
@@ -91,46 +105,72 @@ impl<'a> Report<'a> {
                     let now = condition.borrow_and_update().clone();
                     if let Condition::Unhealthy { reason, .. } = now {
                         let reason = format!("{service} cannot follow: {reason}");
-                        self.line(&reason);
-                        if once {
-                            bail!("{reason}");
-                        }
+                        anyhow::ensure!(!once, "{reason}");
+                        self.line(&reason)?;
                     }
                 }
                 changed = descriptor.changed() => {
                     changed?;
                     let now = descriptor.borrow_and_update().clone();
                     if let Some(now) = now {
-                        self.line(&published(&now));
+                        self.line(&published(&now, origin.generation_before(service)))?;
                     }
                 }
                 changed = status.changed() => {
                     changed?;
                     let now = status.borrow_and_update().clone();
                     for line in seen.agent(&now) {
-                        self.line(&line);
+                        self.line(&line)?;
                     }
-                    if once && now.switches > 0 {
-                        return Ok(());
-                    }
+                }
+            }
+            if once {
+                // Before the first poll has ended, with all that follows from it, what is published is what it was the last
+                // time.
+                let has_looked = upstream.borrow().attempts > 0 && *condition.borrow() == Condition::Following;
+                let newest = descriptor.borrow().clone();
+                if has_looked
+                    && let Some(newest) = newest
+                    && is_in_force(&newest.publication().digest, &status.borrow())?
+                {
+                    return Ok(());
                 }
             }
         }
     }
 
-    fn line(&self, text: &str) {
-        self.progress.clear();
+    fn line(&self, text: &str) -> io::Result<()> {
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let time = now.get(11..19).unwrap_or_default();
-        println!("{time}  {text}");
+        self.say(&format!("{time}  {text}"))
     }
 }
 
-fn published(descriptor: &Descriptor) -> String {
+/// Whether the agent has this release, and its `exec` has ended well.
+///
+/// # Errors
+/// Why that will not be.
+fn is_in_force(newest: &TarballDigest, agent: &ServiceStatus) -> anyhow::Result<bool> {
+    let has_it = agent.release.as_ref().is_some_and(|release| release.digest == *newest);
+    match (has_it && agent.confirmed, agent.hook) {
+        (false, _) => match &agent.last_error {
+            Some(error) if !agent.last_error_retryable => bail!("the agent: {error}"),
+            _ => Ok(false),
+        },
+        (true, HookState::None | HookState::Done) => Ok(true),
+        (true, HookState::Pending | HookState::Running) => Ok(false),
+        (true, HookState::Failed) => bail!("{}", agent.hook_error.as_deref().unwrap_or("exec failed")),
+    }
+}
+
+/// What is published, beside the generation that was before this process.
+fn published(descriptor: &Descriptor, before: Option<Generation>) -> String {
     let publication = descriptor.publication();
+    let is_new = Some(publication.generation) > before;
     let stored = descriptor.representations().first().map_or(0, |representation| representation.size);
     format!(
-        "published  {}  commit {}  digest {}  {} bytes, {stored} compressed{}",
+        "{}  {}  commit {}  digest {}  {} bytes, {stored} compressed{}",
+        if is_new { "published" } else { "as before" },
         publication.service,
         publication.commit.short(),
         &publication.digest.to_string()[..15],
@@ -147,6 +187,7 @@ fn published(descriptor: &Descriptor) -> String {
 struct Seen {
     switches: u64,
     error: Option<String>,
+    hook_runs: u64,
     failure: Option<String>,
 }
 
@@ -166,7 +207,7 @@ impl Seen {
         failure
     }
 
-    /// News of the agent: switches, and errors said once.
+    /// News of the agent: switches, runs of `exec`, and errors said once.
     fn agent(&mut self, status: &ServiceStatus) -> Vec<String> {
         let mut lines = Vec::new();
         if status.switches != self.switches {
@@ -174,6 +215,13 @@ impl Seen {
             if let Some(release) = &status.release {
                 lines.push(format!("switched   {}", release.directory.display()));
             }
+        }
+        if status.hook_runs != self.hook_runs {
+            self.hook_runs = status.hook_runs;
+            lines.push(match &status.hook_error {
+                Some(error) => format!("exec       {error}; it is tried again"),
+                None => "exec       ended well".to_owned(),
+            });
         }
         if status.last_error != self.error {
             self.error.clone_from(&status.last_error);
@@ -196,17 +244,20 @@ impl Progress {
         Self { is_terminal: std::io::stderr().is_terminal() && std::io::stdout().is_terminal() }
     }
 
-    fn show(&self, phase: &Phase) {
-        let text = match phase {
+    fn show(&self, state: &RepositoryState) {
+        let text = match &state.phase {
             Phase::Cloning { progress } => match progress.total {
                 Some(total) => format!("cloning: {} {}/{total}", progress.phase, progress.done),
                 None if progress.bytes > 0 => format!("cloning: {} {} MB", progress.phase, progress.bytes / 1_000_000),
+                None if progress.phase == "idle" => return self.clear(),
                 None => format!("cloning: {}", progress.phase),
             },
-            Phase::FetchingLfs { service } => format!("fetching LFS objects of {service}"),
             Phase::Building { service } => format!("building {service}"),
             Phase::Overdue => "the repository does not answer in time".to_owned(),
-            Phase::Idle | Phase::Polling { .. } => return self.clear(),
+            Phase::Idle | Phase::Polling { .. } => match &state.lfs {
+                Some(lfs) => format!("fetching LFS objects: {}", lfs.objects),
+                None => return self.clear(),
+            },
         };
         if self.is_terminal {
             eprint!("\r\x1b[K{text}");

@@ -1,6 +1,6 @@
 //! Every example configuration is one that the roles take.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use weir_loadtest::processes::binary;
@@ -26,27 +26,28 @@ fn the_example_configurations_are_read_and_say_what_their_comments_say() -> anyh
     Ok(())
 }
 
-/// A configuration is often checked where its secrets are not: what is missing is said, and is no error.
+/// With the certificates that they name beside them they are right; without, they are not.
 #[test]
-fn the_binaries_check_the_examples_without_their_secrets() -> anyhow::Result<()> {
+fn the_binaries_check_the_examples_with_and_without_their_certificates() -> anyhow::Result<()> {
+    let (bare, whole) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    weir_shared::process::certificates::write(whole.path(), &[])?;
     for role in ["origin", "edge", "agent"] {
-        let file = example(&format!("{role}.toml"));
-        let run =
-            Command::new(binary(&format!("weir-{role}"))?).arg("--config").arg(&file).arg("--check-config").output()?;
-        let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-        assert!(run.status.success() && out.contains("configuration ok"), "{role}: {out}{error}");
-
-        let dir = tempfile::tempdir()?;
-        let wrong = dir.path().join("wrong.toml");
-        std::fs::write(&wrong, format!("no_such_key = 1\n{}", std::fs::read_to_string(&file)?))?;
-        let run = Command::new(binary(&format!("weir-{role}"))?)
-            .arg("--config")
-            .arg(&wrong)
-            .arg("--check-config")
-            .output()?;
-        let error = String::from_utf8_lossy(&run.stderr);
-        assert_eq!(run.status.code(), Some(2), "{role}: {error}");
-        assert!(error.contains("no_such_key"), "{role}: {error}");
+        let check = |dir: &Path, text: &str| -> anyhow::Result<(Option<i32>, String)> {
+            let file = dir.join(format!("{role}.toml"));
+            std::fs::write(&file, text)?;
+            let run = Command::new(binary(&format!("weir-{role}"))?)
+                .arg("--config")
+                .arg(&file)
+                .arg("--check-config")
+                .output()?;
+            Ok((run.status.code(), String::from_utf8([run.stdout, run.stderr].concat())?))
+        };
+        let text = std::fs::read_to_string(example(&format!("{role}.toml")))?;
+        assert_eq!(check(whole.path(), &text)?, (Some(0), "configuration ok\n".to_owned()), "{role}");
+        let (_, said) = check(bare.path(), &text)?;
+        assert!(said.contains("ca.pem"), "{role}: {said}");
+        let (code, said) = check(whole.path(), &format!("no_such_key = 1\n{text}"))?;
+        assert!(code == Some(2) && said.contains("no_such_key"), "{role}: {said}");
     }
     Ok(())
 }

@@ -2,5 +2,6 @@
 
 mod certificates;
 mod examples;
+mod readme;
 mod token;
 mod up;

@@ -48,6 +48,49 @@ fn once_ends_with_a_release() -> anyhow::Result<()> {
 }
 
 #[test]
+fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_switched() -> anyhow::Result<()> {
+    let _alone = alone();
+    let dir = tempfile::tempdir()?;
+    let upstream = upstream(dir.path())?;
+    let once = |exec: &str| -> anyhow::Result<(Option<i32>, String, String)> {
+        let run = weir(upstream.bare()).args(["--root", "../weir-data", "--exec", exec, "--once"]).output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((run.status.code(), text(&run.stdout), text(&run.stderr)))
+    };
+    let (code, out, error) = once("echo HOOK''OUT; exit 3")?;
+    assert_eq!(code, Some(1), "{out}\n{error}");
+    assert!(error.contains("HOOKOUT") && error.contains("weir: exec ended with exit status: 3"), "{out}\n{error}");
+    assert!(out.contains("published"), "{out}");
+    let (code, out, error) = once("echo HOOK''OUT")?;
+    assert_eq!(code, Some(0), "{out}\n{error}");
+    assert!(error.contains("HOOKOUT") && out.contains("ended well"), "{out}\n{error}");
+    // The same again: nothing to do.
+    let (code, out, error) = once("echo HOOK''OUT")?;
+    assert_eq!((code, error.contains("HOOKOUT")), (Some(0), false), "{out}\n{error}");
+    assert!(!out.contains("switched") && !out.contains("published ") && out.contains("as before"), "{out}");
+    // A commit since: what is published already is not taken for the newest.
+    upstream.write("deploy/prod/version", "2")?;
+    upstream.commit_and_push("two")?;
+    let (code, out, error) = once("true")?;
+    assert_eq!(code, Some(0), "{out}\n{error}");
+    let current = dir.path().join("weir-data/agent/shop/current");
+    assert_eq!(fs::read_to_string(current.join("deploy/prod/version"))?, "2");
+    Ok(())
+}
+
+#[test]
+fn it_ends_quietly_when_nobody_reads_what_it_says() -> anyhow::Result<()> {
+    let _alone = alone();
+    let dir = tempfile::tempdir()?;
+    let upstream = upstream(dir.path())?;
+    let mut child = weir(upstream.work()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    drop(child.stdout.take());
+    let run = child.wait_with_output()?;
+    assert_eq!((run.status.code(), String::from_utf8_lossy(&run.stderr).as_ref()), (Some(0), ""));
+    Ok(())
+}
+
+#[test]
 fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
@@ -65,6 +108,8 @@ fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
         let error = String::from_utf8_lossy(&run.stderr);
         assert_eq!(run.status.code(), Some(1), "{arguments:?}: {error}");
         assert!(error.contains(reason), "{arguments:?}: {error}");
+        let out = String::from_utf8_lossy(&run.stdout);
+        assert!(!out.contains(error.trim_start_matches("weir: ").trim()), "it is said once: {out}");
     }
     Ok(())
 }
