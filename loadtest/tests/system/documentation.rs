@@ -15,38 +15,52 @@ use weir_origin::config::{RepositoryConfig, ServiceConfig};
 
 const MANUAL: &str = include_str!("../../../docs/operating.md");
 
-/// What is written in the language of Prometheus about edges.
-const ABOUT_EDGES: [(&str, &str); 3] = [
-    ("deploy/prometheus/edge.rules.yml", include_str!("../../../deploy/prometheus/edge.rules.yml")),
-    ("deploy/prometheus/edge.rules.test.yml", include_str!("../../../deploy/prometheus/edge.rules.test.yml")),
-    ("deploy/grafana/edge.json", include_str!("../../../deploy/grafana/edge.json")),
+/// What is written in the language of Prometheus, and about which role.
+const IN_PROMETHEUS_WORDS: [(&str, &str, &str); 9] = [
+    ("edge", "deploy/prometheus/edge.rules.yml", include_str!("../../../deploy/prometheus/edge.rules.yml")),
+    ("edge", "deploy/prometheus/edge.rules.test.yml", include_str!("../../../deploy/prometheus/edge.rules.test.yml")),
+    ("edge", "deploy/grafana/edge.json", include_str!("../../../deploy/grafana/edge.json")),
+    ("agent", "deploy/prometheus/agent.rules.yml", include_str!("../../../deploy/prometheus/agent.rules.yml")),
+    (
+        "agent",
+        "deploy/prometheus/agent.rules.test.yml",
+        include_str!("../../../deploy/prometheus/agent.rules.test.yml"),
+    ),
+    ("agent", "deploy/grafana/agent.json", include_str!("../../../deploy/grafana/agent.json")),
+    ("origin", "deploy/prometheus/origin.rules.yml", include_str!("../../../deploy/prometheus/origin.rules.yml")),
+    (
+        "origin",
+        "deploy/prometheus/origin.rules.test.yml",
+        include_str!("../../../deploy/prometheus/origin.rules.test.yml"),
+    ),
+    ("origin", "deploy/grafana/origin.json", include_str!("../../../deploy/grafana/origin.json")),
 ];
 
 /// The names of metrics that a text mentions between backticks, without the suffixes of a histogram's series.
 fn mentioned(manual: &str) -> BTreeSet<&str> {
-    manual.split('`').skip(1).step_by(2).filter(|code| code.starts_with("weir_") && is_name(code)).collect()
+    manual.split('`').skip(1).step_by(2).filter(|code| is_metric(code)).collect()
 }
 
 /// The names of metrics in a text of any kind, without the suffixes of a histogram's series.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    let names = words.filter(|word| word.starts_with("weir_edge_") || word.starts_with("weir_http_"));
+    let names = words.filter(|word| is_metric(word));
     names.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
 }
 
 /// The names that a role's sources give to their metrics.
-fn registered(sources: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
+fn registered(role: &str, sources: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
     for entry in fs::read_dir(sources)? {
         let path = entry?.path();
         if path.is_dir() {
-            registered(&path, names)?;
+            registered(role, &path, names)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path)?;
-            let literals = text.split('"').filter(|part| part.starts_with("weir_") && is_name(part));
+            let literals = text.split('"').filter(|part| is_metric(part));
             names.extend(literals.map(str::to_owned));
             // Those that each role has under its own name.
             let of_roles = text.split('"').filter_map(|part| part.strip_prefix("weir_{role}_"));
-            names.extend(of_roles.map(|name| format!("weir_edge_{name}")));
+            names.extend(of_roles.map(|name| format!("weir_{role}_{name}")));
         }
     }
     Ok(())
@@ -55,18 +69,20 @@ fn registered(sources: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()
 #[test]
 fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut exist = BTreeSet::new();
-    registered(&root.join("edge/src"), &mut exist)?;
-    registered(&root.join("shared/src"), &mut exist)?;
-    for (file, text) in ABOUT_EDGES {
-        let named = named(text);
-        assert!(named.len() > 10, "{file} names metrics");
-        for name in named {
-            assert!(exist.contains(name), "{file} names `{name}`, and no edge has it");
+    for role in ["edge", "agent", "origin"] {
+        let mut exist = BTreeSet::new();
+        registered(role, &root.join(role).join("src"), &mut exist)?;
+        registered(role, &root.join("shared/src"), &mut exist)?;
+        for (_, file, text) in IN_PROMETHEUS_WORDS.iter().filter(|(of, _, _)| *of == role) {
+            let named = named(text);
+            assert!(named.len() > 10, "{file} names metrics");
+            for name in named {
+                assert!(exist.contains(name), "{file} names `{name}`, and no {role} has it");
+            }
         }
-    }
-    for name in mentioned(MANUAL).into_iter().filter(|name| name.starts_with("weir_edge_")) {
-        assert!(exist.contains(name), "docs/operating.md names `{name}`, and no edge has it");
+        for name in mentioned(MANUAL).into_iter().filter(|name| name.starts_with(&format!("weir_{role}_"))) {
+            assert!(exist.contains(name), "docs/operating.md names `{name}`, and no {role} has it");
+        }
     }
     Ok(())
 }
@@ -75,7 +91,8 @@ fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> any
 #[test]
 fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
-    let ran = Command::new("promtool").current_dir(rules).args(["test", "rules", "edge.rules.test.yml"]).output();
+    let tests = ["test", "rules", "edge.rules.test.yml", "agent.rules.test.yml", "origin.rules.test.yml"];
+    let ran = Command::new("promtool").current_dir(rules).args(tests).output();
     match ran {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             eprintln!("promtool is not installed: the rules' own tests were not run");
@@ -86,6 +103,10 @@ fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> 
         }
     }
     Ok(())
+}
+
+fn is_metric(text: &str) -> bool {
+    (text.starts_with("weir_") || text.starts_with("process_")) && is_name(text)
 }
 
 fn is_name(text: &str) -> bool {

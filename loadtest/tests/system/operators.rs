@@ -101,7 +101,7 @@ async fn an_operator_defines_changes_and_deletes_what_agents_follow() -> anyhow:
 
     // What cannot be is refused, with all that is wrong.
     let bad = operator.put("/v1/repositories/shop", json!({ "url": "/etc", "poll_interval": "often", "x": 1 })).await?;
-    assert_eq!((bad.status, bad.body["errors"].as_array().map(Vec::len)), (400, Some(2)), "{bad:?}");
+    assert_eq!((bad.status, bad.body["errors"].as_array().map(Vec::len)), (400, Some(3)), "{bad:?}");
     let local = operator.put("/v1/repositories/shop", json!({ "url": "/etc" })).await?;
     assert_eq!((local.status, &local.body["errors"][0]["field"]), (400, &json!("url")), "{local:?}");
     let early = operator.put("/v1/services/shop-prod", json!({ "repository": "shop" })).await?;

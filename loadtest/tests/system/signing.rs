@@ -14,7 +14,7 @@ use weir_shared::token::PublicKey;
 use crate::site::{Client, Plan, Site, service};
 
 /// Runs `weir-origin keys` in a folder, and reads what it prints as a reader does.
-fn keys(dir: &Path, arguments: &str) -> anyhow::Result<Vec<PublicKey>> {
+pub(crate) fn keys(dir: &Path, arguments: &str) -> anyhow::Result<Vec<PublicKey>> {
     let arguments = arguments.split_whitespace();
     let run = Command::new(binary("weir-origin")?).arg("keys").args(arguments).current_dir(dir).output()?;
     ensure!(run.status.success(), "weir-origin keys: {}", String::from_utf8_lossy(&run.stderr));
@@ -23,7 +23,7 @@ fn keys(dir: &Path, arguments: &str) -> anyhow::Result<Vec<PublicKey>> {
     Ok(list.keys().cloned().collect())
 }
 
-async fn descriptor(client: &Client) -> anyhow::Result<Descriptor> {
+pub(crate) async fn descriptor(client: &Client) -> anyhow::Result<Descriptor> {
     let answer = client.send("GET", "/v1/services/shop-prod", &[]).await?;
     ensure!(answer.status() == 200, "{}", answer.status());
     Ok(Descriptor::parse(answer.into_body().collect().await?.to_bytes())?)
