@@ -1,18 +1,21 @@
 //! Where blobs and publications meet: a descriptor is published after its blob is stored, and no blob goes while a
 //! descriptor names it. All of this blocks.
 
+mod doubts;
+mod forms;
+mod pins;
+mod retiring;
 mod sweep;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use bytesize::ByteSize;
 use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation, Representation};
+use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
 use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 
@@ -21,12 +24,9 @@ use crate::config::RetentionConfig;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::failpoint::failpoint;
-use crate::gzip::{self, Recoded};
 use crate::metrics::Metrics;
 use crate::publication::history::Page;
-use crate::publication::{
-    Change, Content, Inspected, Order, OrderError, Reference, State, StateError, Stated, Statement, is_current,
-};
+use crate::publication::{Change, Content, Inspected, Reference, State, StateError, Stated, Statement, is_current};
 use crate::service::Service;
 use crate::signing::Signer;
 use crate::tarball::{ContentKey, Earlier};
@@ -141,41 +141,6 @@ impl Publisher {
         Ok(Published { current, pins: self.state.pins()?, retired })
     }
 
-    /// Waits until nobody publishes any more who had looked whether a service is withdrawn before it was.
-    pub(crate) fn let_publications_end(&self) {
-        drop(self.order.write().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Takes services that were deleted out of what is current, all at once. Nothing is published of them after this.
-    /// Returns those of which anything was published, each with its last generation. What cannot be written now is
-    /// written before anything else is.
-    pub(crate) fn retire(
-        &self,
-        services: &[Arc<Service>],
-        now: SystemTime,
-    ) -> Result<HashMap<ServiceName, Generation>, StateError> {
-        services.iter().for_each(|service| service.withdraw());
-        let _order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        self.lock_doubted().retain(|doubted| !services.iter().any(|service| service.name == *doubted));
-        self.lock_unretired().extend(services.iter().map(|service| service.name.clone()));
-        self.retire_the_rest(now)
-    }
-
-    /// A service may be defined again before it could be written that it was deleted: what was current then is not.
-    fn retire_the_rest(&self, now: SystemTime) -> Result<HashMap<ServiceName, Generation>, StateError> {
-        let mut unretired = self.lock_unretired();
-        if unretired.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let retired = self.state.retire(&unretired.iter().map(ServiceName::as_str), now)?;
-        unretired.clear();
-        Ok(retired.into_iter().collect())
-    }
-
-    fn lock_unretired(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
-        self.unretired.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Publishes the contents that were built before and whose blobs are still there, all at once. For each that was
     /// asked for: whether it is published now; if not, it must be built. For a pinned service, or one that
     /// was withdrawn, there is nothing to do.
@@ -248,99 +213,6 @@ impl Publisher {
         Ok(shown.into_iter().collect::<Result<(), _>>()?)
     }
 
-    /// Stores the blob of a superseded version that was built again, and names it in the version's descriptor as that is
-    /// by now.
-    pub(crate) fn restore_superseded(
-        &self,
-        service: &Service,
-        superseded: &TarballDigest,
-        content: &Content,
-        blob: TemporaryBlob<'_>,
-    ) -> Result<(), PublishError> {
-        let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
-        blob.keep(&content.blob)?;
-        let added = self.state.add_representation(&service.name, superseded, &content.zstd(), SystemTime::now());
-        let added = added.inspect_err(|_| self.doubt(service))?;
-        // It was gone back to meanwhile.
-        let is_new =
-            |added: &Reference| service.current().is_none_or(|shown| shown.version() < added.descriptor.version());
-        if let Some(reference) = added.filter(|added| added.current && is_new(added)) {
-            self.show(service, Change::Revised(reference.descriptor));
-        }
-        Ok(())
-    }
-
-    /// The descriptor of a version with its gzip form, which is made from the zstd form unless it is there. `None`: there
-    /// is no such version any more.
-    pub(crate) fn with_gzip(
-        &self,
-        service: &Service,
-        digest: &TarballDigest,
-        zstd: impl io::Read,
-        min_free_bytes: u64,
-    ) -> Result<Option<Descriptor>, PublishError> {
-        let Some(descriptor) = self.state.version(&service.name, digest)? else { return Ok(None) };
-        if self.has_gzip(&descriptor) {
-            return Ok(Some(descriptor));
-        }
-        self.require_room(min_free_bytes)?;
-        let mut blob = self.blobs.temporary()?;
-        let made = gzip::from_zstd(zstd, &mut blob)?;
-        let added = self.keep_form(service, &descriptor, (Encoding::Gzip, made), blob)?;
-        self.metrics.gzips.with_label_values(&["made"]).inc_by(u64::from(added.is_some()));
-        Ok(added)
-    }
-
-    /// The zstd form of a version that has lost it, made from its gzip form: where Git cannot bring it back.
-    pub(crate) fn zstd_from_gzip(
-        &self,
-        service: &Service,
-        digest: &TarballDigest,
-        min_free_bytes: u64,
-    ) -> Result<(), PublishError> {
-        let gone = || io::Error::other("there is no such version with a gzip form any more");
-        let descriptor = self.state.version(&service.name, digest)?.ok_or_else(gone)?;
-        let gzip = descriptor.representation(Encoding::Gzip).ok_or_else(gone)?;
-        self.require_room(min_free_bytes)?;
-        let gzip = self.open_verified(&gzip.digest).map_err(io::Error::other)?;
-        let mut blob = self.blobs.temporary()?;
-        let made = gzip::to_zstd(gzip.reader(), &mut blob)?;
-        self.keep_form(service, &descriptor, (Encoding::Zstd, made), blob)?;
-        Ok(())
-    }
-
-    /// Stores another form of a version, and states it. `None`: there is no such version any more.
-    fn keep_form(
-        &self,
-        service: &Service,
-        version: &Descriptor,
-        (encoding, made): (Encoding, Recoded),
-        blob: TemporaryBlob<'_>,
-    ) -> Result<Option<Descriptor>, PublishError> {
-        let digest = &version.publication().digest;
-        if made.tarball != *digest {
-            return Err(io::Error::other("the form that it was made from holds another tarball").into());
-        }
-        let form = Representation { encoding, dictionary: None, digest: made.blob, size: made.size };
-        let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
-        blob.keep(&made.blob)?;
-        failpoint!("the other form is kept");
-        let added = self.state.add_representation(&service.name, digest, &form, SystemTime::now());
-        let added = added.inspect_err(|_| self.doubt(service))?;
-        failpoint!("the other form is stated");
-        let Some(reference) = added else { return Ok(None) };
-        if reference.current && reference.descriptor.revision() > version.revision() {
-            self.show(service, Change::Revised(reference.descriptor.clone()));
-        }
-        Ok(Some(reference.descriptor))
-    }
-
-    /// Whether the gzip form of a version is there. Its bytes are not looked at.
-    pub(crate) fn has_gzip(&self, descriptor: &Descriptor) -> bool {
-        let gzip = descriptor.representation(Encoding::Gzip);
-        gzip.is_some_and(|gzip| self.blobs.contains(&gzip.digest, gzip.size))
-    }
-
     /// Drops a superseded version whose blob can be had no more.
     pub(crate) fn forget_superseded(&self, superseded: &Descriptor) -> Result<(), StateError> {
         let publication = superseded.publication();
@@ -388,76 +260,6 @@ impl Publisher {
         limit: usize,
     ) -> Result<Page, StateError> {
         self.state.history(service, before, limit)
-    }
-
-    /// Pins a service to a digest, the current one (`None`) or a retained one, which is published under a new
-    /// generation. Whether its blob is good is the caller's to see to.
-    pub(crate) fn pin(
-        &self,
-        service: &Service,
-        order: &Order<'_>,
-        digest: Option<&TarballDigest>,
-    ) -> Result<(), OrderError> {
-        let _alone = self.alone_with(service)?;
-        let pinned = self.state.pin(order, digest, self.generation_floor);
-        let pinned = pinned.inspect_err(|error| self.doubt_after(error, service))?;
-        // First: who sees the new generation sees why.
-        service.pinned(pinned.since);
-        self.show(service, pinned.change);
-        Ok(())
-    }
-
-    /// Lets a service follow its ref again, from its repository's next look on. False: it was not pinned.
-    pub(crate) fn unpin(&self, service: &Service, order: &Order<'_>) -> Result<bool, OrderError> {
-        let _alone = self.alone_with(service)?;
-        let was_pinned = self.state.unpin(order).inspect_err(|error| self.doubt_after(error, service))?;
-        service.unpinned();
-        Ok(was_pinned)
-    }
-
-    /// Nobody else publishes or pins meanwhile, so that what is durable and what is shown change together.
-    fn alone_with(&self, service: &Service) -> Result<RwLockWriteGuard<'_, ()>, OrderError> {
-        let alone = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        if service.is_withdrawn() {
-            return Err(OrderError::Withdrawn(service.name.clone()));
-        }
-        self.retire_the_rest(SystemTime::now())?;
-        self.be_sure_of(service)?;
-        Ok(alone)
-    }
-
-    fn doubt_after(&self, error: &OrderError, service: &Service) {
-        if matches!(error, OrderError::State(_)) {
-            self.doubt(service);
-        }
-    }
-
-    /// A write of a service failed, and may have landed all the same: the disk took it, and could not say so. What it
-    /// holds is shown as soon as it can be read: now, or before the service is looked at next.
-    fn doubt(&self, service: &Service) {
-        self.lock_doubted().insert(service.name.clone());
-        if let Err(error) = self.be_sure_of(service) {
-            tracing::warn!(service = %service.name, %error, "whether a write that failed has landed is not known yet");
-        }
-    }
-
-    /// Shows what is stored of a service, when that may not be what is shown.
-    fn be_sure_of(&self, service: &Service) -> Result<(), StateError> {
-        if !self.lock_doubted().contains(&service.name) {
-            return Ok(());
-        }
-        let (current, pinned) = self.state.standing(&service.name)?;
-        match pinned {
-            Some(since) => service.pinned(since),
-            None => service.unpinned(),
-        }
-        self.show(service, Change::Kept(current));
-        self.lock_doubted().remove(&service.name);
-        Ok(())
-    }
-
-    fn lock_doubted(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
-        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For each service whether it was stated, or that its descriptor would be too large.

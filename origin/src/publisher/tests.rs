@@ -9,11 +9,14 @@ use super::*;
 use crate::config::ServiceConfig;
 use crate::publication::history::Why;
 use crate::publication::tests::content;
+use crate::publication::{Order, OrderError};
 use crate::wall_clock::Clock;
 use prometheus::Registry;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_shared::descriptor::Representation;
+use weir_shared::encoding::Encoding;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
