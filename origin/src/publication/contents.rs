@@ -7,7 +7,8 @@ use weir_shared::name::ServiceName;
 
 use super::decision::Content;
 use super::inspection::parse_content;
-use super::state::{CURRENT, State, StateError, parse};
+use super::rows::{CURRENT, parse};
+use super::state::{State, StateError};
 use crate::tarball::ContentKey;
 
 type Bytes32 = &'static [u8; 32];

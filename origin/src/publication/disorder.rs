@@ -9,7 +9,8 @@ use weir_shared::name::ServiceName;
 use super::contents::CONTENT;
 use super::pin::PINS;
 use super::references::{NAMES, TOTALS};
-use super::state::{CURRENT, SUPERSEDED, State, unix_milliseconds};
+use super::rows::{CURRENT, SUPERSEDED, unix_milliseconds};
+use super::state::State;
 use super::tables::AGES;
 use crate::tarball::ContentKey;
 

@@ -9,7 +9,8 @@ use weir_shared::digest::BlobDigest;
 
 use super::contents::Contents;
 use super::references::{self, References, TOTALS, UNNAMED};
-use super::state::{State, StateError, unix_milliseconds};
+use super::rows::unix_milliseconds;
+use super::state::{State, StateError};
 use super::tables::{AGES, Tables};
 use crate::wall_clock::Clock;
 

@@ -10,7 +10,8 @@ use weir_shared::descriptor::{Descriptor, Generation, Publication};
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
-use super::state::{CURRENT, GENERATION, SUPERSEDED, State, StateError, parse};
+use super::rows::{CURRENT, GENERATION, SUPERSEDED, parse};
+use super::state::{State, StateError};
 use crate::config::RetentionConfig;
 
 /// Service, generation → an [`Entry`] as JSON.

@@ -10,7 +10,8 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::name::ServiceName;
 
 use super::references::{DOUBT, NAMES, TOTALS};
-use super::state::{SUPERSEDED, State, StateError};
+use super::rows::SUPERSEDED;
+use super::state::{State, StateError};
 use super::tables::{AGES, Tables};
 
 impl State {

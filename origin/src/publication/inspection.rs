@@ -16,8 +16,9 @@ use super::decision::Content;
 use super::history::{self, HISTORY};
 use super::pin::PINS;
 use super::references::{BLOBS, BYTES, NAMES, TOTALS, UNNAMED};
+use super::rows::{CURRENT, GENERATION, SUPERSEDED, parse, parse_superseded};
 use super::signatures::{KEYS, SIGNATURES};
-use super::state::{CURRENT, GENERATION, SUPERSEDED, State, StateError, parse, parse_superseded};
+use super::state::{State, StateError};
 use super::tables::{AGES, Tables};
 
 /// What the state holds.

@@ -12,8 +12,10 @@ mod generation;
 pub(crate) mod history;
 mod index;
 mod inspection;
+mod look_up;
 mod pin;
 mod references;
+mod rows;
 mod salvage;
 mod signatures;
 mod state;
@@ -22,9 +24,10 @@ mod tables;
 pub(crate) use decision::{Content, Statement, is_current};
 pub(crate) use expiry::Kept;
 pub(crate) use inspection::{Inspected, RowKind, UnreadableRow, Version};
+pub(crate) use look_up::Reference;
 pub(crate) use pin::{Order, OrderError};
 pub(crate) use salvage::Salvaged;
-pub(crate) use state::{Change, Reference, State, StateError, Stated};
+pub(crate) use state::{Change, State, StateError, Stated};
 
 #[cfg(test)]
 pub(crate) use decision::tests;

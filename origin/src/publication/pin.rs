@@ -9,7 +9,8 @@ use weir_shared::name::ServiceName;
 
 use super::decision;
 use super::history::{self, Entry, Time, Why};
-use super::state::{CURRENT, Change, State, StateError, checked, parse, unix_milliseconds};
+use super::rows::{CURRENT, parse, unix_milliseconds};
+use super::state::{Change, State, StateError, checked};
 use super::tables::Tables;
 
 /// Service → since when it is pinned (Unix milliseconds). Goes with the service.

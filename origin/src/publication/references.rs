@@ -7,7 +7,8 @@ use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 use weir_shared::descriptor::{Descriptor, Representation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
 
-use super::state::{StateError, unix_milliseconds};
+use super::rows::unix_milliseconds;
+use super::state::StateError;
 
 type Bytes32 = &'static [u8; 32];
 

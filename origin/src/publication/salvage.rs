@@ -13,10 +13,9 @@ use weir_shared::name::ServiceName;
 
 use super::history::{self, HISTORY};
 use super::pin::PINS;
+use super::rows::{CURRENT, GENERATION, SUPERSEDED, VersionKey, VersionValue, parse, parse_superseded};
 use super::signatures::{KEYS, SIGNATURES};
-use super::state::{
-    CURRENT, GENERATION, SUPERSEDED, State, StateError, VersionKey, VersionValue, parse, parse_superseded,
-};
+use super::state::{State, StateError};
 use crate::database::{Damaged, Rows};
 
 /// No generation is higher: beyond it a reader of JSON may take it for another one.

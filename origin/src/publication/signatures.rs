@@ -9,7 +9,8 @@ use std::sync::Arc;
 use redb::{ReadableTable, TableDefinition};
 
 use super::decision;
-use super::state::{CURRENT, SUPERSEDED, State, StateError, checked, parse};
+use super::rows::{CURRENT, SUPERSEDED, parse};
+use super::state::{State, StateError, checked};
 use crate::signing::Signer;
 
 /// `keys` → the lines of the public keys that everything is signed with.

@@ -1,21 +1,19 @@
 //! The durable state of publications: one redb file. All of this blocks.
 
-use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use bytes::Bytes;
-use redb::{ReadTransaction, ReadableTable, TableDefinition, TableHandle, WriteTransaction};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, DescriptorError, Generation, MAX_DESCRIPTOR_BYTES, Representation};
-use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
+use redb::{ReadTransaction, ReadableTable, TableHandle, WriteTransaction};
+use weir_shared::descriptor::{Descriptor, Generation, MAX_DESCRIPTOR_BYTES, Representation};
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
 
 use super::contents::Contents;
 use super::decision::{self, Content, Decision, Statement};
 use super::history::{Entry, Why};
-use super::pin::{PINS, from_unix};
+use super::look_up::Reference;
+use super::pin::from_unix;
 use super::references::{NAMES, TOTALS, UNREAD};
 use super::tables::Tables;
 use crate::config::RetentionConfig;
@@ -23,18 +21,6 @@ use crate::database::{DatabaseError, DatabaseFile, OfDatabase};
 use crate::failpoint::failpoint;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
-
-/// Service and digest.
-pub(super) type VersionKey = (&'static str, &'static [u8; 32]);
-/// Unix milliseconds and a descriptor's bytes.
-pub(super) type VersionValue = (u64, &'static [u8]);
-
-/// Service → the bytes of its descriptor.
-pub(super) const CURRENT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("current_v1");
-/// Service → the last generation ever published. Stays when the service goes.
-pub(super) const GENERATION: TableDefinition<'_, &str, u64> = TableDefinition::new("generation_v1");
-/// Service, digest → when it was superseded (Unix milliseconds), and its last descriptor's bytes.
-pub(super) const SUPERSEDED: TableDefinition<'_, VersionKey, VersionValue> = TableDefinition::new("history_v1");
 
 /// The publications of an origin.
 #[derive(Debug)]
@@ -92,14 +78,6 @@ pub(crate) struct Stated {
     pub(crate) content: Content,
 }
 
-/// A descriptor that names a blob.
-#[derive(Debug)]
-pub(crate) struct Reference {
-    pub(crate) descriptor: Descriptor,
-    /// The service's current one, not a superseded one.
-    pub(crate) current: bool,
-}
-
 impl State {
     /// Opens the file, or makes a new one.
     pub(crate) fn open(path: &Path, retention: RetentionConfig) -> Result<Self, StateError> {
@@ -139,48 +117,6 @@ impl State {
 
     pub(super) fn write<T>(&self, act: impl Fn(&WriteTransaction) -> Result<T, StateError>) -> Result<T, StateError> {
         self.file.write(act)
-    }
-
-    /// The current descriptors of all services. One that cannot be read is left out, and its service is published anew
-    /// under a higher generation, which stands in a table of its own.
-    pub(crate) fn all_current(&self) -> Result<Vec<(ServiceName, Descriptor)>, StateError> {
-        self.read(|transaction| {
-            let mut found = Vec::new();
-            for row in transaction.open_table(CURRENT)?.iter()? {
-                let (service, bytes) = row?;
-                match parse(service.value(), bytes.value()) {
-                    Ok(descriptor) => found.push((descriptor.publication().service.clone(), descriptor)),
-                    Err(error) => {
-                        // A newer version wrote it, or the disk did.
-                        tracing::warn!(service = service.value(), %error, "a stored descriptor is not used");
-                    }
-                }
-            }
-            Ok(found)
-        })
-    }
-
-    /// The descriptor of a service's digest, if it is the current one or a retained one.
-    pub(crate) fn version(
-        &self,
-        service: &ServiceName,
-        digest: &TarballDigest,
-    ) -> Result<Option<Descriptor>, StateError> {
-        Ok(self.find(service.as_str(), digest)?.map(|found| found.descriptor))
-    }
-
-    fn find(&self, service: &str, digest: &TarballDigest) -> Result<Option<Reference>, StateError> {
-        self.read(|transaction| {
-            if let Some(bytes) = transaction.open_table(CURRENT)?.get(service)?
-                && let Ok(descriptor) = parse(service, bytes.value())
-                && descriptor.publication().digest == *digest
-            {
-                return Ok(Some(Reference { descriptor, current: true }));
-            }
-            let row = transaction.open_table(SUPERSEDED)?.get((service, digest.as_bytes()))?;
-            let descriptor = row.and_then(|row| parse_superseded(service, digest.as_bytes(), row.value().1).ok());
-            Ok(descriptor.map(|descriptor| Reference { descriptor, current: false }))
-        })
     }
 
     /// States which contents services have, and remembers those under their keys; all in one transaction. When this
@@ -248,20 +184,6 @@ impl State {
         }
     }
 
-    /// The services of which something is current or pinned, whether it can be read or not.
-    pub(crate) fn services(&self) -> Result<BTreeSet<String>, StateError> {
-        self.read(|transaction| {
-            let mut services = BTreeSet::new();
-            for row in transaction.open_table(CURRENT)?.iter()? {
-                services.insert(row?.0.value().to_owned());
-            }
-            for row in transaction.open_table(PINS)?.iter()? {
-                services.insert(row?.0.value().to_owned());
-            }
-            Ok(services)
-        })
-    }
-
     /// Takes services out of the current ones, all in one transaction; their last versions are kept as superseded ones
     /// are, and their generations for good. Returns those that were there, each with its last generation.
     pub(crate) fn retire<'a>(
@@ -322,88 +244,6 @@ impl State {
     ) -> Result<(), StateError> {
         self.write(|transaction| Tables::open(transaction)?.drop_superseded(service.as_str(), digest, now))
     }
-
-    /// A descriptor that names this blob, of a service that is asked for; a current one when there is one.
-    pub(crate) fn reference(
-        &self,
-        blob: &BlobDigest,
-        of: impl Fn(&str) -> bool,
-    ) -> Result<Option<Reference>, StateError> {
-        let named = self.read(|transaction| {
-            let mut named = Vec::new();
-            for row in transaction.open_table(NAMES)?.range((blob.as_bytes(), "", &[0; 32])..)? {
-                let (key, _) = row?;
-                let (named_blob, service, digest) = key.value();
-                if named_blob != blob.as_bytes() {
-                    break;
-                }
-                if !of(service) {
-                    continue;
-                }
-                named.push((service.to_owned(), TarballDigest::from(blake3::Hash::from_bytes(*digest))));
-            }
-            Ok(named)
-        })?;
-        let mut found = None;
-        for (service, digest) in named {
-            let naming = self.find(&service, &digest)?;
-            let naming =
-                naming.filter(|found| found.descriptor.representations().iter().any(|form| form.digest == *blob));
-            match naming {
-                Some(reference) if reference.current => return Ok(Some(reference)),
-                naming => found = found.or(naming),
-            }
-        }
-        Ok(found)
-    }
-
-    /// The commits of a repository that current and retained versions are of, with their services. Reads everything: for the
-    /// rare occasion.
-    pub(crate) fn commits(&self, repository: &RepositoryName) -> Result<Vec<(ServiceName, CommitId)>, StateError> {
-        self.read(|transaction| {
-            let mut commits = HashSet::new();
-            let mut add = |service: &str, bytes: &[u8]| {
-                let read = parse(service, bytes).ok();
-                let own = read.filter(|descriptor| descriptor.publication().repository == *repository);
-                commits.extend(own.map(|descriptor| {
-                    let publication = descriptor.publication();
-                    (publication.service.clone(), publication.commit.clone())
-                }));
-            };
-            for row in transaction.open_table(CURRENT)?.iter()? {
-                let (service, descriptor) = row?;
-                add(service.value(), descriptor.value());
-            }
-            for row in transaction.open_table(SUPERSEDED)?.iter()? {
-                let (version, descriptor) = row?;
-                add(version.value().0, descriptor.value().1);
-            }
-            Ok(commits.into_iter().collect())
-        })
-    }
-}
-
-/// Reads a descriptor's row: that of this service.
-pub(super) fn parse(service: &str, bytes: &[u8]) -> Result<Descriptor, RowError> {
-    let descriptor = Descriptor::parse(Bytes::copy_from_slice(bytes))?;
-    if descriptor.publication().service.as_str() == service { Ok(descriptor) } else { Err(RowError::AnothersRow) }
-}
-
-/// Reads a superseded version's row: that of this service and digest.
-pub(super) fn parse_superseded(service: &str, digest: &[u8; 32], bytes: &[u8]) -> Result<Descriptor, RowError> {
-    let descriptor = parse(service, bytes)?;
-    if descriptor.publication().digest.as_bytes() == digest { Ok(descriptor) } else { Err(RowError::AnotherVersions) }
-}
-
-/// A row that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RowError {
-    #[error(transparent)]
-    Descriptor(#[from] DescriptorError),
-    #[error("it is the descriptor of another service")]
-    AnothersRow,
-    #[error("it is the descriptor of another version")]
-    AnotherVersions,
 }
 
 fn added(signer: &Signer, descriptor: Descriptor, representation: &Representation) -> Result<Descriptor, StateError> {
@@ -415,8 +255,4 @@ pub(super) fn checked(descriptor: Descriptor) -> Result<Descriptor, StateError> 
         length if length > MAX_DESCRIPTOR_BYTES => Err(StateError::DescriptorTooLarge(length)),
         _ => Ok(descriptor),
     }
-}
-
-pub(super) fn unix_milliseconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

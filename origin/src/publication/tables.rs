@@ -10,9 +10,10 @@ use weir_shared::name::ServiceName;
 use super::history::{self, Entry, HISTORY, History};
 use super::pin::PINS;
 use super::references::References;
-use super::state::{
-    CURRENT, GENERATION, SUPERSEDED, StateError, VersionKey, VersionValue, parse, parse_superseded, unix_milliseconds,
+use super::rows::{
+    CURRENT, GENERATION, SUPERSEDED, VersionKey, VersionValue, parse, parse_superseded, unix_milliseconds,
 };
+use super::state::StateError;
 use crate::config::RetentionConfig;
 
 /// When a version was superseded (Unix milliseconds), its service and digest → nothing: the superseded ones by age.
