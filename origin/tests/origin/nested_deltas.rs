@@ -12,7 +12,7 @@ use weir_origin::mirror::{MirrorError, Poll};
 use weir_origin::repository_agent::Health;
 
 use crate::git_fixture::Git;
-use crate::hostile_upstreams::{pack_header, with_checksum};
+use crate::hostile_packs::{pack_header, with_checksum};
 use crate::mirror_polls::Pair;
 use crate::node::{Home, in_time};
 use crate::scripted_server::{ScriptedServer, listing, packfile};

@@ -2,7 +2,7 @@
 
 use weir_origin::mirror::{MirrorError, Poll};
 
-use crate::hostile_upstreams::{pack_header, with_checksum};
+use crate::hostile_packs::{pack_header, with_checksum};
 use crate::mirror_polls::Pair;
 use crate::nested_deltas::{entry, name, number};
 use crate::scripted_server::{ScriptedServer, listing, packfile};

@@ -1,0 +1,283 @@
+//! Upstreams whose packs are not what was asked for, or have no end: the mirror stays as it was.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use weir_origin::mirror::{MirrorError, Poll};
+
+use crate::git_fixture::Git;
+use crate::hostile_upstreams::{ADVERTISEMENT, ID, RESULT, listing_with_a_new_one, mirrored, refused};
+use crate::mirror_polls::Pair;
+use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, packfile, pour, say};
+
+/// Packs and what belongs to them.
+fn pack_files(pair: &Pair) -> usize {
+    std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count()
+}
+
+/// A pack of one object that claims to have so many bytes.
+fn pack_of_one(declared: u64, contents: &[u8]) -> Vec<u8> {
+    with_checksum([pack_header(1), blob(declared, contents)].concat())
+}
+
+#[test]
+fn lengths_that_lie_are_found_out() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    // More is promised than comes, and less.
+    for (difference, kind) in [(1000, "protocol"), (-20, "protocol")] {
+        let refs = refs.clone();
+        let server = ScriptedServer::start(move |request, _, socket| {
+            if request.starts_with("GET") {
+                return say(socket, ADVERTISEMENT, &advertisement());
+            }
+            begin(socket, RESULT, (refs.len() as u64).checked_add_signed(difference).unwrap())?;
+            socket.write_all(
+                &refs[..refs.len().checked_add_signed(difference.min(0) as isize).unwrap().min(refs.len() - 4)],
+            )
+        });
+        let error = refused(&mut pair, &first, server.url());
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    for (what, pack) in hostile_packs() {
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
+        assert_eq!(error.step(), "fetch", "{what}: {error}");
+    }
+    assert_eq!(pack_files(&pair), 2);
+}
+
+#[test]
+fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    let empty = with_checksum(pack_header(0));
+    for pack in [empty, pack_of_one(1, b"a"), pack_of_one(1, b"b"), pack_of_one(1, b"c")] {
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
+        assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
+        assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
+        assert_eq!(pack_files(&pair), 2, "{error}");
+    }
+}
+
+/// Of two refs one can be moved: what it points at stays.
+#[test]
+fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
+    let (mut pair, first) = mirrored();
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second").to_string();
+    let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
+    let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (ID, "refs/heads/new")]);
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let error = pair.try_poll().unwrap_err();
+    assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
+    pair.mirror.look_closely().unwrap();
+    assert!([first, second].contains(&pair.resolve("main").unwrap().to_string()));
+    pair.upstream.url = own;
+    pair.poll();
+    pair.mirror.look_closely().unwrap();
+}
+
+/// A tag came, and not what it was put on, or that is behind more tags than anybody follows. Everything else is followed.
+#[test]
+fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
+    let nested = |git: &Git, innermost: &str, kind: &str, count: usize| {
+        let mut tags: Vec<String> = Vec::new();
+        for _ in 0..count {
+            let (of, kind) = tags.last().map_or((innermost, kind), |tag| (tag.as_str(), "tag"));
+            let text = format!("object {of}\ntype {kind}\ntag t\ntagger a <a@b> 0 +0000\n\nt\n");
+            let tag = git.feed(["hash-object", "-t", "tag", "--literally", "-w", "--stdin"], text.as_bytes());
+            tags.push(String::from_utf8(tag).unwrap().trim().to_owned());
+        }
+        tags
+    };
+    for (missing, reason) in [(true, "it did not send what `refs/tags/t`"), (false, "`refs/tags/t` cannot be followed")]
+    {
+        let (mut pair, first) = mirrored();
+        pair.git.write("a", "2");
+        let second = pair.git.commit("second").to_string();
+        let tags = if missing { nested(&pair.git, ID, "commit", 1) } else { nested(&pair.git, &first, "commit", 40) };
+        let objects = [second.clone(), format!("{second}^{{tree}}"), format!("{second}:a")];
+        let objects: Vec<String> = objects.iter().map(|object| pair.git.line(["rev-parse", object.as_str()])).collect();
+        let objects = [objects, tags.clone()].concat().join("\n") + "\n";
+        let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+        let refs =
+            listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
+        let server = ScriptedServer::of(refs, packfile(&pack));
+        pair.upstream.url = server.url();
+        let error = pair.try_poll().unwrap_err();
+        assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+        assert_eq!(pair.resolve("main").unwrap().to_string(), second);
+        pair.mirror.look_closely().unwrap();
+    }
+}
+
+#[test]
+fn a_mirror_grows_to_its_bound_and_no_further() {
+    let (mut pair, first) = mirrored();
+    let own = pair.upstream.url.clone();
+    let bytes = || pair.mirror.size().unwrap().bytes;
+    let before = bytes();
+    // What nobody compresses, and each time something else: as forced pushes would bring it.
+    let noise = |seed: &str| -> String {
+        let digest = |n: usize| ring::digest::digest(&ring::digest::SHA256, format!("{seed} {n}").as_bytes());
+        (0..4000).flat_map(|n| digest(n).as_ref().to_owned()).map(|byte| char::from(byte & 127)).collect()
+    };
+    pair.upstream.max_mirror = before + (200 << 10);
+    pair.git.write("a", noise("one"));
+    pair.git.commit("first");
+    pair.poll();
+    assert!(bytes() > before + (100 << 10));
+    pair.git.write("a", noise("two"));
+    let third = pair.git.commit("third");
+    for _ in 0..2 {
+        let error = pair.try_poll().unwrap_err();
+        assert!(matches!(error, MirrorError::MirrorTooLarge { .. }), "{error}");
+        assert_eq!((error.step(), error.kind()), ("fetch", "limit"));
+        assert!(error.to_string().contains("max_mirror"), "{error}");
+        assert!(bytes() <= pair.upstream.max_mirror);
+    }
+    // Not even a connection's worth is taken once it is full; what needs no pack is followed still.
+    pair.upstream.max_mirror = bytes();
+    assert!(matches!(pair.try_poll(), Err(MirrorError::MirrorTooLarge { .. })));
+    pair.git.run(["reset", "-q", "--hard", &first]);
+    pair.poll();
+    assert_eq!(pair.resolve("main").unwrap().to_string(), first);
+    pair.upstream.max_mirror = u64::MAX;
+    pair.git.run(["reset", "-q", "--hard", third.as_str()]);
+    pair.poll();
+    assert_eq!((pair.resolve("main").unwrap(), own), (third, pair.upstream.url));
+}
+
+#[test]
+fn an_object_over_the_limit_is_refused_by_its_name() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    pair.upstream.max_object = 1 << 20;
+    let pack = pack_of_one((1 << 20) + 1, &vec![0; (1 << 20) + 1]);
+    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url());
+    assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false), "{error}");
+    assert!(error.to_string().contains("`[upstreams] max_object` = 1048576"), "{error}");
+}
+
+/// Each object takes some memory while the pack is indexed, however small it is.
+#[test]
+fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
+    let (mut pair, first) = mirrored();
+    pair.upstream.max_objects = 1000;
+    let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
+    let error = refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
+    assert!(matches!(error, MirrorError::TooManyObjects { objects: 1001, limit: 1000 }), "{error}");
+    assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
+    assert!(error.to_string().contains("`[upstreams] max_objects` = 1000"), "{error}");
+}
+
+/// No upstream that means harm: only a large one.
+#[test]
+fn many_small_objects_are_not_taken_for_a_large_one() {
+    let (mut pair, _) = mirrored();
+    pair.upstream.max_object = 1 << 20;
+    let blobs = (0..30_000).flat_map(|n| blob(5, format!("{n:05}").as_bytes())).collect();
+    let pack = with_checksum([pack_header(30_000), blobs].concat());
+    let last = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"29999").unwrap().to_string();
+    let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/many")]), packfile(&pack));
+    pair.upstream.url = server.url();
+    assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
+}
+
+/// Packs that claim what is not so.
+fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
+    let header = pack_header;
+    let bomb = blob(3, &vec![0; 200 << 20]);
+    vec![
+        ("four thousand million objects", with_checksum([header(u32::MAX), blob(3, b"abc")].concat())),
+        ("one object too few", with_checksum([header(2), blob(3, b"abc")].concat())),
+        ("a size of an exbibyte", with_checksum([header(1), blob(1 << 60, b"abc")].concat())),
+        ("3 bytes that are 200 MiB", with_checksum([header(1), bomb].concat())),
+        ("another checksum", [header(1), blob(3, b"abc"), vec![7; 20]].concat()),
+        ("another version", with_checksum(b"PACK\0\0\0\x09\0\0\0\0".to_vec())),
+        ("no pack", b"nothing of the kind".to_vec()),
+        ("no bytes", Vec::new()),
+    ]
+}
+
+pub(crate) fn pack_header(objects: u32) -> Vec<u8> {
+    [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat()
+}
+
+/// A blob as it stands in a pack, which claims to have so many bytes.
+fn blob(declared: u64, contents: &[u8]) -> Vec<u8> {
+    let mut entry = Vec::new();
+    let (mut rest, mut byte) = (declared >> 4, 0x30 | (declared & 15) as u8);
+    while rest > 0 {
+        entry.push(byte | 0x80);
+        (byte, rest) = ((rest & 127) as u8, rest >> 7);
+    }
+    entry.push(byte);
+    let mut zlib = ZlibEncoder::new(entry, Compression::best());
+    zlib.write_all(contents).unwrap();
+    zlib.finish().unwrap()
+}
+
+pub(crate) fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
+    pack.extend(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &pack).as_ref());
+    pack
+}
+
+/// A server of an object that goes on and on, and how many bytes of it went out.
+fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
+    let (refs, sent) = (listing_with_a_new_one(first), Arc::new(AtomicU64::new(0)));
+    let counted = sent.clone();
+    let server = ScriptedServer::start(move |request, body, socket| {
+        if request.starts_with("GET") {
+            return say(socket, ADVERTISEMENT, &advertisement());
+        }
+        if body.windows(7).any(|word| word == b"ls-refs") {
+            return say(socket, RESULT, &refs);
+        }
+        begin(socket, RESULT, 1 << 40)?;
+        socket.write_all(&line("packfile\n"))?;
+        // In stored blocks.
+        let start = [&b"PACK\0\0\0\x02\0\0\0\x01"[..], &[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01]].concat();
+        socket.write_all(&line([&[1], &start[..]].concat()))?;
+        let block = [&[0, 0xff, 0x7f, 0, 0x80][..], &[7; 0x7fff]].concat();
+        pour(&counted, socket, &line([&[1], &block[..]].concat()), 100_000)
+    });
+    (server, sent)
+}
+
+#[test]
+fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
+    let (mut pair, first) = mirrored();
+    let (server, sent) = endless(&first);
+    let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 4 << 20);
+    let error = refused(&mut pair, &first, server.url());
+    assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
+    assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
+
+    let (server, sent) = endless(&first);
+    (pair.upstream.max_pack, pair.upstream.max_object) = (max_pack, 4 << 20);
+    let error = refused(&mut pair, &first, server.url());
+    assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
+    assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
+}
+
+/// Otherwise whoever may push refs, and signs nothing, changes what a signed commit holds.
+#[test]
+fn an_object_that_stands_in_for_another_is_not_taken_for_it() {
+    let mut pair = Pair::new();
+    pair.git.write("deploy/app", "good");
+    let commit = pair.git.commit("signed").to_string();
+    let good = pair.git.line(["rev-parse", "HEAD:deploy"]);
+    let evil = pair.git.raw_tree(&[("100644", b"app", &pair.git.blob(b"evil"))]);
+    pair.git.run(["replace", &good, &evil]);
+    pair.upstream.further_refs.insert(format!("refs/replace/{good}"));
+    assert_eq!(pair.poll(), Poll::Changed { refs: 3 }, "it is mirrored as any other ref");
+    let repository = pair.mirror.repository().unwrap().to_thread_local();
+    let tree = repository.find_commit(gix::ObjectId::from_hex(commit.as_bytes()).unwrap()).unwrap().tree().unwrap();
+    let app = tree.lookup_entry_by_path("deploy/app").unwrap().unwrap();
+    assert_eq!(app.object().unwrap().data, b"good");
+}

@@ -1,0 +1,136 @@
+//! Upstreams that fall silent or trickle: a poll ends, and so does a request to stop.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use weir_origin::mirror::{FetchProgress, MirrorError};
+use weir_shared::process::certificates;
+
+use crate::hostile_upstreams::{ADVERTISEMENT, RESULT, listing_with_a_new_one, mirrored, refused};
+use crate::scripted_server::{ScriptedServer, advertisement, begin, line, say};
+use crate::smart_http::tls_config;
+
+/// Where a server falls silent.
+#[derive(Debug, Clone, Copy)]
+enum Silence {
+    AfterAccept,
+    InTheHead,
+    InTheListing,
+    InThePack,
+}
+
+fn silent_server(silence: Silence, first: &str) -> ScriptedServer {
+    let refs = listing_with_a_new_one(first);
+    ScriptedServer::start(move |request, body, socket| {
+        // Until the client has had enough.
+        let wait = |socket: &mut TcpStream| socket.read(&mut [0]).map(|_| ());
+        match silence {
+            Silence::AfterAccept => return wait(socket),
+            Silence::InTheHead => {
+                socket.write_all(b"HTTP/1.1 200 O")?;
+                return wait(socket);
+            }
+            _ if request.starts_with("GET") => return say(socket, ADVERTISEMENT, &advertisement()),
+            Silence::InThePack if body.windows(7).any(|word| word == b"ls-refs") => return say(socket, RESULT, &refs),
+            Silence::InTheListing => {
+                begin(socket, RESULT, refs.len() as u64)?;
+                socket.write_all(&refs[..20])?;
+            }
+            Silence::InThePack => {
+                begin(socket, RESULT, 100_000)?;
+                socket.write_all(&line("packfile\n"))?;
+                socket.write_all(&line(b"\x01PACK\0\0\0\x02\0\0\0\x01"))?;
+            }
+        }
+        wait(socket)
+    })
+}
+
+#[test]
+fn silence_ends_at_each_step_and_so_does_a_request_to_stop() {
+    let (mut pair, first) = mirrored();
+    for silence in [Silence::AfterAccept, Silence::InTheHead, Silence::InTheListing, Silence::InThePack] {
+        let server = silent_server(silence, &first);
+        let patient = std::mem::replace(&mut pair.upstream.stall_timeout, Duration::from_millis(300));
+        let error = refused(&mut pair, &first, server.url());
+        let step = if matches!(silence, Silence::InThePack) { "fetch" } else { "list refs" };
+        assert!(error.is_timeout() && error.step() == step, "{silence:?}: {error}");
+        pair.upstream.stall_timeout = patient;
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    pair.upstream.stall_timeout = Duration::from_secs(3600);
+    for scheme in ["http", "https", "git", "ssh"] {
+        let url = format!("{scheme}://{}/x", silent.local_addr().unwrap());
+        let mut upstream = pair.upstream.clone();
+        upstream.url = url;
+        let empty = pair.git.dir.join("empty");
+        std::fs::write(&empty, "").unwrap();
+        (upstream.ssh_key, upstream.ssh_known_hosts) = (Some(empty.clone()), Some(empty));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (pair, upstream, stop) = (&pair, &upstream, &stop);
+            let poll = scope.spawn(move || pair.mirror.poll(upstream, &FetchProgress::default(), stop).unwrap_err());
+            let connection = silent.accept().unwrap();
+            stop.store(true, Ordering::Relaxed);
+            let error = poll.join().unwrap();
+            assert!(matches!(error, MirrorError::Interrupted), "{scheme}: {error}");
+            drop(connection);
+        });
+    }
+}
+
+#[test]
+fn silence_within_and_after_the_tls_handshake_ends() {
+    let (mut pair, first) = mirrored();
+    let certificates = pair.git.dir.parent().unwrap().join("certificates");
+    certificates::write(&certificates, &[]).unwrap();
+    pair.upstream.ca = Some(certificates.join("ca.pem"));
+    pair.upstream.stall_timeout = Duration::from_millis(500);
+    let config = tls_config(&certificates, None);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/x", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for (at, socket) in listener.incoming().enumerate() {
+            let mut socket = socket.unwrap();
+            if at > 0 {
+                let mut tls = rustls::ServerConnection::new(config.clone()).unwrap();
+                while tls.is_handshaking() && tls.complete_io(&mut socket).is_ok() {}
+            }
+            held.push(socket);
+        }
+    });
+    let error = refused(&mut pair, &first, url.clone());
+    assert!(error.is_timeout() && error.step() == "connect", "within: {error:?}");
+    let error = refused(&mut pair, &first, url);
+    assert!(error.is_timeout() && error.step() == "list refs", "after: {error:?}");
+}
+
+#[test]
+fn an_answer_that_trickles_is_ended_by_who_watches() {
+    let (pair, _) = mirrored();
+    let (told, trickles) = mpsc::channel();
+    let server = ScriptedServer::start(move |_, _, socket| {
+        begin(socket, ADVERTISEMENT, 1 << 30)?;
+        let advertisement = advertisement();
+        for byte in advertisement.iter().chain(std::iter::repeat(&b'0')) {
+            socket.write_all(&[*byte])?;
+            let _ = told.send(());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    });
+    let mut upstream = pair.upstream.clone();
+    upstream.url = server.url();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (pair, upstream, stop) = (&pair, &upstream, &stop);
+        let poll = scope.spawn(move || pair.mirror.poll(upstream, &FetchProgress::default(), stop).unwrap_err());
+        trickles.iter().take(20).for_each(drop);
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
+    });
+}
