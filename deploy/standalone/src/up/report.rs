@@ -10,6 +10,7 @@ use weir_origin::Condition;
 use weir_origin::repository_agent::{Health, Phase, RepositoryState};
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
 
 use super::compose::Roles;
 use crate::repository::Repository;
@@ -89,24 +90,23 @@ impl<'a> Report<'a> {
         status.mark_changed();
         let mut seen = Seen::default();
         loop {
-            // A role that has stopped closes its channels.
+            // A role that has stopped closes its channels. Several may have news at once: they are told in the order in which
+            // one leads to the other.
             tokio::select! {
+                biased;
                 changed = upstream.changed() => {
                     changed?;
                     let state = upstream.borrow_and_update().clone();
                     self.progress.show(&state);
-                    if let Some(reason) = seen.upstream(&state) {
-                        anyhow::ensure!(!once, "{reason}");
-                        self.line(&reason)?;
+                    if let Some(news) = seen.upstream(&state) {
+                        self.tell(news, once)?;
                     }
                 }
                 changed = condition.changed() => {
                     changed?;
                     let now = condition.borrow_and_update().clone();
-                    if let Condition::Unhealthy { reason, .. } = now {
-                        let reason = format!("{service} cannot follow: {reason}");
-                        anyhow::ensure!(!once, "{reason}");
-                        self.line(&reason)?;
+                    if let Some(news) = seen.condition(service, &now) {
+                        self.tell(news, once)?;
                     }
                 }
                 changed = descriptor.changed() => {
@@ -125,17 +125,24 @@ impl<'a> Report<'a> {
                 }
             }
             if once {
-                // Before the first poll has ended, with all that follows from it, what is published is what it was the last
-                // time.
-                let has_looked = upstream.borrow().attempts > 0 && *condition.borrow() == Condition::Following;
+                let has_polled = upstream.borrow().attempts > 0;
                 let newest = descriptor.borrow().clone();
-                if has_looked
-                    && let Some(newest) = newest
-                    && is_in_force(&newest.publication().digest, &status.borrow())?
-                {
+                let is_done = is_done(has_polled, &condition.borrow(), newest.as_deref(), &status.borrow());
+                let more =
+                    [upstream.has_changed(), condition.has_changed(), descriptor.has_changed(), status.has_changed()];
+                // What came meanwhile is told first.
+                if !more.into_iter().any(|more| more.unwrap_or(false)) && is_done? {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// Tells how something fares. With `once` a failure is the end.
+    fn tell(&self, news: News, once: bool) -> anyhow::Result<()> {
+        match news {
+            News::Fails(reason) if once => bail!("{reason}"),
+            News::Fails(text) | News::IsWell(text) => Ok(self.line(&text)?),
         }
     }
 
@@ -144,6 +151,21 @@ impl<'a> Report<'a> {
         let time = now.get(11..19).unwrap_or_default();
         self.say(&format!("{time}  {text}"))
     }
+}
+
+/// With `--once`: whether the newest release is in force.
+///
+/// # Errors
+/// Why that will not be.
+fn is_done(
+    has_polled: bool,
+    condition: &Condition,
+    newest: Option<&Descriptor>,
+    agent: &ServiceStatus,
+) -> anyhow::Result<bool> {
+    // Before the first poll has ended, with all that follows from it, what is published is what it was the last time.
+    let newest = newest.filter(|_| has_polled && *condition == Condition::Following);
+    newest.map_or(Ok(false), |newest| is_in_force(&newest.publication().digest, agent))
 }
 
 /// Whether the agent has this release, and its `exec` has ended well.
@@ -188,23 +210,47 @@ struct Seen {
     switches: u64,
     error: Option<String>,
     hook_runs: u64,
+    ran_before: bool,
     failure: Option<String>,
+    trouble: Option<String>,
+}
+
+/// How something fares that may fail.
+enum News {
+    Fails(String),
+    IsWell(String),
+}
+
+/// What is new when the trouble with something was `before` and is `now`.
+fn news(before: &mut Option<String>, now: Option<String>, well: String) -> Option<News> {
+    if *before == now {
+        return None;
+    }
+    before.clone_from(&now);
+    Some(now.map_or(News::IsWell(well), News::Fails))
 }
 
 impl Seen {
     /// News of the upstream: why it fails, said once, and that it answers again.
-    fn upstream(&mut self, state: &RepositoryState) -> Option<String> {
+    fn upstream(&mut self, state: &RepositoryState) -> Option<News> {
         let failure = match &state.health {
             Health::Unhealthy { failure, .. } => {
                 Some(format!("the repository fails to {}: {}", failure.step, failure.reason))
             }
             _ => None,
         };
-        if failure == self.failure {
-            return None;
-        }
-        self.failure.clone_from(&failure);
-        failure
+        news(&mut self.failure, failure, "the repository answers again".to_owned())
+    }
+
+    /// News of the service: why it cannot follow, said once, and that it does again.
+    fn condition(&mut self, service: &ServiceName, condition: &Condition) -> Option<News> {
+        let trouble = match condition {
+            Condition::Unhealthy { reason, .. } => Some(format!("{service} cannot follow: {reason}")),
+            // Whether it can is not known yet.
+            Condition::Pending => return None,
+            _ => None,
+        };
+        news(&mut self.trouble, trouble, format!("{service} follows again"))
     }
 
     /// News of the agent: switches, runs of `exec`, and errors said once.
@@ -222,6 +268,10 @@ impl Seen {
                 Some(error) => format!("exec       {error}; it is tried again"),
                 None => "exec       ended well".to_owned(),
             });
+        }
+        if status.hook == HookState::Done && status.hook_runs == 0 && !self.ran_before {
+            self.ran_before = true;
+            lines.push("exec       ended well before for the release in force, and is not run again for it".to_owned());
         }
         if status.last_error != self.error {
             self.error.clone_from(&status.last_error);

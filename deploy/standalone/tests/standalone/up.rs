@@ -4,7 +4,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use weir_loadtest::git_repository::GitRepository;
@@ -68,6 +71,7 @@ fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_sw
     let (code, out, error) = once("echo HOOK''OUT")?;
     assert_eq!((code, error.contains("HOOKOUT")), (Some(0), false), "{out}\n{error}");
     assert!(!out.contains("switched") && !out.contains("published ") && out.contains("as before"), "{out}");
+    assert!(out.contains("is not run again"), "{out}");
     // A commit since: what is published already is not taken for the newest.
     upstream.write("deploy/prod/version", "2")?;
     upstream.commit_and_push("two")?;
@@ -114,17 +118,23 @@ fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The lines of what a child prints, as they come.
+fn lines(out: ChildStdout) -> Receiver<String> {
+    let (tell, lines) = mpsc::channel();
+    thread::spawn(move || BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    lines
+}
+
 struct Up {
     child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
 }
 
 impl Up {
     /// Reads standard output up to a line with this text.
     fn until(&mut self, text: &str) -> anyhow::Result<String> {
         let mut seen = Vec::new();
-        for line in &mut self.lines {
-            let line = line?;
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) {
             if line.contains(text) {
                 return Ok(line);
             }
@@ -147,7 +157,7 @@ fn it_serves_the_checkout_it_stands_in_until_ctrl_c() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
     let mut child = weir(&upstream.work().join("deploy")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
+    let lines = lines(child.stdout.take().context("stdout is piped")?);
     let mut up = Up { child, lines };
 
     // The curl that is printed works as printed.
@@ -162,6 +172,13 @@ fn it_serves_the_checkout_it_stands_in_until_ctrl_c() -> anyhow::Result<()> {
         let printed = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success() && printed.contains("deploy/prod/version"), "{curl}: {printed}");
     }
+
+    // A repository that is away is told of once, and so is its return.
+    let away = upstream.work().with_extension("away");
+    fs::rename(upstream.work().join(".git"), &away)?;
+    up.until("the repository fails to")?;
+    fs::rename(&away, upstream.work().join(".git"))?;
+    up.until("the repository answers again")?;
 
     // What is committed is followed; what the root holds is not in the way.
     fs::write(upstream.work().join("deploy/prod/version"), "2")?;
