@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use weir_origin::config::Config;
 use weir_shared::access_list::key_line;
 use weir_shared::process::key_pair;
+use weir_shared::process::output::print;
 
 /// Prints the public keys that publications are signed with, or makes a new key.
 ///
@@ -39,7 +40,7 @@ enum KeysCommand {
 pub(crate) fn run(arguments: KeysArguments) -> anyhow::Result<()> {
     if let Some(KeysCommand::New { file }) = arguments.command {
         let (key, public) = key_pair::write(&file)?;
-        println!("{}", key_line(key.public()));
+        print(key_line(key.public()))?;
         eprintln!("{} signs: name it in `keys` of [signing] of the origin.", file.display());
         eprintln!("{} verifies: bring it to the readers before the origin signs with it.", public.display());
         return Ok(());
@@ -49,7 +50,7 @@ pub(crate) fn run(arguments: KeysArguments) -> anyhow::Result<()> {
         anyhow::bail!("[signing] names no keys: this origin signs nothing");
     }
     for key in config.signing.read()? {
-        println!("{}", key_line(key.public()));
+        print(key_line(key.public()))?;
     }
     Ok(())
 }

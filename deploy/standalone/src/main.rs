@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use weir_shared::process::output::print;
 use weir_shared::process::{certificates, failure, telemetry};
 
 /// A Git-aware content delivery network: Git is asked once, however many clusters follow it.
@@ -29,7 +30,8 @@ enum Command {
     /// Writes a certificate authority, and a certificate for each role, for trying the three processes by hand.
     ///
     /// The files are those that the example configurations name: ca.pem, origin, edge, edge-client, agent and operator
-    /// (each .pem and .key). An authority that is there already is kept and signs anew.
+    /// (each .pem and .key). An authority that is there already is kept and signs anew: all certificates are new, and
+    /// have the names that are given now.
     Certificates {
         /// The folder to write to.
         #[arg(long, value_name = "DIR")]
@@ -67,7 +69,7 @@ fn main() -> ExitCode {
 fn write_certificates(out: &std::path::Path, hosts: &[String]) -> anyhow::Result<()> {
     telemetry::init_logs("warn")?;
     let written = certificates::write(out, hosts)?;
-    println!("{}: {}", out.display(), written.join(" "));
-    println!("Keep ca.key away from the nodes: whoever has it can be any of them.");
+    print(format_args!("{}: {}", out.display(), written.join(" ")))?;
+    print("Keep ca.key away from the nodes: whoever has it can be any of them.")?;
     Ok(())
 }

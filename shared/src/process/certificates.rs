@@ -71,7 +71,14 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
     };
 
     let (ca_pem, ca_key) = (dir.join("ca.pem"), dir.join("ca.key"));
-    let key = if ca_pem.exists() && ca_key.exists() {
+    // A new one would cut off everybody who trusts the old one.
+    anyhow::ensure!(
+        ca_key.exists() || !ca_pem.exists(),
+        "{} is there without its key, ca.key: put the key back to sign with it, or take ca.pem away to make a new \
+         authority, which whoever trusts this one must then be given",
+        ca_pem.display()
+    );
+    let key = if ca_pem.exists() {
         let pem = fs::read_to_string(&ca_key).with_context(|| format!("cannot read {}", ca_key.display()))?;
         KeyPair::from_pem(&pem).with_context(|| format!("{} is not a private key", ca_key.display()))?
     } else {

@@ -16,6 +16,7 @@ pub mod key_pair;
 pub mod metric_families;
 pub mod open_files;
 pub mod operator_token;
+pub mod output;
 pub mod process_metrics;
 mod rarely;
 pub mod serve;

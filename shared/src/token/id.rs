@@ -72,6 +72,15 @@ id! {
     /// The id of a key: the `kid` of RFC 7515.
     KeyId, "key"
 }
+impl KeyId {
+    /// Whether it has the form of the thumbprint that a key is called by unless it is given an id of its own (RFC 7638):
+    /// SHA-256 in base64url without padding.
+    pub fn is_thumbprint(&self) -> bool {
+        self.as_str().len() == 43
+            && self.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    }
+}
+
 id! {
     /// The id of a token: the `jti` of RFC 7519.
     TokenId, "token"

@@ -1,10 +1,12 @@
 //! `weir token inspect`.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use weir_shared::process::output::print;
 use weir_shared::token::{UnixSeconds, UnverifiedToken, unix_seconds};
 
 use super::file;
@@ -12,7 +14,7 @@ use super::file;
 /// Shows what a token says, and with --keys whether it verifies.
 ///
 /// Without --keys nothing is verified: anybody could have written what is shown. With it the exit code is 0 when an edge
-/// with these keys would take the token now, and 1 with the reason when it would not. Deny lists are not looked at.
+/// with these keys, and these deny files, would take the token now, and 1 with the reason when it would not.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
     /// The token: a file that holds it, or `-` for standard input. (The token itself is taken too, and is then seen by
@@ -22,6 +24,9 @@ pub(crate) struct InspectArguments {
     /// A file of public keys to verify it with. May be given several times.
     #[arg(long, value_name = "FILE", num_args = 1)]
     keys: Vec<PathBuf>,
+    /// A deny file to look the token and its key up in. May be given several times.
+    #[arg(long, value_name = "FILE", num_args = 1, requires = "keys")]
+    deny: Vec<PathBuf>,
 }
 
 pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
@@ -30,28 +35,40 @@ pub(super) fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let claims = token.claims()?;
     let now = unix_seconds(SystemTime::now());
     let services: Vec<&str> = claims.services.iter().map(|glob| glob.as_str()).collect();
-    println!("subject   {}", claims.subject);
-    println!("services  {}", services.join(" "));
-    println!("id        {}", claims.id);
-    println!("key       {}", token.key_id());
+    print(format_args!("subject   {}", claims.subject))?;
+    print(format_args!("services  {}", services.join(" ")))?;
+    print(format_args!("id        {}", claims.id))?;
+    print(format_args!("key       {}", token.key_id()))?;
     if let Some(issued) = claims.issued_at {
-        println!("issued    {}", moment(issued, now));
+        print(format_args!("issued    {}", moment(issued, now)))?;
     }
     if let Some(begins) = claims.not_before {
-        println!("begins    {}", moment(begins, now));
+        print(format_args!("begins    {}", moment(begins, now)))?;
     }
-    println!("ends      {}", moment(claims.expires, now));
+    print(format_args!("ends      {}", moment(claims.expires, now)))?;
     if arguments.keys.is_empty() {
-        println!("verified  no: give --keys to find out");
-        return Ok(());
+        return Ok(print("verified  no: give --keys to find out")?);
     }
-    let keys = file::keys(&arguments.keys)?;
+    let mut keys = file::keys(&arguments.keys)?;
+    for path in &arguments.deny {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        keys.add_deny_file(&text).with_context(|| format!("{} is no deny file", path.display()))?;
+    }
     let Some(key) = keys.keys().find(|key| key.id() == token.key_id()) else {
-        println!("verified  no");
+        print("verified  no")?;
         bail!("none of these keys is {}", token.key_id());
     };
+    let revoked = match () {
+        () if keys.revoked_keys().any(|revoked| revoked == key.id()) => Some("its key is revoked"),
+        () if keys.denied_tokens(now).any(|denied| *denied == claims.id) => Some("it is revoked"),
+        () => None,
+    };
+    if let Some(revoked) = revoked {
+        print("verified  no")?;
+        bail!("{revoked}");
+    }
     let checked = token.verify(key).map(|claims| claims.valid_at(now));
-    println!("verified  {}", if checked.is_ok() { "yes" } else { "no" });
+    print(format_args!("verified  {}", if checked.is_ok() { "yes" } else { "no" }))?;
     checked??;
     Ok(())
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use weir_shared::name::NodeName;
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::duration;
+use weir_shared::process::output::print;
 use weir_shared::token::{Claims, SigningKey, TokenId, unix_seconds};
 
 use super::file::create_secret;
@@ -61,7 +62,7 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     let token = key.issue(&claims)?;
     match &arguments.out {
         Some(path) => create_secret(path, &format!("{token}\n"))?,
-        None => println!("{token}"),
+        None => print(token)?,
     }
     eprintln!(
         "token {} of {}, signed with the key {}, ends {}",

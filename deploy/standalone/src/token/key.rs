@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use weir_shared::access_list::key_line;
 use weir_shared::process::key_pair;
+use weir_shared::process::output::print;
 
 /// Makes a key pair: the private key, which issues tokens, and the public one, which verifies them.
 ///
@@ -20,7 +21,7 @@ pub(crate) struct KeyArguments {
 
 pub(super) fn run(arguments: &KeyArguments) -> anyhow::Result<()> {
     let (key, public) = key_pair::write(&arguments.out)?;
-    println!("{}", key_line(key.public()));
+    print(key_line(key.public()))?;
     eprintln!("{} issues tokens: keep it where you issue them, and nowhere else.", arguments.out.display());
     eprintln!("{} verifies them: edges read it, as `keys` in [auth].", public.display());
     Ok(())

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use weir_shared::access_list::{AccessList, DenyLine};
+use weir_shared::process::output::print;
 use weir_shared::token::{KeyId, TokenId, UnverifiedToken};
 
 use super::file;
@@ -27,29 +28,45 @@ pub(crate) struct RevokeArguments {
     /// The id of a token, as `weir token issue` and `inspect` show it. May be given several times.
     #[arg(long = "id", value_name = "ID", allow_hyphen_values = true)]
     ids: Vec<TokenId>,
-    /// Revoke a key: all tokens that it signed, and those that it will sign.
+    /// Revoke a key: all tokens that it signed, and those that it will sign. Its id is the first word of its public key
+    /// file, and `weir token inspect` shows it for each token. May be given several times.
     #[arg(long = "key-id", value_name = "ID", allow_hyphen_values = true)]
     key_ids: Vec<KeyId>,
-    /// A file of public keys, to learn a token's end from the token itself. May be given several times.
+    /// A file of public keys, to learn a token's end from the token itself, and to know a key's id. May be given several
+    /// times.
     #[arg(long, value_name = "FILE", num_args = 1)]
     keys: Vec<PathBuf>,
 }
 
 pub(super) fn run(arguments: &RevokeArguments) -> anyhow::Result<()> {
     let keys = file::keys(&arguments.keys)?;
+    for id in &arguments.key_ids {
+        require_key_id(id, &keys)?;
+    }
     let tokens = arguments.tokens.iter().map(|given| deny_line(given, &keys));
     let mut lines = tokens.collect::<anyhow::Result<Vec<_>>>()?;
     lines.extend(arguments.ids.iter().cloned().map(|id| DenyLine::Token(id, None)));
     lines.extend(arguments.key_ids.iter().cloned().map(DenyLine::Key));
     let (new, known) = append(&arguments.deny, lines)?;
     for line in &new {
-        println!("{line}");
+        print(line)?;
     }
     for line in &known {
         eprintln!("{} says so already: {line}", arguments.deny.display());
     }
     if !new.is_empty() {
         eprintln!("{} is read again by the edges and origins that name it.", arguments.deny.display());
+    }
+    Ok(())
+}
+
+/// A line that names no key would look as if one were revoked.
+fn require_key_id(id: &KeyId, keys: &AccessList) -> anyhow::Result<()> {
+    if !id.is_thumbprint() && !keys.keys().any(|key| key.id() == id) {
+        bail!(
+            "{id} is not the id of a key, and nothing was revoked: an id is the first word of the public key file (for a key \
+             with an id of its own name that file as well: --keys)"
+        );
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `weir certificates`.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -13,7 +14,7 @@ fn certificates_has_the_names_of_the_examples_and_keeps_keys_private() -> anyhow
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     for name in ["ca", "origin", "edge", "edge-client", "agent", "operator"] {
         assert!(out.join(format!("{name}.pem")).exists(), "{name}.pem");
-        let key = std::fs::metadata(out.join(format!("{name}.key")))?;
+        let key = fs::metadata(out.join(format!("{name}.key")))?;
         assert_eq!(key.permissions().mode() & 0o777, 0o600, "{name}.key");
     }
     let run = Command::new(env!("CARGO_BIN_EXE_weir"))
@@ -21,5 +22,23 @@ fn certificates_has_the_names_of_the_examples_and_keeps_keys_private() -> anyhow
         .output()?;
     assert!(!run.status.success());
     assert!(String::from_utf8_lossy(&run.stderr).contains("neither a DNS name nor an IP address"));
+    Ok(())
+}
+
+/// Whoever trusts the authority would be cut off by another one.
+#[test]
+fn an_authority_without_its_key_is_not_replaced() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let run = || Command::new(env!("CARGO_BIN_EXE_weir")).args(["certificates", "--out"]).arg(dir.path()).output();
+    assert!(run()?.status.success());
+    let before = fs::read(dir.path().join("ca.pem"))?;
+    fs::rename(dir.path().join("ca.key"), dir.path().join("away"))?;
+    let refused = run()?;
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && error.contains("put the key back"), "{error}");
+    assert_eq!(fs::read(dir.path().join("ca.pem"))?, before);
+    fs::rename(dir.path().join("away"), dir.path().join("ca.key"))?;
+    assert!(run()?.status.success());
+    assert_eq!(fs::read(dir.path().join("ca.pem"))?, before);
     Ok(())
 }

@@ -176,3 +176,32 @@ fn the_way_that_help_teaches_can_be_walked() {
     assert_eq!(desk.read("denied"), said[3]);
     assert!(said[3].starts_with("token ") && said[3].trim().split(' ').count() == 3, "with its end: {said:?}");
 }
+
+#[test]
+fn what_names_no_key_revokes_none_and_what_is_revoked_does_not_verify() {
+    let desk = Desk::with_a_token();
+    desk.refused(&["revoke", "--deny", "denied", "--key-id", "fleet.key"], "is not the id of a key");
+    assert!(!desk.path("denied").exists());
+    fs::write(desk.path("named"), format!("fleet {}", desk.read("fleet.key.pub").split(' ').nth(1).unwrap())).unwrap();
+    desk.run(&["revoke", "--deny", "denied", "--keys", "named", "--key-id", "fleet"]);
+
+    let inspect = ["inspect", "one.token", "--keys", "fleet.key.pub", "--deny", "denied"];
+    desk.run(&inspect);
+    desk.run(&["revoke", "--deny", "denied", "one.token"]);
+    desk.refused(&inspect, "it is revoked");
+    fs::remove_file(desk.path("denied")).unwrap();
+    let key_id = desk.read("fleet.key.pub").split(' ').next().unwrap().to_owned();
+    desk.run(&["revoke", "--deny", "denied", "--key-id", &key_id]);
+    desk.refused(&inspect, "its key is revoked");
+}
+
+#[test]
+fn nobody_has_to_read_all_that_is_printed() {
+    let desk = Desk::with_a_token();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut inspect = Command::new(env!("CARGO_BIN_EXE_weir"));
+    inspect.args(["token", "inspect", "one.token"]).current_dir(desk.0.path()).stdout(writer).stderr(Stdio::piped());
+    let run = inspect.spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!((run.status.code(), String::from_utf8_lossy(&run.stderr).as_ref()), (Some(0), ""));
+}
