@@ -30,7 +30,7 @@ pub use store::refused_documents;
 pub(crate) use store::{Store, inspect};
 #[cfg(fuzzing)]
 pub use written::fuzz_document_row;
-pub(crate) use written::{Refused, Written};
+pub(crate) use written::{LONGEST_REASON, Refused, Written};
 
 /// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
 const MAX_RETIRED: usize = 10_000;

@@ -13,8 +13,8 @@ use weir_shared::name::{RepositoryName, ServiceName};
 
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, told};
 
-/// The longest reason that is kept, in characters: it may repeat what a document holds.
-const LONGEST_REASON: usize = 1000;
+/// The longest reason that is kept or logged, in characters: it may repeat what a document holds.
+pub(crate) const LONGEST_REASON: usize = 1000;
 
 /// A document as it was written. Cheap to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]

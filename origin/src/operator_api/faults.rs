@@ -4,8 +4,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::DefinedBy;
+use crate::catalog::{DefinedBy, LONGEST_REASON};
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
+
+/// Faults that are told of a document. Whoever sends more has sent something else, and it is not looked at further.
+const MAX_FAULTS: usize = 100;
 
 /// A document as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +54,7 @@ impl Object for ServiceConfig {
 /// `more`: what else may be wrong with a document that can be read.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All that is wrong with it, but no more than [`MAX_FAULTS`] and a word that there is more.
 pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<Fault>) -> Result<Sent<T>, Vec<Fault>> {
     let whole = |detail: String| vec![Fault::new("", detail)];
     let value: Value = serde_json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
@@ -77,7 +80,10 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<
             faults.push(Fault::new(*field, "it is missing"));
         }
     }
-    faults.extend(fields.iter().flat_map(|(field, value)| faults_of::<T>(field, value)));
+    faults.extend(fields.iter().flat_map(|(field, value)| faults_of::<T>(field, value)).take(MAX_FAULTS + 1));
+    if faults.len() > MAX_FAULTS {
+        return Err(told(faults));
+    }
     let wrong: Vec<String> = faults.iter().map(|fault| field_of(fault).to_owned()).collect();
     for (field, good) in T::NEEDED {
         if wrong.iter().any(|wrong| wrong == field) {
@@ -88,15 +94,31 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<
     fields.retain(|field, _| T::NEEDED.iter().any(|(needed, _)| needed == field) || !wrong.contains(field));
     let document = match serde_json::from_value::<T>(Value::Object(fields)) {
         Ok(document) => document,
-        Err(error) if faults.is_empty() => return Err(whole(error.to_string())),
-        Err(_) => return Err(faults),
+        Err(error) if faults.is_empty() => return Err(told(whole(error.to_string()))),
+        Err(_) => return Err(told(faults)),
     };
     // But not that something is missing which was there, and wrong.
     let is_of_wrong = |fault: &Fault| {
         wrong.iter().any(|wrong| field_of(fault) == wrong || fault.detail.contains(&format!("`{wrong}`")))
     };
-    faults.extend([document.check(), more(&document)].concat().into_iter().filter(|fault| !is_of_wrong(fault)));
-    if faults.is_empty() { Ok(Sent { document, based_on }) } else { Err(faults) }
+    let further = document.check().into_iter().chain(more(&document)).filter(|fault| !is_of_wrong(fault));
+    faults.extend(further.take(MAX_FAULTS + 1));
+    if faults.is_empty() { Ok(Sent { document, based_on }) } else { Err(told(faults)) }
+}
+
+/// The first of them, each no longer than somebody reads: it may repeat what the document holds.
+fn told(mut faults: Vec<Fault>) -> Vec<Fault> {
+    let is_cut = faults.len() > MAX_FAULTS;
+    faults.truncate(MAX_FAULTS);
+    for fault in &mut faults {
+        if let Some((end, _)) = fault.detail.char_indices().nth(LONGEST_REASON) {
+            fault.detail.truncate(end);
+        }
+    }
+    if is_cut {
+        faults.push(Fault::new("", format!("more than {MAX_FAULTS} things are wrong with it; these are the first")));
+    }
+    faults
 }
 
 /// The field of the document that a fault is in.
@@ -105,7 +127,7 @@ fn field_of(fault: &Fault) -> &str {
 }
 
 /// Reads a field in a document that is good but for it, so that each fault is found, and is known by its field. The same
-/// with the fields of a table.
+/// with the fields of a table. Of a table with more fields than there are faults that are told, not all.
 fn faults_of<T: Object>(field: &str, value: &Value) -> Vec<Fault> {
     let table = T::TABLES.iter().find(|(name, _, _)| *name == field);
     let Some(((table, needed, good), inner)) = table.zip(value.as_object()) else {
@@ -115,10 +137,15 @@ fn faults_of<T: Object>(field: &str, value: &Value) -> Vec<Fault> {
     if !inner.contains_key(*needed) {
         faults.push(Fault::new(format!("{table}.{needed}"), "it is missing"));
     }
-    faults.extend(inner.iter().filter_map(|(name, value)| {
-        let alone = json!({ *needed: good, name: value });
-        fault_of::<T>(&format!("{table}.{name}"), table, &alone)
-    }));
+    faults.extend(
+        inner
+            .iter()
+            .filter_map(|(name, value)| {
+                let alone = json!({ *needed: good, name: value });
+                fault_of::<T>(&format!("{table}.{name}"), table, &alone)
+            })
+            .take(MAX_FAULTS + 1),
+    );
     faults
 }
 
@@ -162,6 +189,27 @@ mod tests {
         let repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/x");
         let again = serde_json::to_vec(&repository).unwrap();
         assert_eq!(read::<RepositoryConfig>("shop", &again, |_| Vec::new()).unwrap().document, repository);
+    }
+
+    #[test]
+    fn a_document_of_nothing_but_faults_is_answered_with_the_first_of_them() {
+        let many = |what: fn(usize) -> String| (0..20_000).map(what).collect::<Vec<_>>().join(",");
+        let unknown = many(|number| format!("\"k{number}\": 0"));
+        let patterns = many(|_| "\"!a\"".to_owned());
+        let documents = [
+            format!("{{\"repository\": \"x\", {unknown}}}"),
+            format!("{{\"repository\": \"x\", \"include\": [{patterns}]}}"),
+        ];
+        for document in documents {
+            let faults = read::<ServiceConfig>("a", document.as_bytes(), |_| Vec::new()).unwrap_err();
+            assert_eq!(faults.len(), MAX_FAULTS + 1);
+            assert!(faults.last().unwrap().detail.contains("more than 100"));
+        }
+        let verify = format!("{{\"url\": \"https://h/x\", \"verify\": {{{unknown}}}}}");
+        assert_eq!(fields::<RepositoryConfig>("a", &verify).len(), MAX_FAULTS + 1);
+        let long = format!("{{\"repository\": \"x\", \"{}\": 0}}", "k".repeat(200_000));
+        let faults = read::<ServiceConfig>("a", long.as_bytes(), |_| Vec::new()).unwrap_err();
+        assert_eq!((faults.len(), faults[0].detail.len()), (1, LONGEST_REASON));
     }
 
     #[test]

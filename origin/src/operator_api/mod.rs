@@ -22,11 +22,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use prometheus::Registry;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::admin;
 use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
@@ -38,7 +40,7 @@ use self::conditions::precondition;
 use self::document::{Document, listing};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
-use self::faults::Sent;
+use self::faults::{Object, Sent};
 use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
@@ -46,7 +48,7 @@ use self::versions::Order;
 use self::webhook::Webhooks;
 use crate::bounds::Bounds;
 use crate::catalog::{Catalog, Defined, Edit, Editor, Made, Outcome, Snapshot};
-use crate::config::{Config, RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use crate::config::{Config, Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 
 /// The longest document that is read, in bytes.
@@ -121,12 +123,11 @@ impl OperatorApi {
         // Before anything is said about the path.
         let by = self.access.check(&head.headers, peer).await?;
         let route = route?;
-        let (method, concerns) = (head.method.clone(), audit::concerns(route, &head.method));
-        let answer = self.admitted(route, head, body, by.clone()).await;
-        if concerns {
-            audit::tell(&by, &method, route, &answer);
+        if !audit::concerns(route, &head.method) {
+            return self.admitted(route, head, body, by).await;
         }
-        answer
+        let (method, order) = (head.method.clone(), self.admitted(route, head, body, by.clone()));
+        audit::to_the_end(order, |end| audit::tell(&by, &method, route, end)).await
     }
 
     /// Answers an operator.
@@ -184,9 +185,10 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
         let wrong = |faults| OperatorError::Faults { kind: "repository", name: name.to_string(), faults };
+        let (secrets_dir, upstreams) = (self.secrets_dir.clone(), self.upstreams.clone());
         let more =
-            |document: &RepositoryConfig| faults::not_permitted(document, self.secrets_dir.as_deref(), &self.upstreams);
-        let Sent { document, based_on } = faults::read(name.as_str(), &body, more).map_err(wrong)?;
+            move |document: &RepositoryConfig| faults::not_permitted(document, secrets_dir.as_deref(), &upstreams);
+        let Sent { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
         precondition.based_on = based_on;
         let Made { outcome, left } = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
         repository(&left, name, status_of(outcome), head)
@@ -201,7 +203,7 @@ impl OperatorApi {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
         let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
         let Sent { document, based_on } =
-            faults::read::<ServiceConfig>(name.as_str(), &body, |_| Vec::new()).map_err(wrong)?;
+            read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
         precondition.based_on = based_on;
         let Made { outcome, left } = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
         service(&left, name, status_of(outcome), head)
@@ -218,7 +220,7 @@ impl OperatorApi {
             None
         } else {
             let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
-            let sent = faults::read::<ServiceConfig>(name.as_str(), &body, |_| Vec::new()).map_err(wrong)?;
+            let sent = read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
             Some(sent.document.into())
         };
         self.dry_runs.answer(name, document, part).await
@@ -273,6 +275,16 @@ impl Handler for OperatorApi {
         self.metrics.answered(route.as_ref().ok(), response.status());
         response
     }
+}
+
+/// [`faults::read`], beside what serves others: a document may be long.
+async fn read<T: Object + Send + 'static>(
+    name: &str,
+    body: Bytes,
+    more: impl Fn(&T) -> Vec<Fault> + Send + 'static,
+) -> Result<Result<Sent<T>, Vec<Fault>>, OperatorError> {
+    let name = name.to_owned();
+    spawn_blocking(move || faults::read(&name, &body, more)).await.map_err(|_| OperatorError::Failed)
 }
 
 fn repository(
