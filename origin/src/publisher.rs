@@ -202,11 +202,13 @@ impl Publisher {
         blob: TemporaryBlob<'_>,
         now: SystemTime,
     ) -> Result<(), PublishError> {
+        // Before it is this one's turn: what waits for all publications holds up those that come after it.
+        let blob = blob.finish(&content.blob)?;
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         if service.is_withdrawn() {
             return Ok(());
         }
-        blob.keep(&content.blob)?;
+        blob.keep()?;
         failpoint!("the blob is kept");
         let stated = Stated { statement: statement(service, commit), key: *key, content };
         let shown = self.publish(&[service], &[stated], now)?;

@@ -27,8 +27,8 @@ use weir_shared::piece::{PieceHasher, PieceList};
 pub(crate) use examine::{Bytes, Examined, Listed};
 pub(crate) use piecewise::OpenPieces;
 pub use stored::StoredBlob;
-pub use temporary::TemporaryBlob;
 use temporary::sync_folder;
+pub use temporary::{TemporaryBlob, WrittenBlob};
 
 /// How much is read at a time while a blob is verified.
 const VERIFY_READ_BYTES: usize = 256 << 10;

@@ -297,6 +297,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_has_no_name_until_it_is_given_one() {
+        let (dir, store) = store();
+        let first = keep(&store, &bytes(1, 4 * MIB));
+        let earlier = store.open_stored(&first).unwrap();
+        let written = || {
+            let mut temporary = store.temporary_after(&earlier).unwrap();
+            temporary.append_earlier(&bytes(1, 4 * MIB), 0).unwrap();
+            temporary.append(b"more").unwrap();
+            let digest = temporary.end();
+            (digest, temporary.finish(&digest).unwrap())
+        };
+        let (digest, dropped) = written();
+        assert!(!store.has_name(&digest));
+        drop(dropped);
+        assert_eq!(fs::read_dir(dir.path().join(super::super::TEMPORARY)).unwrap().count(), 0);
+        written().1.keep().unwrap();
+        assert_eq!(read(&store, &digest).len(), 4 * MIB + 4);
+    }
+
+    #[test]
     fn either_form_of_a_blob_takes_the_place_of_the_other() {
         let (dir, store) = store();
         let (first, second, whole) = two(&store);

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 use weir_shared::digest::BlobDigest;
 use weir_shared::piece::{PieceHasher, PieceList};
 
@@ -18,7 +18,7 @@ use crate::tarball::BlobSink;
 
 const WRITE_BUFFER_BYTES: usize = 256 << 10;
 
-/// A blob that is being written. Dropped without [`TemporaryBlob::keep`], it leaves nothing.
+/// A blob that is being written. Dropped without [`TemporaryBlob::finish`], it leaves nothing.
 #[derive(Debug)]
 pub struct TemporaryBlob<'a> {
     store: &'a BlobStore,
@@ -57,68 +57,57 @@ impl BlobStore {
     }
 }
 
-impl TemporaryBlob<'_> {
-    /// Gives the blob its name, after its bytes are on the disk; when this returns, the name is as well. Its piece list
-    /// is kept with it. `digest` is the digest of what was written.
+/// A blob whose bytes are on the disk, and which has no name yet. Dropped without [`WrittenBlob::keep`], it leaves nothing.
+#[derive(Debug)]
+pub struct WrittenBlob<'a> {
+    store: &'a BlobStore,
+    digest: BlobDigest,
+    form: Form,
+    list: Option<PieceList>,
+}
+
+#[derive(Debug)]
+enum Form {
+    Whole(NamedTempFile),
+    /// A folder of files, most of which are links to those of other blobs.
+    Parts(TempDir),
+}
+
+impl<'a> TemporaryBlob<'a> {
+    /// Ends the writing: its bytes are on the disk when this returns, which may take a while. `digest` is the digest of what
+    /// was written.
     ///
     /// # Errors
     /// It cannot be written, or `digest` is another one. Nothing is left of it then.
-    pub fn keep(mut self, digest: &BlobDigest) -> io::Result<()> {
-        let store = self.store;
+    pub fn finish(mut self, digest: &BlobDigest) -> io::Result<WrittenBlob<'a>> {
         let hasher = std::mem::take(&mut self.hasher);
         let (written, list) = self.ended.take().unwrap_or_else(|| hasher.finish());
         if written != *digest {
             return Err(io::Error::other("other bytes were written than those that were hashed"));
         }
         failpoint!("the blob is written");
-        match self.shared.take().filter(SharedParts::is_used) {
-            Some(shared) => self.keep_parts(shared, digest)?,
-            None => self.keep_whole(digest)?,
-        }
-        failpoint!("the blob has its name on the disk");
-        if let Some(list) = list {
-            store.keep_pieces(digest, &list);
-        }
-        Ok(())
+        let (store, shared) = (self.store, self.shared.take().filter(SharedParts::is_used));
+        let form = match shared {
+            Some(shared) => Form::Parts(self.parts(shared, digest)?),
+            None => Form::Whole(self.on_disk()?),
+        };
+        Ok(WrittenBlob { store, digest: *digest, form, list })
     }
 
-    /// As a folder of files, most of which are links to those of other blobs.
-    fn keep_parts(self, shared: SharedParts, digest: &BlobDigest) -> io::Result<()> {
-        let (store, path) = (self.store, self.store.parts_path(digest));
+    /// Both at once: [`TemporaryBlob::finish`], and [`WrittenBlob::keep`].
+    ///
+    /// # Errors
+    /// As of the two.
+    pub fn keep(self, digest: &BlobDigest) -> io::Result<()> {
+        self.finish(digest)?.keep()
+    }
+
+    fn parts(self, shared: SharedParts, digest: &BlobDigest) -> io::Result<TempDir> {
         let own = self.own.into_inner().map_err(|error| without_path(error.error()))?;
         let parts = shared.finish(own, digest)?;
         sync_folder(parts.path())?;
         failpoint!("the shared blob's files are on the disk");
-        let folder = store.folder_of(&path)?;
-        let names = store.names();
-        let replaced = match renameat_with(CWD, parts.path(), CWD, &path, RenameFlags::EXCHANGE) {
-            Ok(()) => None,
-            // Nothing has the name, or the file system cannot exchange names.
-            Err(_) => {
-                let replaced = store.unname(&path)?;
-                fs::rename(parts.path(), &path)?;
-                replaced
-            }
-        };
-        // Either form of a blob takes the place of the other.
-        found(fs::remove_file(store.path(digest)))?;
-        drop(names);
-        failpoint!("the shared blob has its name");
-        sync_folder(folder)?;
-        delete(replaced.as_deref())
-    }
-
-    fn keep_whole(self, digest: &BlobDigest) -> io::Result<()> {
-        let (store, path) = (self.store, self.store.path(digest));
-        let file = self.on_disk()?;
-        let folder = store.folder_of(&path)?;
-        let names = store.names();
-        file.persist(&path).map_err(|error| without_path(&error.error))?;
-        let replaced = store.unname(&store.parts_path(digest))?;
-        drop(names);
-        failpoint!("the blob has its name");
-        sync_folder(folder)?;
-        delete(replaced.as_deref())
+        Ok(parts)
     }
 
     /// Keeps what stands beside a blob.
@@ -135,6 +124,25 @@ impl TemporaryBlob<'_> {
         file.as_file().sync_all()?;
         failpoint!("the blob's bytes are on the disk");
         Ok(file)
+    }
+}
+
+impl WrittenBlob<'_> {
+    /// Gives the blob its name; when this returns, the name is on the disk as well. Its piece list is kept with it.
+    ///
+    /// # Errors
+    /// The name cannot be written.
+    pub fn keep(self) -> io::Result<()> {
+        let Self { store, digest, form, list } = self;
+        match form {
+            Form::Parts(parts) => store.name_parts(&parts, &digest)?,
+            Form::Whole(file) => store.name_whole(file, &digest)?,
+        }
+        failpoint!("the blob has its name on the disk");
+        if let Some(list) = list {
+            store.keep_pieces(&digest, &list);
+        }
+        Ok(())
     }
 }
 
@@ -185,6 +193,40 @@ impl BlobSink for TemporaryBlob<'_> {
 }
 
 impl BlobStore {
+    fn name_parts(&self, parts: &TempDir, digest: &BlobDigest) -> io::Result<()> {
+        let path = self.parts_path(digest);
+        let folder = self.folder_of(&path)?;
+        let names = self.names();
+        let replaced = match renameat_with(CWD, parts.path(), CWD, &path, RenameFlags::EXCHANGE) {
+            Ok(()) => None,
+            // Nothing has the name; or the file system cannot exchange names, and a kill between the two leaves nothing of
+            // that name: it is built again then, as any blob that is gone.
+            Err(_) => {
+                let replaced = self.unname(&path)?;
+                fs::rename(parts.path(), &path)?;
+                replaced
+            }
+        };
+        // Either form of a blob takes the place of the other.
+        found(fs::remove_file(self.path(digest)))?;
+        drop(names);
+        failpoint!("the shared blob has its name");
+        sync_folder(folder)?;
+        delete(replaced.as_deref())
+    }
+
+    fn name_whole(&self, file: NamedTempFile, digest: &BlobDigest) -> io::Result<()> {
+        let path = self.path(digest);
+        let folder = self.folder_of(&path)?;
+        let names = self.names();
+        file.persist(&path).map_err(|error| without_path(&error.error))?;
+        let replaced = self.unname(&self.parts_path(digest))?;
+        drop(names);
+        failpoint!("the blob has its name");
+        sync_folder(folder)?;
+        delete(replaced.as_deref())
+    }
+
     /// The folder of a blob's path, on the disk.
     fn folder_of<'p>(&self, path: &'p Path) -> io::Result<&'p Path> {
         let folder = path.parent().expect("a blob's path has a folder");

@@ -25,8 +25,9 @@ impl Publisher {
         content: &Content,
         blob: TemporaryBlob<'_>,
     ) -> Result<(), PublishError> {
+        let blob = blob.finish(&content.blob)?;
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
-        blob.keep(&content.blob)?;
+        blob.keep()?;
         let added = self.state.add_representation(&service.name, superseded, &content.zstd(), SystemTime::now());
         let added = added.inspect_err(|_| self.doubt(service))?;
         // It was gone back to meanwhile.
@@ -90,8 +91,9 @@ impl Publisher {
             return Err(io::Error::other("the form that it was made from holds another tarball").into());
         }
         let form = Representation { encoding, dictionary: None, digest: made.blob, size: made.size };
+        let blob = blob.finish(&made.blob)?;
         let _order = self.order.read().unwrap_or_else(PoisonError::into_inner);
-        blob.keep(&made.blob)?;
+        blob.keep()?;
         failpoint!("the other form is kept");
         let added = self.state.add_representation(&service.name, digest, &form, SystemTime::now());
         let added = added.inspect_err(|_| self.doubt(service))?;

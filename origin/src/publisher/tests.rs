@@ -256,6 +256,27 @@ fn what_is_durable_and_not_shown_is_shown_by_the_next_look() {
 }
 
 #[test]
+fn a_blob_is_on_the_disk_before_it_waits_for_its_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = open(dir.path());
+    let service = service("shop-prod");
+    let (ended, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        // As while a pin or a sweep is at work.
+        let alone = publisher.order.write().unwrap();
+        scope.spawn(|| {
+            // Other bytes than it should have, which shows as soon as it is written.
+            let blob = publisher.temporary(None).unwrap();
+            let settled = publisher.settle_built(&service, &commit(1), &key(1), content("tar 1", "1"), blob, at(1));
+            ended.send(settled.is_err()).unwrap();
+        });
+        let refused = told.recv_timeout(Duration::from_secs(30));
+        drop(alone);
+        assert_eq!(refused, Ok(true));
+    });
+}
+
+#[test]
 fn a_publication_on_its_way_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let publisher = open(dir.path());
