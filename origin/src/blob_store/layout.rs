@@ -89,6 +89,16 @@ impl Layout {
         used
     }
 
+    /// How long each of the files must be at the least.
+    pub(super) fn ends(&self) -> Vec<u64> {
+        let mut ends = vec![0; self.parts()];
+        for (_, extent) in &self.extents {
+            let end = &mut ends[extent.part as usize];
+            *end = extent.offset.saturating_add(extent.length).max(*end);
+        }
+        ends
+    }
+
     /// Its runs, in their order.
     pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
         self.extents.iter().map(|(_, extent)| *extent)

@@ -43,12 +43,15 @@ impl BlobStore {
     /// Opens a blob to read its pieces. The length of one of several pieces is verified, by the last of them; its piece
     /// list is made from all of its bytes when it is not there. A blob that fails is removed.
     pub(crate) fn open_pieces(&self, digest: &BlobDigest) -> Result<OpenPieces, BlobError> {
-        let list = if self.size(digest)? > PIECE_BYTES { self.pieces(digest)? } else { None };
-        let blob = OpenPieces { digest: *digest, bytes: self.open_stored(digest)?, list };
-        let size = blob.size();
-        if blob.list.as_ref().is_some_and(|list| list.size() != size) {
-            return Err(self.discard_stored(digest, &blob.bytes));
+        // All that is said of the blob is of what is opened here, whatever has its name by then.
+        let bytes = self.open_stored(digest)?;
+        let size = bytes.size();
+        let list = if size > PIECE_BYTES { self.pieces(digest)? } else { None };
+        // The list is verified, but another blob may have taken the name in between.
+        if list.as_ref().is_some_and(|list| list.size() != size) || (list.is_none() && size > PIECE_BYTES) {
+            return Err(BlobError::Missing);
         }
+        let blob = OpenPieces { digest: *digest, bytes, list };
         if let Some(last) = piece::count(size).checked_sub(1).filter(|_| blob.list.is_some()) {
             self.piece(&blob, last)?;
         }
@@ -71,6 +74,7 @@ mod tests {
     use super::super::tests::keep;
     use super::*;
     use std::fs;
+    use std::sync::Barrier;
 
     const PIECE: usize = PIECE_BYTES as usize;
 
@@ -135,6 +139,32 @@ mod tests {
             change(&store, &digest, length);
             let first = store.open_pieces(&digest).and_then(|opened| store.piece(&opened, 0));
             assert!(matches!(first, Err(BlobError::Corrupt)));
+        }
+    }
+    #[test]
+    fn a_reader_of_a_cut_blob_leaves_the_good_one_that_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(dir.path()).unwrap();
+        let good = blob(3 * PIECE);
+        let digest = keep(&store, &good);
+        let (path, kept, next) = (store.path(&digest), dir.path().join("kept"), dir.path().join("next"));
+        fs::copy(&path, &kept).unwrap();
+        for _ in 0..500 {
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, &good[..100]).unwrap();
+            fs::hard_link(&kept, &next).unwrap();
+            let both = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    both.wait();
+                    store.open_pieces(&digest).and_then(|opened| store.piece(&opened, 0))
+                });
+                both.wait();
+                let names = store.names();
+                fs::rename(&next, &path).unwrap();
+                drop(names);
+            });
+            assert!(store.contains(&digest, good.len() as u64));
         }
     }
 }

@@ -297,6 +297,24 @@ mod tests {
     }
 
     #[test]
+    fn a_blob_of_which_a_file_is_gone_or_was_cut_is_not_there() {
+        let damages: [fn(&Path); 2] = [
+            |part| fs::remove_file(part).unwrap(),
+            |part| fs::File::options().write(true).open(part).unwrap().set_len(MIB as u64 - 1).unwrap(),
+        ];
+        for damage in damages {
+            let (_dir, store) = store();
+            let (_, second, whole) = two(&store);
+            assert!(store.contains(&second, whole.len() as u64));
+            damage(&store.parts_path(&second).join("1"));
+            assert!(!store.contains(&second, whole.len() as u64));
+            assert!(matches!(store.size(&second), Err(BlobError::Missing)));
+            keep(&store, &whole);
+            assert!(store.contains(&second, whole.len() as u64));
+        }
+    }
+
+    #[test]
     fn what_is_written_has_no_name_until_it_is_given_one() {
         let (dir, store) = store();
         let first = keep(&store, &bytes(1, 4 * MIB));

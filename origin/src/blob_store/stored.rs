@@ -6,7 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
 use weir_shared::digest::BlobDigest;
 
 use super::layout::{Extent, Layout};
@@ -168,7 +169,7 @@ impl BlobStore {
         Ok(Named::Blob(StoredBlob { layout, parts, folder: Some(folder) }))
     }
 
-    /// The length of a blob. Its bytes are not looked at.
+    /// The length of a blob. Its bytes are not looked at; but one of which a file is gone or was cut is not there.
     pub(crate) fn size(&self, digest: &BlobDigest) -> Result<u64, BlobError> {
         if let Some(size) = self.look_up_size(digest)? {
             return Ok(size);
@@ -182,7 +183,8 @@ impl BlobStore {
             return Ok(Some(metadata.len()));
         }
         let Some(folder) = found(File::open(self.parts_path(digest)))? else { return Ok(None) };
-        Ok(read_layout(&folder, digest)?.map(|layout| layout.size()))
+        let Some(layout) = read_layout(&folder, digest)? else { return Ok(None) };
+        Ok(has_all(&folder, &layout)?.then(|| layout.size()))
     }
 
     /// Removes a blob whose bytes are wrong, unless something else has its name by now.
@@ -229,9 +231,23 @@ pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 fn open_in(folder: &File, name: &str) -> io::Result<Option<File>> {
     match openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         // The folder is none, or holds something else of that name.
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         opened => Ok(Some(opened?.into())),
     }
+}
+
+/// Whether each file of a blob's folder is as long as its layout says.
+fn has_all(folder: &File, layout: &Layout) -> io::Result<bool> {
+    for (number, end) in layout.ends().into_iter().enumerate() {
+        let length = match statat(folder, number.to_string(), AtFlags::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            found => u64::try_from(found?.st_size).unwrap_or_default(),
+        };
+        if length < end {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The layout in a blob's folder; `None` when it is not there or wrong.
