@@ -26,6 +26,7 @@ use weir_shared::piece::{PieceHasher, PieceList};
 
 pub(crate) use examine::{Bytes, Examined, Listed};
 pub(crate) use piecewise::OpenPieces;
+pub(crate) use stored::MAX_DESCRIPTORS;
 pub use stored::StoredBlob;
 use temporary::sync_folder;
 pub use temporary::{TemporaryBlob, WrittenBlob};

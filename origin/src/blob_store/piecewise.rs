@@ -24,6 +24,11 @@ impl OpenPieces {
         self.bytes.size()
     }
 
+    /// Files and folders that it holds open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.bytes.descriptors()
+    }
+
     fn is(&self, index: u64, bytes: &[u8]) -> bool {
         match &self.list {
             Some(list) => list.verify(index, bytes).is_ok(),

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use weir_shared::digest::BlobDigest;
 
-use super::layout::{Extent, Layout};
+use super::layout::{Extent, Layout, MAX_PARTS};
 use super::{BlobError, BlobStore, is_lost};
 
 /// What follows the digest in the name of a blob's folder.
@@ -18,6 +18,9 @@ pub(super) const SUFFIX: &str = ".parts";
 
 /// The name of the layout in a blob's folder.
 pub(super) const LAYOUT: &str = "layout";
+
+/// Descriptors that an open blob takes at the most: its files, and its folder.
+pub(crate) const MAX_DESCRIPTORS: usize = MAX_PARTS + 1;
 
 /// A longer layout is not read: 20 bytes for each run, and at most one run for each 2 MiB of tar.
 const MAX_LAYOUT_BYTES: u64 = 4 << 20;
@@ -84,6 +87,11 @@ impl StoredBlob {
     /// Reads it from the front.
     pub(crate) fn reader(&self) -> impl Read + use<'_> {
         Reader { blob: self, at: 0 }
+    }
+
+    /// Files and folders that it holds open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.parts.len() + usize::from(self.folder.is_some())
     }
 
     pub(super) fn layout(&self) -> &Layout {

@@ -15,6 +15,7 @@ use weir_shared::process::serve::{Body, RequestBody};
 use weir_shared::{conditional, range};
 
 use super::EdgeApi;
+use super::descriptors::Held;
 use super::failure::Failure;
 use super::piece_body::{PieceBody, Reading};
 use crate::blob_store::{BlobError, BlobStore, OpenPieces};
@@ -51,21 +52,29 @@ impl EdgeApi {
             let first = blobs.piece(&blob, first_byte(&requested) / PIECE_BYTES)?;
             Ok((blob, requested, first))
         };
+        let mut held = self.descriptors.for_a_blob().await.ok_or(Failure::Overloaded)?;
         let (blob, requested, first) = self.read(digest, begin).await?;
+        held.keep(blob.descriptors());
         let (mut response, part) = part(requested, digest, &etag, blob.size())?;
         let sent = self.metrics.blob_sent_bytes.clone();
-        *response.body_mut() = Body::stream(PieceBody::new(part, first, self.pieces_of(*digest, blob), sent));
+        *response.body_mut() = Body::stream(PieceBody::new(part, first, self.pieces_of(*digest, blob, held), sent));
         Ok(response)
     }
 
     /// What reads the further pieces of a blob, each when it is this one's turn to verify.
-    fn pieces_of(&self, digest: BlobDigest, blob: OpenPieces) -> impl Fn(u64) -> Reading + Send + Unpin + use<> {
-        let (api, blob) = (self.clone(), Arc::new(blob));
+    fn pieces_of(
+        &self,
+        digest: BlobDigest,
+        blob: OpenPieces,
+        held: Held,
+    ) -> impl Fn(u64) -> Reading + Send + Unpin + use<> {
+        // What it holds open is given up with it.
+        let (api, blob) = (self.clone(), Arc::new((blob, held)));
         move |index| {
             let (api, blob) = (api.clone(), blob.clone());
             Box::pin(async move {
                 let turn = api.verifications.clone().acquire_owned().await?;
-                let piece = api.read_in_turn(&digest, turn, move |blobs, _| blobs.piece(&blob, index)).await;
+                let piece = api.read_in_turn(&digest, turn, move |blobs, _| blobs.piece(&blob.0, index)).await;
                 // The next one who asks for it has it built again.
                 piece.map_err(|_| "the process ends")?.map_err(|error| {
                     tracing::warn!(blob = %digest, %error, index, "an answer breaks off: a piece cannot be sent");

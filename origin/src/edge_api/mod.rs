@@ -2,6 +2,7 @@
 
 mod blob;
 mod descriptor;
+mod descriptors;
 mod events;
 mod failure;
 mod gzip;
@@ -22,6 +23,7 @@ use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::signing::Heartbeats;
+use descriptors::Descriptors;
 pub(crate) use events::Events;
 use failure::Failure;
 use gzip::Gzips;
@@ -34,6 +36,8 @@ pub(crate) struct EdgeApi {
     metrics: Metrics,
     /// Blobs that are verified at a time.
     verifications: Arc<Semaphore>,
+    /// Of blobs that are sent.
+    descriptors: Descriptors,
     gzips: Gzips,
     events: Events,
     heartbeats: Heartbeats,
@@ -50,9 +54,10 @@ impl EdgeApi {
         heartbeats: Heartbeats,
     ) -> Self {
         let verifications = metrics.bounds.semaphore("verifications", limits.concurrent_verifications);
+        let descriptors = Descriptors::new(&metrics.bounds);
         let turns = metrics.bounds.semaphore("gzips", limits.concurrent_gzips);
         let gzips = Gzips::new(turns, limits.min_free.as_u64());
-        Self { catalog, publisher, metrics, verifications, gzips, events, heartbeats }
+        Self { catalog, publisher, metrics, verifications, descriptors, gzips, events, heartbeats }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
