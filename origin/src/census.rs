@@ -29,8 +29,9 @@ impl Census {
         let count = |is: fn(&Service) -> bool| services.iter().filter(|service| is(service)).count() as i64;
         self.metrics.services.set(services.len() as i64);
         self.metrics.services_unpublished.set(count(|service| service.current().is_none()));
-        self.metrics
-            .services_unhealthy
-            .set(count(|service| matches!(service.condition(), Condition::Unhealthy { .. })));
+        let is_ill =
+            |condition: Condition| matches!(condition, Condition::Unhealthy { .. }) || condition.lost().is_some();
+        let ill = services.iter().filter(|service| is_ill(service.condition())).count();
+        self.metrics.services_unhealthy.set(ill as i64);
     }
 }

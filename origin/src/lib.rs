@@ -51,4 +51,4 @@ pub use operator_api::fuzzing;
 #[cfg(fuzzing)]
 pub use publication::fuzzing::database_row as fuzz_database_row;
 pub use running::{Running, start};
-pub use service::{Condition, Otherwise};
+pub use service::{Condition, Lost, Otherwise};

@@ -226,7 +226,7 @@ impl Metrics {
                 .gauge("weir_origin_services_unpublished", "Services of which nothing was ever published.")?,
             services_unhealthy: families.gauge(
                 "weir_origin_services_unhealthy",
-                "Services that cannot follow their ref; /status says which and why.",
+                "Services that cannot follow their ref, or are pinned to what cannot be had; /status says which and why.",
             )?,
             descriptor_requests: families.counters(
                 "weir_origin_descriptor_requests_total",

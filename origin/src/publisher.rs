@@ -16,6 +16,7 @@ use bytesize::ByteSize;
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::encoding::Encoding;
 use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 
@@ -151,7 +152,14 @@ impl Publisher {
         for Sighting { service, commit, key } in found {
             self.be_sure_of(service)?;
             // A pin holds what is there; where that was lost, something is better than nothing.
-            if (service.is_pinned() && service.current().is_some()) || service.is_withdrawn() {
+            let is_held = service.current().filter(|_| service.is_pinned());
+            if let Some(held) = &is_held
+                && let Some(zstd) = held.representation(Encoding::Zstd)
+                && self.blobs.contains(&zstd.digest, zstd.size)
+            {
+                service.found_its_blob();
+            }
+            if is_held.is_some() || service.is_withdrawn() {
                 settled.push(true);
                 continue;
             }

@@ -15,6 +15,8 @@ struct Troubles {
     services: usize,
     /// Of them.
     unhealthy_services: usize,
+    /// Of them.
+    lost_services: usize,
     /// Why the disk takes nothing new.
     disk: Option<String>,
 }
@@ -32,6 +34,7 @@ pub(crate) fn readiness(catalog: &Catalog, disk: Option<String>) -> Readiness {
         unhealthy_repositories: unhealthy.count(),
         services: snapshot.services.len(),
         unhealthy_services: ill.count(),
+        lost_services: snapshot.services.values().filter(|each| each.condition().lost().is_some()).count(),
         disk,
     }
     .readiness()
@@ -47,6 +50,10 @@ impl Troubles {
             if ill > 0 {
                 reasons.push(format!("{ill} of {all} {what} (/status says why); what was published is served"));
             }
+        }
+        if self.lost_services > 0 {
+            let (lost, all) = (self.lost_services, self.services);
+            reasons.push(format!("{lost} of {all} services are pinned to what cannot be had (/status says why)"));
         }
         if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
     }
@@ -66,5 +73,9 @@ mod tests {
         assert!(reasons[0] == "it is full" && reasons[1].starts_with("3 of 3 repositories"), "{reasons:?}");
         let ill = Troubles { unhealthy_services: 1, ..well() };
         assert!(matches!(ill.readiness(), Readiness::Degraded(reasons) if reasons[0].starts_with("1 of 5 services")));
+        let lost = Troubles { lost_services: 2, ..well() };
+        assert!(
+            matches!(lost.readiness(), Readiness::Degraded(reasons) if reasons[0].contains("pinned to what cannot"))
+        );
     }
 }

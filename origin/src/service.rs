@@ -51,7 +51,18 @@ pub enum Condition {
         since: SystemTime,
         /// What its ref would bring.
         otherwise: Otherwise,
+        /// It is pinned to what cannot be had.
+        lost: Option<Lost>,
     },
+}
+
+/// A blob of what a service is pinned to cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Since when.
+    pub since: SystemTime,
+    /// In plain words.
+    pub reason: String,
 }
 
 /// What a pinned service would be at.
@@ -78,6 +89,14 @@ impl Condition {
             Condition::Following => "following",
             Condition::Unhealthy { .. } => "unhealthy",
             Condition::Pinned { .. } => "pinned",
+        }
+    }
+
+    /// Why a service that is pinned cannot be had.
+    pub(crate) fn lost(&self) -> Option<&Lost> {
+        match self {
+            Condition::Pinned { lost, .. } => lost.as_ref(),
+            _ => None,
         }
     }
 }
@@ -178,6 +197,26 @@ impl Service {
         matches!(*self.condition.borrow(), Condition::Pinned { .. })
     }
 
+    /// A blob of what it is pinned to cannot be had.
+    pub(crate) fn lost_its_blob(&self, reason: String, now: SystemTime) {
+        self.condition.send_if_modified(|condition| match condition {
+            Condition::Pinned { lost: lost @ None, .. } => {
+                tracing::error!(service = %self.name, reason, "the service is pinned to what cannot be had");
+                *lost = Some(Lost { since: now, reason });
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// What it is pinned to can be had again.
+    pub(crate) fn found_its_blob(&self) {
+        self.condition.send_if_modified(|condition| match condition {
+            Condition::Pinned { lost, .. } => lost.take().is_some(),
+            _ => false,
+        });
+    }
+
     /// It is pinned, until [`Service::unpinned`].
     pub(crate) fn pinned(&self, since: SystemTime) {
         self.condition.send_modify(|condition| {
@@ -186,14 +225,14 @@ impl Service {
                 Condition::Unhealthy { step, reason, .. } => Otherwise::Unhealthy { step, reason },
                 Condition::Pending | Condition::Following => Otherwise::Unknown,
             };
-            *condition = Condition::Pinned { since, otherwise };
+            *condition = Condition::Pinned { since, otherwise, lost: None };
         });
     }
 
     /// It is pinned no longer, and is to be looked at; by nobody when it is refused.
     pub(crate) fn unpinned(&self) {
         self.condition.send_if_modified(|condition| match std::mem::replace(condition, Condition::Pending) {
-            Condition::Pinned { since, otherwise: Otherwise::Unhealthy { step, reason } } if self.is_refused => {
+            Condition::Pinned { since, otherwise: Otherwise::Unhealthy { step, reason }, .. } if self.is_refused => {
                 *condition = Condition::Unhealthy { since, step, reason };
                 true
             }

@@ -12,7 +12,7 @@ use crate::config::ServiceConfig;
 use crate::mirror::FetchSnapshot;
 use crate::publication::history::Time;
 use crate::repository_agent::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
-use crate::service::{Condition, Otherwise, Service};
+use crate::service::{Condition, Lost, Otherwise, Service};
 
 /// All repositories and services, with their states.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
@@ -172,6 +172,9 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
             Condition::Unhealthy { since, step, reason } => {
                 json!({ "of": "service", "since": time(*since), "step": step, "reason": reason })
             }
+            Condition::Pinned { lost: Some(Lost { since, reason }), .. } => {
+                json!({ "of": "service", "since": time(*since), "step": "store", "reason": reason })
+            }
             Condition::Pending | Condition::Following | Condition::Pinned { .. } => {
                 match agent.map(|agent| agent.state().health) {
                     Some(Health::Unhealthy { since, failure: Failure { step, reason, .. } }) => {
@@ -182,7 +185,9 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
             }
         },
         "pinned": match &condition {
-            Condition::Pinned { since, otherwise } => json!({ "since": time(*since), "otherwise": would_be(otherwise) }),
+            Condition::Pinned { since, otherwise, .. } => {
+                json!({ "since": time(*since), "otherwise": would_be(otherwise) })
+            }
             _ => Value::Null,
         },
         "published": current.map(|descriptor| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use weir_shared::commit_id::CommitId;
-use weir_shared::digest::BlobDigest;
+use weir_shared::digest::{BlobDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
 
 use super::mirror_slot::MirrorSlot;
@@ -230,6 +230,11 @@ impl Workshop {
         }
         self.remember_fragments(&stored_as, &fragments);
         Ok(true)
+    }
+
+    /// Makes the zstd form of a version from its gzip form.
+    pub(super) fn zstd_from_gzip(&self, service: &Service, version: &TarballDigest) -> Result<(), ServiceFailure> {
+        Ok(self.publisher.zstd_from_gzip(service, version, self.options.min_free_bytes)?)
     }
 
     fn make(

@@ -1,6 +1,7 @@
 //! Building a blob again that is missing, or whose bytes were found to be wrong.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use weir_shared::digest::BlobDigest;
 
@@ -8,6 +9,7 @@ use super::handle::Heal;
 use super::lfs::Who;
 use super::task::Task;
 use crate::publication::Reference;
+use crate::service::Service;
 
 impl Task {
     /// Tries to have a blob again, and tells so. When LFS objects have to be fetched for it, that is later.
@@ -24,8 +26,8 @@ impl Task {
         self.settle_lfs();
     }
 
-    /// From the commit of the descriptor that names the blob; and when that gives another content or nothing, by bringing
-    /// the service to where its ref is. False: it waits for LFS objects.
+    /// From the commit of the descriptor that names the blob; when that gives another content or nothing, from the gzip form;
+    /// and when there is none, by bringing the service to where its ref is. False: it waits for LFS objects.
     async fn was_tried(&mut self, blob: &BlobDigest) -> bool {
         let Some(reference) = self.reference(*blob).await.map(Arc::new) else { return true };
         let descriptor = &reference.descriptor;
@@ -43,28 +45,67 @@ impl Task {
             Ok(false) => return false,
             Err(failure) => Err(failure),
         };
+        let mut why = "its commit gives another content by how the service is configured now".to_owned();
         let healed = match result {
             Ok(true) => true,
+            Ok(false) if self.recoded(&service, &reference).await => true,
             Ok(false) if reference.current => self.brought_up(&service).await,
+            // What is whole may be made of it another time, as when there is room.
+            Ok(false) if self.crew.publisher.has_gzip(&reference.descriptor) => false,
             Ok(false) => {
-                self.forget(reference).await;
+                self.forget(reference.clone()).await;
                 false
             }
             Err(failure) => {
                 let reason = self.crew.data_dir.redact(&failure.reason);
                 self.mend_mirror();
                 tracing::warn!(%blob, step = failure.step, reason, "a blob cannot be built again");
-                reference.current && self.brought_up(&service).await
+                why = reason;
+                self.recoded(&service, &reference).await || (reference.current && self.brought_up(&service).await)
             }
         };
+        self.tell_of_a_pinned(&service, &reference, if healed { Ok(()) } else { Err(why) });
         let label = if healed { "healed" } else { "failed" };
         self.crew.metrics.blob_heals.with_label_values(&[label]).inc();
         tracing::info!(service = %service.name, %blob, result = label, "a blob was missing or corrupt");
         true
     }
 
+    /// Makes the zstd form from the gzip form, where Git cannot bring it back as it was. Its bytes may be others then, so that
+    /// the version names another blob.
+    async fn recoded(&self, service: &Arc<Service>, reference: &Reference) -> bool {
+        let descriptor = &reference.descriptor;
+        if !self.crew.publisher.has_gzip(descriptor) {
+            return false;
+        }
+        let (version, of) = (descriptor.publication().digest, service.clone());
+        let made = self.at_the_workshop(service, move |at, _| at.zstd_from_gzip(&of, &version)).await;
+        if let Err(failure) = &made {
+            let reason = self.crew.data_dir.redact(&failure.reason);
+            tracing::warn!(service = %service.name, %version, reason, "a blob cannot be made from the gzip form");
+        }
+        made.is_ok()
+    }
+
+    /// A service that is pinned to what cannot be had is not well: no look at its ref brings it on.
+    fn tell_of_a_pinned(&mut self, service: &Service, reference: &Reference, healed: Result<(), String>) {
+        if !(reference.current && service.is_pinned()) {
+            return;
+        }
+        match healed {
+            Ok(()) => service.found_its_blob(),
+            Err(why) => {
+                let reason =
+                    format!("a blob of the version that it is pinned to is lost, and cannot be made again: {why}");
+                service.lost_its_blob(reason, SystemTime::now());
+                self.unsettled = true;
+            }
+        }
+        self.crew.census.count();
+    }
+
     /// Brings a service to where its ref is; whether its current blob is there then.
-    async fn brought_up(&mut self, service: &Arc<crate::service::Service>) -> bool {
+    async fn brought_up(&mut self, service: &Arc<Service>) -> bool {
         self.pass(std::slice::from_ref(service), false).await;
         let publisher = &self.crew.publisher;
         service.current().is_some_and(|current| {

@@ -41,6 +41,8 @@ impl Task {
                 Ok(Some(commit)) => {
                     self.setbacks.forget(&service.name);
                     service.followed(&commit);
+                    // What it is pinned to may be there again by the next poll, whether or not anything moves.
+                    unsettled |= service.condition().lost().is_some();
                 }
                 // It is looked at again when they were asked for.
                 Ok(None) => {}
