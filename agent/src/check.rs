@@ -4,6 +4,7 @@
 //! using.
 
 use std::fmt::Display;
+use std::time::SystemTime;
 
 use weir_shared::process::directory_to_be::can_be_a_directory;
 use weir_shared::process::tls;
@@ -28,6 +29,9 @@ pub fn files(config: &Config) -> Findings {
     if let Some((certificate, key)) = identity {
         good &= found.fault("client_certificate", tls::read_certificates(certificate, "a certificate").map(drop));
         good &= found.fault("client_key", tls::read_key(key).map(drop));
+        if good {
+            found.fault("client_certificate", tls::check_end(certificate, SystemTime::now()));
+        }
     }
     // Each by itself first: what is wrong with one file is no reason not to look at the next.
     if good {

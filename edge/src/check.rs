@@ -4,6 +4,7 @@
 //! may be using.
 
 use std::fmt::Display;
+use std::time::SystemTime;
 
 use weir_shared::process::access_files::AccessFiles;
 use weir_shared::process::directory_to_be::can_be_a_directory;
@@ -27,6 +28,7 @@ pub fn faults(config: &Config) -> Vec<String> {
     // Each by itself first: what is wrong with one file is no reason not to look at the next.
     if good {
         found.note("[tls]", Handshakes::of(config).map(drop));
+        found.note("[tls]", tls::check_end(&config.tls.certificate, SystemTime::now()));
     }
     for origin in &config.origins {
         let called = format!("[[origin]] {}", origin.url);
@@ -36,6 +38,7 @@ pub fn faults(config: &Config) -> Vec<String> {
         good &= found.note(&called, tls::read_key(&origin.client_key).map(drop));
         if good {
             found.note(&called, Clients::read(origin).map(drop).map_err(|error| format!("{error:#}")));
+            found.note(&called, tls::check_end(&origin.client_certificate, SystemTime::now()));
         }
     }
     let mut good = true;

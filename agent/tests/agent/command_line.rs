@@ -80,6 +80,13 @@ fn the_binary_checks_and_explains() {
     ];
     assert_eq!(check(agent().envs(environment)).0, Some(0));
 
+    let more = "client_certificate = 'agent.pem'\nclient_key = 'agent.key'\n";
+    std::fs::write(&file, format!("{more}{FILE}")).unwrap();
+    assert_eq!(check(agent().arg("--config").arg(&file)).0, Some(0));
+    weir_shared::process::certificates::write_ended(dir.path(), "agent").unwrap();
+    let (code, text) = check(agent().arg("--config").arg(&file));
+    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it ended on"), "{text}");
+
     // What it calls good starts; and all that is wrong is said at once.
     std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();
     let more = "client_certificate = 'none.pem'\nclient_key = 'none.key'\ntoken_file = 'token'\n";

@@ -1,5 +1,8 @@
 use std::fs;
 
+use weir_shared::process::certificates;
+
+use crate::mount::Mount;
 use crate::site::{Site, TARBALL};
 use crate::test_origin::Tarball;
 
@@ -57,6 +60,25 @@ async fn the_check_finds_all_that_keeps_an_edge_from_starting_at_once() {
     config.tls.key = site.pki().join("origin.key");
     assert_eq!(weir_edge::check::faults(&config).len(), 1);
     assert!(weir_edge::start(config).await.is_err());
+}
+
+#[tokio::test]
+async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_written() {
+    let site = Site::prepare().await;
+    for file in ["edge", "edge-client"] {
+        certificates::write_ended(site.pki(), file).unwrap();
+    }
+    let faults = weir_edge::check::faults(&site.config);
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    for (fault, called, file) in [(&faults[0], "[tls]", "edge.pem"), (&faults[1], "[[origin]]", "edge-client.pem")] {
+        assert!(fault.contains(called) && fault.contains(file) && fault.contains("it ended on"), "{fault}");
+    }
+    certificates::write(site.pki(), &[]).unwrap();
+    let Some(_mount) = Mount::tmpfs(&site.pki().join("disk"), "ro") else { return };
+    let mut config = site.config.clone();
+    config.cache.dir = site.pki().join("disk/cache");
+    let faults = weir_edge::check::faults(&config);
+    assert!(faults.len() == 1 && faults[0].contains("[cache] dir") && faults[0].contains("Read-only"), "{faults:?}");
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::SystemTime;
 
-use rustix::fs::Access;
 use weir_shared::process::access_files::AccessFiles;
+use weir_shared::process::directory_to_be::can_be_a_directory;
 use weir_shared::process::key_pair;
 use weir_shared::process::tls::{self, ClientAuth};
 
@@ -51,6 +52,9 @@ impl FileFaults {
         if each == [true; 3] {
             self.fault(called, tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca }).err());
         }
+        if each[0] {
+            self.fault(called, tls::check_end(certificate, SystemTime::now()).err());
+        }
     }
 }
 
@@ -81,21 +85,10 @@ impl Config {
             let together = self.signing.read().err();
             found.faults.extend(together.map(|error| error.to_string()));
         }
-        found.fault(&format!("data_dir = \"{}\"", self.data_dir.display()), unusable(&self.data_dir));
+        found.fault(&format!("data_dir = \"{}\"", self.data_dir.display()), can_be_a_directory(&self.data_dir).err());
         for repository in &self.repositories {
             repository.check_files(&mut found);
         }
         found
     }
-}
-
-/// Why a directory cannot be made or written.
-fn unusable(directory: &Path) -> Option<String> {
-    let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists())?;
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    if !there.is_dir() {
-        return Some(format!("{} is no directory", there.display()));
-    }
-    let error = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
-    Some(format!("{} cannot be written: {}", there.display(), std::io::Error::from(error)))
 }

@@ -89,11 +89,24 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
     };
     let issuer = Issuer::new(authority()?, key);
     for leaf in &LEAVES {
-        let (certificate, key) = leaf.issue(&issuer, hosts)?;
+        let (certificate, key) = leaf.issue(&issuer, hosts, SystemTime::now() + LEAF_LIFE)?;
         put(format!("{}.pem", leaf.file), certificate)?;
         put(format!("{}.key", leaf.file), key)?;
     }
     Ok(written)
+}
+
+/// Writes one of the certificates anew, under its name, with a life that is over: for trying what is said then.
+///
+/// # Errors
+/// There is none of that name or no authority, or a file cannot be read or written.
+pub fn write_ended(dir: &Path, file: &str) -> anyhow::Result<()> {
+    let leaf = LEAVES.iter().find(|leaf| leaf.file == file).with_context(|| format!("there is no {file}.pem"))?;
+    let issuer = Issuer::new(authority()?, KeyPair::from_pem(&fs::read_to_string(dir.join("ca.key"))?)?);
+    let (certificate, key) = leaf.issue(&issuer, &[], SystemTime::now() - BACKDATE / 2)?;
+    fs::write(dir.join(format!("{file}.pem")), certificate)?;
+    fs::write(dir.join(format!("{file}.key")), key)?;
+    Ok(())
 }
 
 fn authority() -> anyhow::Result<CertificateParams> {
@@ -101,18 +114,22 @@ fn authority() -> anyhow::Result<CertificateParams> {
     params.distinguished_name.push(DnType::CommonName, CA_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, CA_LIFE);
+    validity(&mut params, SystemTime::now() + CA_LIFE);
     Ok(params)
 }
 
-fn validity(params: &mut CertificateParams, life: Duration) {
-    let now = SystemTime::now();
-    params.not_before = (now - BACKDATE).into();
-    params.not_after = (now + life).into();
+fn validity(params: &mut CertificateParams, not_after: SystemTime) {
+    params.not_before = (SystemTime::now() - BACKDATE).into();
+    params.not_after = not_after.into();
 }
 
 impl Leaf {
-    fn issue(&self, issuer: &Issuer<'_, KeyPair>, hosts: &[String]) -> anyhow::Result<(String, String)> {
+    fn issue(
+        &self,
+        issuer: &Issuer<'_, KeyPair>,
+        hosts: &[String],
+        not_after: SystemTime,
+    ) -> anyhow::Result<(String, String)> {
         let hosts: Vec<String> = if self.serves {
             ["localhost", "127.0.0.1", "::1"].into_iter().map(str::to_owned).chain(hosts.iter().cloned()).collect()
         } else {
@@ -130,7 +147,7 @@ impl Leaf {
         if self.connects {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
         }
-        validity(&mut params, LEAF_LIFE);
+        validity(&mut params, not_after);
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
     }

@@ -112,6 +112,19 @@ pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
         .ok_or_else(|| unusable("it ended before 1970".to_owned()))
 }
 
+/// Whether the certificate of a PEM file, and its chain, still is one at a time.
+///
+/// # Errors
+/// It has ended by then, or cannot be read.
+pub fn check_end(path: &Path, now: SystemTime) -> Result<(), TlsError> {
+    let ends = not_after(path)?;
+    if ends < now {
+        let message = format!("it ended on {}", humantime::format_rfc3339_seconds(ends));
+        return Err(TlsError::Unusable { what: "the certificate", path: path.to_owned(), message });
+    }
+    Ok(())
+}
+
 /// A server's configuration, without ALPN: whoever serves sets that.
 ///
 /// Where certificates are asked of clients each handshake is a full one: a session that is resumed brings back the
@@ -172,6 +185,21 @@ mod tests {
     use super::*;
     use crate::process::certificates;
     use rustls::{ClientConnection, HandshakeKind, ServerConnection};
+
+    #[test]
+    fn a_certificate_that_has_ended_is_told_with_its_file_and_time() {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        let file = dir.path().join("edge.pem");
+        check_end(&file, SystemTime::now()).unwrap();
+        certificates::write_ended(dir.path(), "edge").unwrap();
+        let ends = not_after(&file).unwrap();
+        let told = check_end(&file, SystemTime::now()).unwrap_err().to_string();
+        assert!(
+            told.contains("edge.pem") && told.contains(&humantime::format_rfc3339_seconds(ends).to_string()),
+            "{told}"
+        );
+    }
 
     /// Shakes hands, and sends a byte of an answer, with which tickets come.
     fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
