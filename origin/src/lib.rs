@@ -9,6 +9,7 @@ pub mod blob_store;
 mod bounds;
 mod catalog;
 mod census;
+mod certificates;
 mod commit_policy;
 pub mod config;
 mod data_dir;

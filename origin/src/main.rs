@@ -18,7 +18,7 @@ use weir_shared::process::{failure, telemetry};
 ///
 /// Edges connect to `listen` by mutual TLS (a certificate with the URI `spiffe://weir/edge/<name>`); `/livez`, `/readyz`,
 /// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight; SIGHUP reads the
-/// repositories and services of the configuration again. WEIR_LOG=debug logs more.
+/// repositories and services of the configuration and the certificates again. WEIR_LOG=debug logs more.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {

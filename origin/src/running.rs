@@ -20,9 +20,9 @@ use weir_shared::process::directory_lock::Released;
 use weir_shared::process::process_metrics;
 use weir_shared::process::serve::{self, HttpMetrics};
 use weir_shared::process::shutdown::Drain;
-use weir_shared::process::tls::{self, ClientAuth};
 
 use crate::catalog::{self, Catalog, Definitions, Documents, Earlier, Editor, Estate, Store};
+use crate::certificates::{Certificates, ReadAll};
 use crate::census::Census;
 use crate::config::Config;
 use crate::data_dir::DataDir;
@@ -31,7 +31,7 @@ use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::operator_api::OperatorApi;
 use crate::publisher::{Published, Publisher};
-use crate::readiness::readiness;
+use crate::readiness::{Beside, readiness};
 use crate::repository_agent::{Crew, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
@@ -54,6 +54,7 @@ pub struct Running {
     config: Config,
     access: watch::Receiver<Option<Bytes>>,
     versions: Versions,
+    certificates: Arc<Certificates>,
     metrics: Metrics,
     released: Released,
     drain: Drain,
@@ -74,8 +75,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http = HttpMetrics::register(&registry)?;
     let signer = Arc::new(Signer::new(config.signing.read()?));
     metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
-    let client_auth = ClientAuth::Required { ca: &config.tls.client_ca };
-    let server_tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
+    let certificates = Arc::new(Certificates::new(ReadAll::of(&config)?, &registry)?);
     let listener = TcpListener::bind(config.listen)
         .await
         .map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{}\": {error}", config.listen))?;
@@ -120,12 +120,12 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let api = EdgeApi::new(catalog.clone(), publisher, metrics.clone(), &config.limits, events, heartbeats);
-    serve::tcp(listener, Some(server_tls), api, http.listener("edge"), &drain);
+    serve::tcp(listener, Some(certificates.of_edges()), api, http.listener("edge"), &drain);
     let operators =
         OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
-    let operator_address = match config.operator_listen {
+    let operator_address = match config.operator_listen.zip(certificates.of_operators()) {
         None => None,
-        Some(listen) => match operators.start(listen, &config, &http, &drain).await {
+        Some((listen, tls)) => match operators.start(listen, tls, &http, &drain).await {
             Ok(address) => Some(address),
             Err(error) => {
                 drain.cut().await;
@@ -137,7 +137,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         None => None,
         Some(listen) => {
             let (shown, name) = (catalog.clone(), config.name.clone());
-            let ready = Arc::new(move || readiness(&shown, disk.borrow().clone()));
+            let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
+            let beside = move || Beside {
+                disk: disk.borrow().clone(),
+                access_files_unreadable: access_files.get() == 0,
+                certificates_have_ended: seen.have_ended(SystemTime::now()),
+            };
+            let ready = Arc::new(move || readiness(&shown, beside()));
             let (shown, how) = (catalog.clone(), ready.clone());
             let admin = Admin {
                 registry,
@@ -164,6 +170,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         config,
         access,
         versions,
+        certificates,
         metrics,
         released,
         drain,
@@ -263,28 +270,39 @@ impl Running {
         self.catalog.repository(name).inspect(Handle::kick).is_some()
     }
 
-    /// Takes over the repositories and services of a configuration file that has changed. All else in it waits for a
-    /// restart, and is named in the log.
+    /// Takes over the repositories and services of a configuration file that has changed, and reads the certificates and
+    /// keys of its listeners again. All else in it waits for a restart, and is named in the log.
     ///
     /// # Errors
-    /// The file cannot be read or is wrong, or the origin ends. Everything is as it was.
+    /// The file or a certificate cannot be read or is wrong, or the origin ends. Everything is as it was.
     pub async fn reload_file(&self, file: &Path) -> anyhow::Result<()> {
         let outcome = self.take_file(file).await;
         let result = if outcome.is_ok() { "applied" } else { "refused" };
         self.metrics.reloads.with_label_values(&[result]).inc();
         match &outcome {
-            Ok(()) => tracing::info!("the repositories and services of the configuration file were taken over"),
+            Ok(()) => tracing::info!(
+                "the repositories and services of the configuration file were taken over; new connections go by the \
+                 certificates of now"
+            ),
             Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),
         }
         outcome
     }
 
     async fn take_file(&self, file: &Path) -> anyhow::Result<()> {
-        let now = Config::load(file)?;
+        let (file, operator_listen) = (file.to_owned(), self.config.operator_listen);
+        let read = move || -> anyhow::Result<_> {
+            let now = Config::load(&file)?;
+            // Whether operators connect waits for a restart.
+            let certificates = ReadAll::of(&Config { operator_listen, ..now.clone() })?;
+            Ok((now, certificates))
+        };
+        let (now, certificates) = spawn_blocking(read).await??;
+        self.certificates.accept(&certificates, SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin ends");
-        let taken = |config: &Config| Config { repositories: Vec::new(), services: Vec::new(), ..config.clone() };
-        for key in changed_keys(&taken(&self.config), &taken(&now)) {
+        self.certificates.replace(certificates);
+        for key in changed_keys(&self.left_for_a_restart(&self.config), &self.left_for_a_restart(&now)) {
             tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
         }
         Ok(())
@@ -302,6 +320,15 @@ impl Running {
         self.drain.cut().await;
         self.release().await;
     }
+    /// A configuration without what is taken over at run time.
+    fn left_for_a_restart(&self, config: &Config) -> Config {
+        let mut config = config.clone();
+        (config.repositories, config.services, config.tls) = (Vec::new(), Vec::new(), self.config.tls.clone());
+        let operator = &mut config.operator;
+        (operator.certificate, operator.key, operator.client_ca) = (None, None, None);
+        config
+    }
+
 
     /// Threads were told to stop when their agents went; until the last of them has ended the data directory is taken.
     async fn release(self) {

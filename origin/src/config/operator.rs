@@ -47,7 +47,7 @@ impl OperatorConfig {
     }
 
     /// The files of the listener.
-    pub(super) fn tls(&self, of_edges: &TlsConfig) -> TlsConfig {
+    pub(crate) fn tls(&self, of_edges: &TlsConfig) -> TlsConfig {
         let or = |own: &Option<PathBuf>, other: &PathBuf| own.as_ref().unwrap_or(other).clone();
         TlsConfig {
             certificate: or(&self.certificate, &of_edges.certificate),

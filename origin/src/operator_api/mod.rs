@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::admin;
-use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
+use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_shared::process::shutdown::Drain;
 use weir_shared::query;
 
@@ -91,15 +91,14 @@ impl OperatorApi {
     /// Serves on `listen` until the drain.
     ///
     /// # Errors
-    /// A certificate cannot be read, or the address cannot be bound.
+    /// The address cannot be bound.
     pub(crate) async fn start(
         self,
         listen: SocketAddr,
-        config: &Config,
+        tls: ServerTls,
         metrics: &HttpMetrics,
         drain: &Drain,
     ) -> anyhow::Result<SocketAddr> {
-        let tls = config.operator.server_tls(&config.tls).context("[operator]")?;
         let cannot = || format!("cannot listen on operator_listen = \"{listen}\"");
         let listener = TcpListener::bind(listen).await.with_context(cannot)?;
         let address = listener.local_addr()?;

@@ -1,11 +1,13 @@
 //! Who gets in, and what the paths answer.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Method;
 use weir_shared::access_list::AccessList;
 use weir_shared::digest::{BlobDigest, TarballDigest};
 
-use crate::node::{Home, SERVICE, blob_of, blob_path, request};
+use crate::node::{Home, SERVICE, blob_of, blob_path, in_time, request};
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -118,9 +120,18 @@ async fn what_edges_are_told_of_tokens_follows_the_files() {
     told.changed().await.unwrap();
     assert_eq!(denied(&told.borrow_and_update()), ["t1", "t2"]);
     assert_eq!(node.metric("weir_origin_access_files_readable").await, 1.0);
+    assert!(!node.admin("/readyz").await.1.contains("denials"));
+    std::fs::write(&deny, "tokn t1\n").unwrap();
+    in_time(async {
+        while node.metric("weir_origin_access_files_readable").await != 0.0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let (status, told) = node.admin("/readyz").await;
+    assert!(status == 200 && told.contains("degraded") && told.contains("keys or denials"), "{told}");
     node.stop().await;
 
-    std::fs::write(&deny, "tokn t1\n").unwrap();
     let found = config.check_files();
     let [fault] = found.faults.as_slice() else { panic!("{found:?}") };
     assert!(fault.contains("[access]") && fault.contains("line 1"), "{fault}");

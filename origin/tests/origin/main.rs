@@ -2,6 +2,7 @@
 
 mod access;
 mod attribute_corners;
+mod certificates;
 mod changed_documents;
 mod commit_policy;
 mod configuration;
