@@ -55,6 +55,8 @@ fn make(data: &Path, versions: u64) -> anyhow::Result<()> {
     for group in 0..=u8::MAX {
         fs::create_dir_all(data.join(format!("blobs/{group:02x}")))?;
     }
+    // Without it the origin would take it for lost.
+    drop(Database::create(data.join("catalog.redb"))?);
     let database = Database::create(data.join("state.redb"))?;
     let transaction = database.begin_write()?;
     {

@@ -56,7 +56,12 @@ impl DataDir {
 
     /// The database of publications.
     pub(crate) fn state(&self) -> PathBuf {
-        self.root.join("state.redb")
+        Self::state_in(&self.root)
+    }
+
+    /// The same of a directory that may be another process's.
+    pub(crate) fn state_in(root: &Path) -> PathBuf {
+        root.join("state.redb")
     }
 
     /// The database of what operators defined at run time.

@@ -2,6 +2,7 @@
 
 mod fsck_command;
 mod keys_command;
+mod new_catalog_command;
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -38,6 +39,7 @@ struct Arguments {
 enum Command {
     Fsck(fsck_command::FsckArguments),
     Keys(keys_command::KeysArguments),
+    NewCatalog(new_catalog_command::NewCatalogArguments),
 }
 
 const PROGRAM: &str = "weir-origin";
@@ -48,9 +50,9 @@ async fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Fsck(arguments)) => return fsck_command::run(&arguments),
         Some(Command::Keys(arguments)) => {
-            let done = keys_command::run(arguments).inspect_err(|error| failure::tell(PROGRAM, error));
-            return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            return ended(&keys_command::run(arguments));
         }
+        Some(Command::NewCatalog(arguments)) => return ended(&new_catalog_command::run(&arguments)),
         None => {}
     }
     let file = arguments.config.unwrap_or_default();
@@ -73,6 +75,17 @@ async fn main() -> ExitCode {
     }
 }
 
+/// What a command that a person gave comes to.
+fn ended(done: &anyhow::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            failure::tell(PROGRAM, error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// All that is wrong, a line each; what may come later is told, and is no fault.
 fn check(file: &Path) -> ExitCode {
     let config = match Config::load(file) {
@@ -82,7 +95,8 @@ fn check(file: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let FileFaults { faults, missing } = config.check_files();
+    let FileFaults { mut faults, missing } = config.check_files();
+    faults.extend(weir_origin::ensure_there(&config.data_dir).err().map(|error| error.to_string()));
     for line in faults.iter().chain(&missing) {
         eprintln!("{PROGRAM}: {line}");
     }

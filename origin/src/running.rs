@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use bytes::Bytes;
 use prometheus::Registry;
 use tokio::net::TcpListener;
@@ -21,16 +20,18 @@ use weir_shared::process::process_metrics;
 use weir_shared::process::serve::{self, HttpMetrics};
 use weir_shared::process::shutdown::Drain;
 
-use crate::catalog::{self, Catalog, Definitions, Documents, Earlier, Editor, Estate, Store};
-use crate::certificates::{Certificates, ReadAll};
+use crate::catalog::{self, Catalog, Definitions, Documents, Earlier, Editor, Estate, Store, StoreError};
 use crate::census::Census;
+use crate::certificates::{Certificates, ReadAll};
 use crate::config::Config;
 use crate::data_dir::DataDir;
+use crate::database::{OfDatabase, way_out};
 use crate::edge_api::{EdgeApi, Events};
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::operator_api::OperatorApi;
-use crate::publisher::{Published, Publisher};
+use crate::publication::StateError;
+use crate::publisher::{PublishError, Published, Publisher};
 use crate::readiness::{Beside, readiness};
 use crate::repository_agent::{Crew, Handle, RepositoryState};
 use crate::service::Condition;
@@ -200,20 +201,32 @@ async fn load(
     let file = Documents::new(&config.repositories, &config.services);
     spawn_blocking(move || {
         let (data_dir, released) = DataDir::open(&root)?;
-        let cannot = || format!("what {} holds cannot be opened", root.display());
-        let store = Store::open(data_dir.clone()).with_context(cannot)?;
-        let api = store.documents().with_context(cannot)?;
+        catalog::ensure_there(&root)?;
+        let of_catalog = |error: StoreError| {
+            let told = way_out(&data_dir.catalog(), true, error.of_database());
+            anyhow::Error::new(error).context(told)
+        };
+        let store = Store::open(data_dir.clone()).map_err(of_catalog)?;
+        let api = store.documents().map_err(of_catalog)?;
         let defined = Definitions::of(&file, &api);
         let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
         for unused in data_dir.unused_mirrors(&repositories) {
             tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
         }
-        let mut publisher = Publisher::open(data_dir.clone(), floor, retention, log, metrics).with_context(cannot)?;
-        publisher.sign_with(signer).with_context(cannot)?;
+        let of_state = |error: StateError| {
+            let told = way_out(&data_dir.state(), false, error.of_database());
+            anyhow::Error::new(error).context(told)
+        };
+        let opened = Publisher::open(data_dir.clone(), floor, retention, log, metrics);
+        let mut publisher = opened.map_err(|error| match error {
+            PublishError::State(error) => of_state(error),
+            error => anyhow::Error::new(error).context(format!("what {} holds cannot be opened", root.display())),
+        })?;
+        publisher.sign_with(signer).map_err(of_state)?;
         let services = defined.services.keys().map(ServiceName::as_str);
         // What a document is stored for is not taken for deleted, whatever the document is like.
         let services: HashSet<&str> = services.chain(api.nameless.iter().map(|each| each.key.as_str())).collect();
-        let published = publisher.load(&services, now).with_context(cannot)?;
+        let published = publisher.load(&services, now).map_err(of_state)?;
         Ok(Loaded { data_dir, released, publisher: Arc::new(publisher), published, store, api })
     })
     .await?
@@ -308,6 +321,15 @@ impl Running {
         Ok(())
     }
 
+    /// A configuration without what is taken over at run time.
+    fn left_for_a_restart(&self, config: &Config) -> Config {
+        let mut config = config.clone();
+        (config.repositories, config.services, config.tls) = (Vec::new(), Vec::new(), self.config.tls.clone());
+        let operator = &mut config.operator;
+        (operator.certificate, operator.key, operator.client_ca) = (None, None, None);
+        config
+    }
+
     /// Takes no new work and finishes what is in flight; after the deadline that is cut. True when nothing was cut.
     pub async fn drain(self, deadline: Duration) -> bool {
         let clean = self.drain.finish(deadline).await;
@@ -320,15 +342,6 @@ impl Running {
         self.drain.cut().await;
         self.release().await;
     }
-    /// A configuration without what is taken over at run time.
-    fn left_for_a_restart(&self, config: &Config) -> Config {
-        let mut config = config.clone();
-        (config.repositories, config.services, config.tls) = (Vec::new(), Vec::new(), self.config.tls.clone());
-        let operator = &mut config.operator;
-        (operator.certificate, operator.key, operator.client_ca) = (None, None, None);
-        config
-    }
-
 
     /// Threads were told to stop when their agents went; until the last of them has ended the data directory is taken.
     async fn release(self) {

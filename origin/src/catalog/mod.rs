@@ -8,6 +8,7 @@ mod definitions;
 mod edit;
 mod owner;
 mod permitted;
+mod presence;
 mod store;
 mod written;
 
@@ -26,8 +27,10 @@ pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use owner::{Earlier, EditError, Editor, Estate, Made, begin};
 pub(crate) use permitted::permitted;
+pub(crate) use presence::is_lost;
+pub use presence::{begin_anew, ensure_there};
+pub(crate) use store::{Store, StoreError, inspect};
 pub use store::refused_documents;
-pub(crate) use store::{Store, inspect};
 #[cfg(fuzzing)]
 pub use written::fuzz_document_row;
 pub(crate) use written::{LONGEST_REASON, Refused, Written};

@@ -4,6 +4,7 @@
 //! opened anew. Whoever needs it next does that, at most once a second while it fails. While the disk can be read and not
 //! written, what is there is read on. Every call blocks.
 
+use std::io::ErrorKind;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -14,8 +15,8 @@ use redb::{
     Database, ReadTransaction, ReadableDatabase, StorageBackend, StorageError, TransactionError, WriteTransaction,
 };
 
-use super::overlay;
 use super::{DatabaseError, OfDatabase};
+use super::{new_file, overlay};
 
 /// The shortest time between two attempts to open it that fail.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,9 +42,13 @@ struct Opened {
 }
 
 impl DatabaseFile {
-    /// Opens the file, or makes a new one.
+    /// Opens the file, or makes a new one where there is none.
     pub(crate) fn open(path: &Path) -> Result<Self, DatabaseError> {
-        let database = guarded(|| Ok(Database::create(path)?))?;
+        let database = guarded(|| match std::fs::metadata(path) {
+            Ok(found) if found.is_file() && found.len() == 0 => Err(DatabaseError::Empty),
+            Err(error) if error.kind() == ErrorKind::NotFound => new_file::create(path),
+            _ => Ok(Database::open(path)?),
+        })?;
         Ok(Self::of(path, database, false))
     }
 
@@ -211,6 +216,20 @@ mod tests {
 
     fn add(file: &DatabaseFile, number: u64) -> Result<(), DatabaseError> {
         file.write(|transaction| Ok(transaction.open_table(NUMBERS)?.insert(number, number).map(drop)?))
+    }
+
+    #[test]
+    fn an_empty_file_is_no_database_and_a_kill_never_leaves_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.redb");
+        // What a process left that was killed while it made one.
+        std::fs::write(dir.path().join("x.redb.new"), "").unwrap();
+        add(&DatabaseFile::open(&path).unwrap(), 1).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+
+        std::fs::write(&path, "").unwrap();
+        assert!(matches!(DatabaseFile::open(&path), Err(DatabaseError::Empty)));
+        assert!(std::fs::read(&path).unwrap().is_empty(), "it stays what it is");
     }
 
     #[test]

@@ -4,10 +4,13 @@ mod damaged;
 #[cfg(test)]
 pub(crate) mod faulty;
 mod file;
+mod new_file;
 mod overlay;
+mod way_out;
 
 pub(crate) use damaged::{Damaged, Rows};
 pub(crate) use file::DatabaseFile;
+pub(crate) use way_out::way_out;
 
 /// A database cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +19,9 @@ pub(crate) enum DatabaseError {
     Failed(Box<redb::Error>),
     #[error("it cannot be opened just now: {0}")]
     Closed(String),
+    /// A file without a byte, as a copy that broke off leaves it. redb would make a new database of it.
+    #[error("it is empty")]
+    Empty,
 }
 
 impl<E: Into<redb::Error>> From<E> for DatabaseError {

@@ -20,8 +20,7 @@ const PAGE: u64 = 4096;
 pub(super) fn open(path: &Path) -> Result<Database, DatabaseError> {
     let overlay = Overlay::new(File::open(path)?)?;
     if overlay.written().length == 0 {
-        // redb would make a new one of it.
-        return Err(DatabaseError::Closed("it is empty".to_owned()));
+        return Err(DatabaseError::Empty);
     }
     Ok(Builder::new().create_with_backend(overlay)?)
 }

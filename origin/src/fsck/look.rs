@@ -80,6 +80,9 @@ pub(super) fn look_again(config: &Config, data_dir: &DataDir, before: &Seen, thr
 
 fn databases(config: &Config, data_dir: &DataDir) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
+    if catalog::is_lost(data_dir.root()) {
+        seen.unsound.push(("catalog.redb", Unsound::Damaged("it is not there, although state.redb is".to_owned())));
+    }
     let catalog = database(&data_dir.catalog(), |file| Ok(catalog::inspect(&file)?)).context("catalog.redb")?;
     if let Some(api) = seen.taken("catalog.redb", catalog) {
         seen.refused_definitions = api.refused();

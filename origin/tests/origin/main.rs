@@ -26,6 +26,7 @@ mod lfs_elsewhere;
 mod lfs_server;
 mod lfs_services;
 mod lfs_waits;
+mod lost_databases;
 mod maintenance;
 mod mirror_polls;
 mod mirror_ssh;
