@@ -44,7 +44,7 @@ pub mod webhook;
 
 #[cfg(fuzzing)]
 pub use catalog::fuzz_document_row;
-pub use catalog::{begin_anew, ensure_there, refused_documents};
+pub use catalog::{begin_anew, ensure_there, refused_documents, services_left_alone};
 #[cfg(fuzzing)]
 pub use commit_policy::fuzz_signed_object;
 #[cfg(fuzzing)]

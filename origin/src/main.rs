@@ -103,6 +103,13 @@ fn check(file: &Path) -> ExitCode {
     if !faults.is_empty() {
         return ExitCode::from(2);
     }
+    // That they cannot be read is told below.
+    for (service, repository) in weir_origin::services_left_alone(&config).unwrap_or_default() {
+        eprintln!(
+            "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which is not there \
+             (any more): it stays at what it is at"
+        );
+    }
     match weir_origin::refused_documents(&config.data_dir) {
         Ok(refused) => refused.iter().for_each(|(object, reason)| {
             eprintln!("{PROGRAM}: {object}, which an operator stored, is refused by this version: {reason}");

@@ -87,6 +87,12 @@ impl Definitions {
         }
     }
 
+    /// Services of repositories that nobody defines (any more), each with the repository's name. They are at what they were.
+    pub(crate) fn left_alone(&self) -> impl Iterator<Item = (&ServiceName, &RepositoryName)> {
+        let services = self.services.iter().filter_map(|(name, each)| Some((name, &each.document.taken()?.repository)));
+        services.filter(|(_, repository)| !self.repositories.contains_key(*repository))
+    }
+
     /// The services of a repository.
     pub(crate) fn services_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
         let of_it = move |(name, each): (&'a ServiceName, &'a Defined<ServiceConfig>)| {

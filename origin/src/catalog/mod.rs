@@ -30,7 +30,7 @@ pub(crate) use permitted::permitted;
 pub(crate) use presence::is_lost;
 pub use presence::{begin_anew, ensure_there};
 pub(crate) use store::{Store, StoreError, inspect};
-pub use store::refused_documents;
+pub use store::{refused_documents, services_left_alone};
 #[cfg(fuzzing)]
 pub use written::fuzz_document_row;
 pub(crate) use written::{LONGEST_REASON, Refused, Written};

@@ -138,6 +138,7 @@ pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -
         owner.crew.metrics.catalog_limit.with_label_values(&[kind]).set(limit);
     }
     owner.tell_of_shadowed();
+    owner.tell_of_left_alone();
     for (object, reason) in owner.api.refused() {
         tracing::error!(object, reason, "its stored document is refused: put it anew, or delete it");
     }
@@ -183,6 +184,7 @@ impl Owner {
             Order::Reload(file, done) => {
                 self.file = file;
                 self.tell_of_shadowed();
+                self.tell_of_left_alone();
                 self.bring_about(Earlier::default()).await;
                 let _ = done.send(());
             }
@@ -261,6 +263,14 @@ impl Owner {
         }
         for name in self.api.services.keys().filter(|name| self.file.services.contains_key(*name)) {
             tracing::warn!(service = %name, "it stands in the file: what operators defined under this name is not used");
+        }
+    }
+
+    /// Who takes a repository out of the file may not know who else uses it.
+    fn tell_of_left_alone(&self) {
+        let definitions = Definitions::of(&self.file, &self.api);
+        for (service, repository) in definitions.left_alone() {
+            tracing::warn!(%service, %repository, "there is no such repository (any more): the service stays at what it is at");
         }
     }
 

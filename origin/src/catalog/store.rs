@@ -11,9 +11,9 @@ use redb::{ReadTransaction, ReadableTable, TableDefinition};
 use serde::Serialize;
 use weir_shared::name::{RepositoryName, ServiceName};
 
-use super::definitions::Documents;
+use super::definitions::{Definitions, Documents};
 use super::written::{Document, Name, Nameless, Written};
-use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::config::{Config, RepositoryConfig, ServiceConfig};
 use crate::data_dir::DataDir;
 use crate::database::{DatabaseError, DatabaseFile, OfDatabase};
 
@@ -103,12 +103,27 @@ impl Store {
 /// # Errors
 /// What is stored cannot be read. Where an origin is at work on it, it can be the next time.
 pub fn refused_documents(data_dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    Ok(stored(data_dir)?.refused())
+}
+
+/// The services that operators stored in the data directory of a configuration, and whose repository neither that nor an
+/// operator defines: each with the repository's name. A copy is read, so that an origin may run on the directory.
+///
+/// # Errors
+/// As above.
+pub fn services_left_alone(config: &Config) -> anyhow::Result<Vec<(ServiceName, RepositoryName)>> {
+    let file = Documents::new(&config.repositories, &config.services);
+    let defined = Definitions::of(&file, &stored(&config.data_dir)?);
+    Ok(defined.left_alone().map(|(service, repository)| (service.clone(), repository.clone())).collect())
+}
+
+fn stored(data_dir: &Path) -> anyhow::Result<Documents> {
     let path = DataDir::catalog_in(data_dir);
     if !path.try_exists()? {
-        return Ok(Vec::new());
+        return Ok(Documents::default());
     }
     let file = DatabaseFile::copy_of(&path).map_err(StoreError)?;
-    Ok(inspect(&file)?.refused())
+    Ok(inspect(&file)?)
 }
 
 /// A table of documents.

@@ -138,3 +138,18 @@ async fn a_database_that_cannot_be_read_is_named_with_the_way_out() {
     node.published(|_| true).await;
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_repository_that_leaves_the_file_is_missed_by_operators_services_and_that_is_told() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = home.start(operator::config(&home, &upstream)).await;
+    let operator = Operator::of(&home, &node);
+    let document = json!({ "repository": "shop", "ref": "main", "folder": "docs" });
+    assert_eq!(operator.put("/v1/services/mine", document).await.status, StatusCode::CREATED);
+    node.stop().await;
+    let stopped = Stopped { config: operator::config(&home, &upstream), _served: None, home };
+    let (code, told) = stopped.check_config();
+    assert_eq!(code, Some(0), "it starts");
+    assert!(told.contains("service mine") && told.contains("repository shop"), "{told}");
+    assert!(!told.contains(SERVICE), "it left the file as well: {told}");
+}
