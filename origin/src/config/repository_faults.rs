@@ -31,7 +31,9 @@ impl RepositoryConfig {
             }
             Ok(url) if url.scheme == Scheme::Ssh => faults.extend(self.faults_for_ssh()),
             Ok(url) => {
-                if url.password().is_some() || url.user().is_some() {
+                if let Err(reason) = mirror::way(&url) {
+                    faults.push(Fault::new("url", reason));
+                } else if url.password().is_some() || url.user().is_some() {
                     let detail = "it holds a user name or a password: put the user into `username` and the password \
                                   into a file named by `password_file`";
                     faults.push(Fault::new("url", detail));
@@ -182,6 +184,11 @@ mod tests {
         });
         assert_eq!(ssh, ["ssh_key", "ssh_known_hosts", "ca", "proxy"]);
         for url in ["", "https://git.example\\@evil.example/x", "https://0x7f.1/x", "http://me@git.example/x"] {
+            assert_eq!(fields(|it| it.url = url.to_owned()), ["url"], "{url}");
+        }
+        for url in
+            ["ftp://git.example/x", "svn://git.example/x", "ext::sh -c id", "https://git.example/x?private_token=t"]
+        {
             assert_eq!(fields(|it| it.url = url.to_owned()), ["url"], "{url}");
         }
         for proxy in ["socks5://p:1", "http://me:s3cret@p:1", "http://p\\@q:1", "p:1"] {

@@ -1,6 +1,7 @@
 //! Why a poll failed, in plain words.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use super::reach::NotAllowed;
@@ -160,12 +161,14 @@ pub enum MirrorError {
         /// How long it asks to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// A file that the configuration names cannot be read.
-    #[error("the file that `{key}` names cannot be read: {cause}")]
+    /// A file that the configuration names cannot be used.
+    #[error("the file `{name}` that `{key}` names {cause}")]
     File {
         /// The key of the configuration.
         key: &'static str,
-        /// What the system said.
+        /// The file's name, without its folder.
+        name: String,
+        /// What is wrong with it.
         cause: String,
     },
     /// The mirror's own directory could not be read or written.
@@ -292,8 +295,14 @@ impl MirrorError {
         move |cause| Self::Local { what, cause: cause.to_string() }
     }
 
-    pub(super) fn file(key: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |cause| Self::File { key, cause: cause.to_string() }
+    pub(super) fn unread(key: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| Self::file(key, file, format!("cannot be read: {cause}"))
+    }
+
+    /// Where a file is, is told to nobody: its name does, for whoever knows the configuration.
+    pub(super) fn file(key: &'static str, file: &Path, cause: impl Into<String>) -> Self {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self::File { key, name, cause: cause.into() }
     }
 
     pub(super) fn mirror(what: &'static str) -> impl FnOnce(gix::Error) -> Self {

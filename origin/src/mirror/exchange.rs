@@ -10,7 +10,6 @@ use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
 use gix::protocol::transport::client::git::blocking_io::Connection;
-use gix::url::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -18,6 +17,7 @@ use super::attempt::Attempt;
 use super::conversation::Conversation;
 use super::program::Program;
 use super::refs::{self, Difference, Refs};
+use super::way::{Way, way};
 use super::wire::{Incoming, Outgoing};
 use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, pack, size, ssh};
 
@@ -77,9 +77,9 @@ impl Exchange<'_> {
         let upstream = self.attempt.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
         let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
-        match url.scheme {
-            Scheme::Https | Scheme::Http => self.run(http::transport(self.attempt, url)?),
-            Scheme::Git => {
+        match way(&url).map_err(unsupported)? {
+            Way::Http => self.run(http::transport(self.attempt, url)?),
+            Way::Daemon => {
                 let host = url.host().ok_or_else(|| unsupported("it names no host"))?.to_owned();
                 let socket = connect(self.attempt, &host, url.port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (url.path.clone(), Some((host, url.port)));
@@ -87,21 +87,20 @@ impl Exchange<'_> {
                 let mode = ConnectMode::Daemon;
                 self.run(Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
             }
-            Scheme::File => {
+            Way::Local => {
                 let path = url.path.clone();
                 let command = git_program::upload_pack(&path);
                 let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
                 self.with_program(url, started, |step, said| git_program::complaint(step, said, &path))
             }
-            Scheme::Ssh => {
+            Way::Ssh => {
                 self.attempt.asks();
                 let command = ssh::upload_pack(self.attempt, &ssh::parse(&upstream.url).map_err(unsupported)?)?;
                 let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the ssh program"))?;
                 self.with_program(url, started, ssh::complaint)
             }
-            _ => Err(unsupported("the scheme is none of https, http, ssh, git and file")),
         }
     }
 

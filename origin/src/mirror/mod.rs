@@ -31,6 +31,7 @@ mod secret;
 mod size;
 mod ssh;
 mod upstream;
+mod way;
 mod wire;
 
 use std::fs;
@@ -56,6 +57,7 @@ pub use upstream::{
     DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
     DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
 };
+pub(crate) use way::way;
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]

@@ -14,10 +14,10 @@ const LONGEST: u64 = 64 << 10;
 /// # Errors
 /// The file cannot be read, is empty, or holds what no header may.
 pub(super) fn read(file: &Path, what: &'static str) -> Result<String, MirrorError> {
-    let wrong = |why: &str| MirrorError::Authenticate(format!("the file that `{what}` names {why}"));
+    let wrong = |why: &str| MirrorError::file(what, file, why);
     let mut secret = String::new();
     let read = File::open(file).and_then(|file| file.take(LONGEST).read_to_string(&mut secret));
-    read.map_err(|error| wrong(&format!("cannot be read: {}", error.kind())))?;
+    read.map_err(MirrorError::unread(what, file))?;
     let secret = secret.trim_end();
     if secret.is_empty() {
         return Err(wrong("is empty"));
@@ -45,7 +45,10 @@ mod tests {
         let error = put("s3cret\nmore").unwrap_err();
         assert!(error.contains("more than one line") && !error.contains("s3cret"), "{error}");
         std::fs::remove_file(&file).unwrap();
-        let error = read(&file, "token_file").unwrap_err().to_string();
-        assert!(error.contains("cannot be read") && !error.contains('/'), "{error}");
+        let error = read(&file, "token_file").unwrap_err();
+        assert_eq!((error.kind(), error.step()), ("local", "connect"), "no upstream has refused anything");
+        let expected =
+            "the file `password` that `token_file` names cannot be read: No such file or directory (os error 2)";
+        assert_eq!(error.to_string(), expected);
     }
 }

@@ -51,9 +51,12 @@ impl Filters {
     /// Whether a pattern can be used.
     ///
     /// # Errors
-    /// As of [`Filters::new`].
+    /// As of [`Filters::new`]; or it could never match anything.
     pub fn check(pattern: &str) -> Result<(), FilterError> {
-        Glob::new(pattern).map(drop)
+        match never_matches(pattern.as_bytes()) {
+            Some(reason) => Err(FilterError { pattern: shown(pattern), reason }),
+            None => Glob::new(pattern).map(drop),
+        }
     }
 
     /// The include and exclude patterns as they were written.
@@ -80,7 +83,7 @@ impl Filters {
 
 impl Glob {
     fn new(text: &str) -> Result<Self, FilterError> {
-        let error = |reason| FilterError { pattern: text.chars().take(200).collect(), reason };
+        let error = |reason| FilterError { pattern: shown(text), reason };
         if text.starts_with('!') {
             return Err(error(
                 "negation is not supported, list it under `exclude` or `include` (a name that starts with `!` is written `\\!`)",
@@ -106,6 +109,44 @@ impl Glob {
             Case::Sensitive,
             wildmatch::Mode::NO_MATCH_SLASH_LITERAL,
         )
+    }
+}
+
+/// As much of a pattern as is told.
+fn shown(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+/// Why a pattern is broken: Git takes such a one, and nothing ever matches it.
+fn never_matches(text: &[u8]) -> Option<&'static str> {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        at += match byte {
+            b'\\' if at + 1 == text.len() => return Some("it ends in the middle of an escape (`\\`)"),
+            b'\\' => 2,
+            b'[' => match class_length(&text[at + 1..]) {
+                Some(length) => 1 + length,
+                None => return Some("a `[` has no `]` (a name that holds one is written `\\[`)"),
+            },
+            _ => 1,
+        };
+    }
+    None
+}
+
+/// How much is left of a class of characters behind its `[`, if it has an end.
+fn class_length(rest: &[u8]) -> Option<usize> {
+    let first = usize::from(matches!(rest.first(), Some(b'!' | b'^')));
+    let mut at = first;
+    loop {
+        at += match rest.get(at)? {
+            // The first one is a character like any other.
+            b']' if at > first => return Some(at + 1),
+            b'\\' => 2,
+            // `[:alpha:]` and its like.
+            b'[' if rest[at + 1..].starts_with(b":") => rest[at + 2..].find(b":]").map_or(1, |length| length + 4),
+            _ => 1,
+        };
     }
 }
 
@@ -180,6 +221,26 @@ mod tests {
         for pattern in ["!a", "#a", "", "  ", "/", "a\nb"] {
             let error = Filters::new(&[], &[pattern.to_owned()]).unwrap_err();
             assert!(error.to_string().contains(&format!("`{pattern}`")), "{error}");
+        }
+    }
+    #[test]
+    fn a_pattern_that_could_never_match_is_told_before_it_is_used() {
+        for pattern in ["[", "a[b", "[]", "[!]", "[a\\]", "x\\", "[[:alpha:]"] {
+            let error = Filters::check(pattern).unwrap_err();
+            assert!(error.to_string().contains(&format!("`{pattern}`")), "{error}");
+            assert!(!is_in(&[pattern], &[], "a") && !is_in(&[pattern], &[], pattern), "{pattern}");
+        }
+        for (pattern, path) in [
+            ("[ab]", "a"),
+            ("[]]", "]"),
+            ("[!]]", "x"),
+            ("\\[", "["),
+            ("]", "]"),
+            ("[[:alpha:]]", "q"),
+            ("[a\\]]", "]"),
+        ] {
+            Filters::check(pattern).unwrap();
+            assert!(is_in(&[pattern], &[], path), "{pattern} {path}");
         }
     }
 }

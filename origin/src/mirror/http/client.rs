@@ -268,7 +268,7 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
 
 fn authorities(file: &Path) -> Result<Vec<Certificate>, MirrorError> {
     let pem = std::fs::read(file);
-    let pem = pem.map_err(MirrorError::file("ca"))?;
+    let pem = pem.map_err(MirrorError::unread("ca", file))?;
     match Certificate::from_pem_bundle(&pem) {
         Ok(authorities) if !authorities.is_empty() => Ok(authorities),
         _ => Err(MirrorError::Trust("`ca` holds no certificate".to_owned())),
@@ -276,9 +276,9 @@ fn authorities(file: &Path) -> Result<Vec<Certificate>, MirrorError> {
 }
 
 fn identity(certificate: &Path, key: &Path) -> Result<Identity, MirrorError> {
-    let mut pem = std::fs::read(certificate).map_err(MirrorError::file("client_certificate"))?;
+    let mut pem = std::fs::read(certificate).map_err(MirrorError::unread("client_certificate", certificate))?;
     pem.push(b'\n');
-    pem.extend(std::fs::read(key).map_err(MirrorError::file("client_key"))?);
+    pem.extend(std::fs::read(key).map_err(MirrorError::unread("client_key", key))?);
     let wrong = "`client_certificate` and `client_key` are not a certificate and its key, both PEM";
     Identity::from_pem(&pem).map_err(|_| MirrorError::Trust(wrong.to_owned()))
 }

@@ -87,7 +87,7 @@ fn quoted(file: &Path, what: &'static str) -> Result<String, MirrorError> {
         return Err(wrong("its name holds one of `\" \\ $ % ~`, which `ssh` would not take literally"));
     }
     // It would be looked for below the working directory, or be quietly taken for none.
-    std::fs::metadata(file).map_err(MirrorError::file(what))?;
+    std::fs::metadata(file).map_err(MirrorError::unread(what, file))?;
     Ok(format!("\"{text}\""))
 }
 
