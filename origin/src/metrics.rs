@@ -103,12 +103,31 @@ pub(crate) struct Metrics {
 
 /// How a poll ends.
 const POLL_RESULTS: [&str; 4] = ["changed", "unchanged", "failed", "timeout"];
+/// What a poll that is due waits for.
+const POLL_WAITS: [&str; 4] = ["host_place", "host_budget", "place", "large_place"];
+/// What a policy says of a commit or a tag.
+const VERIFICATION_RESULTS: [&str; 3] = ["verified", "refused", "failed"];
+/// What comes of a repack.
+const REPACK_RESULTS: [&str; 3] = ["joined", "full", "failed"];
+/// What operators want to change, and what may become of each.
+const EDITS: [(&str, &[&str]); 4] = [
+    ("put_repository", &["created", "changed", "unchanged", "refused", "failed"]),
+    ("delete_repository", &["deleted", "refused", "failed"]),
+    ("put_service", &["created", "changed", "unchanged", "refused", "failed"]),
+    ("delete_service", &["deleted", "refused", "failed"]),
+];
 
 impl Metrics {
     /// Shows a repository with nothing counted yet: an alert on an increase does not see the one with which a series begins.
     pub(crate) fn expect_repository(&self, name: &str) {
         for result in POLL_RESULTS {
             self.polls.with_label_values(&[name, result]);
+        }
+        for result in VERIFICATION_RESULTS {
+            self.verifications.with_label_values(&[name, result]);
+        }
+        for result in REPACK_RESULTS {
+            self.repacks.with_label_values(&[name, result]);
         }
         self.mirrors_set_aside.with_label_values(&[name]);
     }
@@ -125,10 +144,10 @@ impl Metrics {
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);
         let _ = self.mirror_packs.remove_label_values(&[name]);
         let _ = self.mirror_bytes.remove_label_values(&[name]);
-        for result in ["verified", "refused", "failed"] {
+        for result in VERIFICATION_RESULTS {
             let _ = self.verifications.remove_label_values(&[name, result]);
         }
-        for result in ["joined", "full", "failed"] {
+        for result in REPACK_RESULTS {
             let _ = self.repacks.remove_label_values(&[name, result]);
         }
     }
@@ -138,7 +157,7 @@ impl Metrics {
         let families = MetricFamilies(registry);
         let build_buckets = vec![0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
         let poll_buckets = vec![0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
-        Ok(Self {
+        let metrics = Self {
             polls: families.counters(
                 "weir_origin_polls_total",
                 "Polls of upstreams that ended, by result (changed, unchanged, failed, timeout).",
@@ -330,7 +349,16 @@ impl Metrics {
                 "Keys that publications and heartbeats are signed with; at 0 nothing is signed.",
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
-        })
+        };
+        for wait in POLL_WAITS {
+            metrics.poll_wait_seconds.with_label_values(&[wait]);
+        }
+        for (edit, results) in EDITS {
+            for result in results {
+                metrics.catalog_edits.with_label_values(&[edit, result]);
+            }
+        }
+        Ok(metrics)
     }
 
     /// Shows the bounds of what is kept.
@@ -342,5 +370,33 @@ impl Metrics {
         ] {
             self.retention_limit.with_label_values(&[bound]).set(i64::try_from(limit).unwrap_or(i64::MAX));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::TextEncoder;
+
+    use super::*;
+
+    #[test]
+    fn what_is_counted_by_known_labels_is_there_before_anything_happened() {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry).unwrap();
+        metrics.expect_repository("shop");
+        let shown = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        for series in [
+            "weir_origin_polls_total{repository=\"shop\",result=\"failed\"}",
+            "weir_origin_repacks_total{repository=\"shop\",result=\"failed\"}",
+            "weir_origin_verifications_total{repository=\"shop\",result=\"failed\"}",
+            "weir_origin_poll_wait_seconds_total{for=\"large_place\"}",
+            "weir_origin_catalog_edits_total{edit=\"put_service\",result=\"failed\"}",
+            "weir_origin_catalog_edits_total{edit=\"delete_repository\",result=\"deleted\"}",
+        ] {
+            assert!(shown.lines().any(|line| line == format!("{series} 0")), "{series}\n{shown}");
+        }
+        metrics.forget_repository("shop");
+        let shown = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        assert!(!shown.contains("shop"), "{shown}");
     }
 }

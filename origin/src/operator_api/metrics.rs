@@ -7,6 +7,9 @@ use weir_shared::process::metric_families::MetricFamilies;
 use super::route::Route;
 use crate::webhook::Provider;
 
+/// What a delivery of a webhook may come to.
+const RESULTS: [&str; 6] = ["kicked", "ping", "other_event", "not_followed", "refused", "unread"];
+
 /// The families.
 #[derive(Debug, Clone)]
 pub(super) struct OperatorMetrics {
@@ -27,6 +30,11 @@ impl OperatorMetrics {
             "Deliveries of webhooks, by result (kicked, ping, other_event, not_followed, refused, unread).",
             &["provider", "result"],
         )?;
+        for provider in Provider::ALL {
+            for result in RESULTS {
+                webhooks.with_label_values(&[provider.as_str(), result]);
+            }
+        }
         Ok(Self { requests, webhooks })
     }
 

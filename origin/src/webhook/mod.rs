@@ -46,6 +46,9 @@ pub enum Provider {
 pub struct UnknownProvider;
 
 impl Provider {
+    /// All there are.
+    pub const ALL: [Self; 5] = [Self::Github, Self::Gitlab, Self::Gitea, Self::Bitbucket, Self::Generic];
+
     /// The word in the path and for metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,8 +97,7 @@ impl FromStr for Provider {
     type Err = UnknownProvider;
 
     fn from_str(text: &str) -> Result<Self, UnknownProvider> {
-        let all = [Self::Github, Self::Gitlab, Self::Gitea, Self::Bitbucket, Self::Generic];
-        all.into_iter().find(|provider| provider.as_str() == text).ok_or(UnknownProvider)
+        Self::ALL.into_iter().find(|provider| provider.as_str() == text).ok_or(UnknownProvider)
     }
 }
 
