@@ -40,8 +40,8 @@ pub(crate) enum EditError {
     Refused(Refusal),
     /// Too many changes wait already, or the origin ends.
     Busy,
-    /// It could not be made durable; the log says why.
-    Failed,
+    /// It could not be made durable, and may have landed all the same: why.
+    Failed(String),
 }
 
 /// An edit that was made.
@@ -174,7 +174,7 @@ impl Owner {
                 let word = match &result {
                     Ok(outcome) => outcome.as_str(),
                     Err(EditError::Refused(_)) => "refused",
-                    Err(EditError::Failed | EditError::Busy) => "failed",
+                    Err(EditError::Failed(_) | EditError::Busy) => "failed",
                 };
                 self.crew.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
                 // Whoever asked may have gone.
@@ -193,7 +193,7 @@ impl Owner {
 
     async fn edit(&mut self, edit: &Edit, precondition: &Precondition) -> Result<Outcome, EditError> {
         if !self.be_sure().await {
-            return Err(EditError::Failed);
+            return Err(EditError::Failed("whether an earlier edit has landed is not known yet".to_owned()));
         }
         let definitions = Definitions::of(&self.file, &self.api);
         let decided = edit.decide(precondition, &definitions, &self.limits).map_err(EditError::Refused)?;
@@ -208,12 +208,12 @@ impl Owner {
                 tracing::error!(%error, "an operator's edit failed");
                 self.is_unsure = true;
                 self.be_sure().await;
-                return Err(EditError::Failed);
+                return Err(EditError::Failed(error.to_string()));
             }
             Err(_) => {
                 self.is_unsure = true;
                 self.be_sure().await;
-                return Err(EditError::Failed);
+                return Err(EditError::Failed("a fault in the program".to_owned()));
             }
         }
         for write in decided.writes {

@@ -14,6 +14,7 @@ use crate::catalog::{EditError, Refusal};
 use crate::config::{self, Fault};
 use crate::repository_agent::Failure;
 use crate::versions::VersionError;
+use crate::webhook::UnknownProvider;
 
 /// When to try again what could not be done just now.
 const SOON: Duration = Duration::from_secs(2);
@@ -28,6 +29,8 @@ pub(super) enum OperatorError {
     /// The token's file cannot be used any more.
     TokenUnusable,
     NoSuchPath,
+    /// Of webhooks.
+    NoSuchProvider,
     /// With those that are allowed.
     MethodNotAllowed(&'static str),
     Malformed(String),
@@ -61,6 +64,8 @@ pub(super) enum OperatorError {
     TooManyDeliveries,
     /// Too many changes wait already.
     Busy,
+    /// What operators define could not be written: why.
+    EditFailed(String),
     /// The origin itself failed.
     Failed,
 }
@@ -72,7 +77,7 @@ impl From<EditError> for OperatorError {
             EditError::Refused(Refusal::NoSuchService(name)) => Self::NoSuchService(name),
             EditError::Refused(refusal) => Self::Refused(refusal),
             EditError::Busy => Self::Busy,
-            EditError::Failed => Self::Failed,
+            EditError::Failed(reason) => Self::EditFailed(reason),
         }
     }
 }
@@ -162,6 +167,12 @@ impl OperatorError {
                 "The file of the operator token cannot be used any more; the origin's log says why.",
             ),
             Self::NoSuchPath => Problem::no_such_path(),
+            Self::NoSuchProvider => Problem::new(
+                StatusCode::NOT_FOUND,
+                "no-such-path",
+                "No such path",
+                format!("Webhooks come to /v1/webhooks/<provider>/<repository>; {UnknownProvider}."),
+            ),
             Self::MethodNotAllowed(_) => Problem::method_not_allowed(),
             Self::Malformed(detail) => Problem::malformed(detail.as_str()),
             Self::TooLong(limit) => Problem::new(
@@ -245,7 +256,18 @@ impl OperatorError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "origin-failed",
                 "The origin failed",
-                "The origin itself cannot do this just now; its log says why. Nothing was changed.",
+                "The origin itself cannot do this just now; its log says why. A change that was asked for may have been \
+                 made all the same: look at what `GET` says before you try again.",
+            )
+            .retry_after(SOON),
+            Self::EditFailed(reason) => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "origin-failed",
+                "The origin failed",
+                format!(
+                    "The change could not be written: {reason}. It may have landed all the same: look at what `GET` says \
+                     before you try again."
+                ),
             )
             .retry_after(SOON),
             Self::NoSuchService(name) => Problem::new(

@@ -113,11 +113,16 @@ impl OperatorApi {
         peer: &Peer,
     ) -> Result<Response<Body>, OperatorError> {
         let (head, body) = request.into_parts();
-        // What a delivery has to show is its signature.
-        if let Ok(Route::Webhook(provider, name)) = &route
-            && head.method == Method::POST
-        {
-            return self.webhooks.take(*provider, name, &head.headers, body).await;
+        // What a delivery has to show is its signature. Whoever sets one up has no token to show.
+        if Route::is_of_webhooks(head.uri.path()) {
+            return match route {
+                Ok(Route::Webhook(provider, name)) if head.method == Method::POST => {
+                    self.webhooks.take(*provider, name, &head.headers, body).await
+                }
+                Ok(route) => Err(OperatorError::MethodNotAllowed(route.methods())),
+                Err(OperatorError::NoSuchPath) => Err(OperatorError::NoSuchProvider),
+                Err(error) => Err(error),
+            };
         }
         // Before anything is said about the path.
         let by = self.access.check(&head.headers, peer).await?;

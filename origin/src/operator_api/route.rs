@@ -46,7 +46,9 @@ impl Route {
             ["repositories"] => Ok(Route::Repositories),
             ["repositories", repository] => Ok(Route::Repository(name(repository)?)),
             ["repositories", repository, "refresh"] => Ok(Route::Refresh(name(repository)?)),
-            ["webhooks", provider, repository] => Ok(Route::Webhook(name(provider)?, name(repository)?)),
+            ["webhooks", provider, repository] => {
+                Ok(Route::Webhook(provider.parse().map_err(|_| RouteError::Unknown)?, name(repository)?))
+            }
             ["services"] => Ok(Route::Services),
             ["services", service, "history"] => Ok(Route::History(name(service)?)),
             ["services", service, "diff"] => Ok(Route::Diff(name(service)?)),
@@ -56,6 +58,11 @@ impl Route {
             ["services", service] => Ok(Route::Service(name(service)?)),
             _ => Err(RouteError::Unknown),
         }
+    }
+
+    /// Whether a path is one of webhooks, whose senders are no operators.
+    pub(super) fn is_of_webhooks(path: &str) -> bool {
+        path.starts_with("/v1/webhooks/")
     }
 
     /// The methods that it answers, for `Allow`.

@@ -31,6 +31,17 @@ async fn operators_are_known_by_token_or_certificate_and_nobody_else_is() {
         let told = operator.send(method, path, &[], None).await;
         assert_eq!((told.status.as_u16(), told.allow.as_str()), (405, allow), "{path}");
     }
+    // Whoever sets up a webhook has no token: a wrong path is told as such.
+    let nobody = Operator::without_token(&home, &node, None);
+    for (method, path, status, word) in [
+        (Method::POST, "/v1/webhooks/foo/shop", 404, "github, gitlab"),
+        (Method::POST, "/v1/webhooks/github", 404, "github, gitlab"),
+        (Method::GET, "/v1/webhooks/github/shop", 405, ""),
+        (Method::POST, "/v1/webhooks/github/shop", 401, "signature"),
+    ] {
+        let told = nobody.send(method, path, &[], None).await;
+        assert!(told.status == status && told.problem().1.contains(word), "{path} {told:?}");
+    }
     assert!(node.metric("weir_origin_operator_requests_total{route=\"services\",status=\"401\"}").await >= 3.0);
     node.stop().await;
 
