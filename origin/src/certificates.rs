@@ -52,6 +52,19 @@ impl ReadAll {
         Ok(Self { edges, operators: operators.transpose().context("[operator]")? })
     }
 
+    /// Whether they may take the place of others.
+    ///
+    /// # Errors
+    /// A certificate has ended.
+    pub(crate) fn check_ends(&self, now: SystemTime) -> anyhow::Result<()> {
+        match self.each().find(|(_, shown)| shown.not_after < now) {
+            None => Ok(()),
+            Some((_, Shown { certificate, .. })) => {
+                bail!("the certificate {} has ended: nobody would connect who looks at it", certificate.display())
+            }
+        }
+    }
+
     fn each(&self) -> impl Iterator<Item = (&'static str, &Shown)> {
         let operators = self.operators.iter().map(|read| (OPERATORS, &read.shown));
         [(EDGES, &self.edges.shown)].into_iter().chain(operators)
@@ -106,18 +119,6 @@ impl Certificates {
     /// What operators see.
     pub(crate) fn of_operators(&self) -> Option<ServerTls> {
         self.operators.clone()
-    }
-
-    /// Whether what may be taken over can be.
-    ///
-    /// # Errors
-    /// A certificate has ended.
-    pub(crate) fn accept(&self, read: &ReadAll, now: SystemTime) -> anyhow::Result<()> {
-        let shown: Vec<_> = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();
-        if let Some((_, shown)) = ended(&shown, now).next() {
-            bail!("the certificate {} has ended: nobody would connect who looks at it", shown.certificate.display());
-        }
-        Ok(())
     }
 
     /// Takes over what was read, for all handshakes that begin from now on.

@@ -311,7 +311,7 @@ impl Running {
             Ok((now, certificates))
         };
         let (now, certificates) = spawn_blocking(read).await??;
-        self.certificates.accept(&certificates, SystemTime::now())?;
+        certificates.check_ends(SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin ends");
         self.certificates.replace(certificates);
