@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+/// The id of a key: some begin with what an option begins with.
+const OLD_KEY: &str = "-old-01234567890123456789012345678901234567";
+
 struct Run {
     code: Option<i32>,
     out: String,
@@ -130,13 +133,13 @@ fn tokens_and_keys_are_revoked_in_a_file_that_is_kept() {
     let ends = desk.run(&["inspect", "one.token"]).out;
     let ends = ends.lines().find_map(|line| line.strip_prefix("ends      ")?.split(',').next()).unwrap();
     fs::write(desk.path("denied"), "# of the fleet\ntoken zero").unwrap();
-    desk.run(&["revoke", "--deny", "denied", "--id", "two", "one.token", "--key-id", "-old"]);
-    assert_eq!(desk.read("denied"), "# of the fleet\ntoken zero\ntoken one\ntoken two\nkey -old\n");
+    desk.run(&["revoke", "--deny", "denied", "--id", "two", "one.token", "--key-id", OLD_KEY]);
+    assert_eq!(desk.read("denied"), format!("# of the fleet\ntoken zero\ntoken one\ntoken two\nkey {OLD_KEY}\n"));
     let piped = desk.try_run(&["revoke", "--deny", "denied", "--keys", "fleet.key.pub", "-"], &token);
     assert_eq!(piped.out, format!("token one {ends}\n"));
-    assert!(desk.read("denied").ends_with(&format!("key -old\ntoken one {ends}\n")));
+    assert!(desk.read("denied").ends_with(&format!("key {OLD_KEY}\ntoken one {ends}\n")));
     let before = desk.read("denied");
-    let again = desk.run(&["revoke", "--deny", "denied", "--id", "two", "--key-id", "-old"]);
+    let again = desk.run(&["revoke", "--deny", "denied", "--id", "two", "--key-id", OLD_KEY]);
     assert!(again.out.is_empty() && again.error.contains("denied says so already: token two"), "{}", again.error);
     assert_eq!(desk.read("denied"), before);
     desk.run(&["revoke", "--deny", "new", "--id", "-three"]);
