@@ -49,8 +49,9 @@ pub const MAX_HEADER_BYTES: usize = 16 << 10;
 /// The longest path of a request with its query, in bytes; a longer one is answered `414`.
 pub const MAX_URL_BYTES: usize = 8 << 10;
 
-/// How long a client may take nothing of an answer before it is cut off: the stream, or over HTTP/1.1 the connection. Over
-/// HTTP/2 and 3 it is waited for as long in all, for every 16 KiB that it takes.
+/// How long a client may take nothing of an answer before it is cut off: the stream, or the TCP connection. Over HTTP/2
+/// and 3 it is waited for as long in all, for every 16 KiB that it takes. A TCP connection goes on while the system finds
+/// room for a little more at the end of each such time: 64 KiB may have to go for the first, and then 16 KiB.
 /// `weir_http_stalled_total` counts them.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -12,8 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use super::patience::LEAST;
 
 /// What is written although more is to come, in bytes: TLS keeps no more than 64 KiB.
 const ENOUGH: usize = 48 << 10;
@@ -52,45 +56,62 @@ impl Outbox {
 
 /// A TCP stream, beneath TLS. Its writes fail once the system has taken nothing for a while: its buffers are full, and the
 /// client does not empty them.
-pub(super) struct Outgoing<S> {
-    stream: S,
+pub(super) struct Outgoing {
+    stream: TcpStream,
     outbox: Outbox,
     stall_timeout: Duration,
     /// From the moment on when the system takes no more.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Outgoing<S> {
-    pub(super) fn new(stream: S, outbox: Outbox, stall_timeout: Duration) -> Self {
+impl Outgoing {
+    pub(super) fn new(stream: TcpStream, outbox: Outbox, stall_timeout: Duration) -> Self {
         Self { stream, outbox, stall_timeout, waiting: None }
     }
 
-    /// What a write gives, unless it has been waited for too long.
-    fn in_time<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// What a write gives, unless it has been waited for too long; `bytes`: what comes next.
+    fn in_time(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        bytes: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.waiting = None;
             return written;
         }
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.stall_timeout)));
         ready!(waiting.as_mut().poll(cx));
-        self.outbox.0.is_stalled.store(true, Ordering::Relaxed);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of what it is sent")))
+        self.waiting = None;
+        let tried = self.try_now(bytes);
+        if tried.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.outbox.0.is_stalled.store(true, Ordering::Relaxed);
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of what it is sent");
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(tried)
+    }
+
+    /// Writes a little, without asking first whether there is room: the system says so only when about half of what it
+    /// holds has gone, which at a slow client's takes minutes. No more than the client is to take until the next time.
+    fn try_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        SockRef::from(&self.stream).send(&bytes[..bytes.len().min(LEAST)])
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Outgoing<S> {
+impl AsyncRead for Outgoing {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Outgoing<S> {
+impl AsyncWrite for Outgoing {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if bytes.len() < ENOUGH && self.outbox.is_gathering() {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.in_time(written, cx)
+        self.in_time(written, bytes, cx)
     }
 
     fn poll_write_vectored(
@@ -102,7 +123,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outgoing<S> {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.in_time(written, cx)
+        let first = bytes.iter().find(|part| !part.is_empty());
+        self.in_time(written, first.map_or(&[], |part| part), cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -162,5 +184,59 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::super::tcp::MAX_UNSENT;
+    use super::*;
+
+    const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// A stream as servers have it, and a client that holds next to nothing.
+    async fn pair() -> (Outgoing, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let client = TcpSocket::new_v4().unwrap();
+        client.set_recv_buffer_size(8 << 10).unwrap();
+        let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        SockRef::from(&server).set_tcp_notsent_lowat(MAX_UNSENT).unwrap();
+        (Outgoing::new(server, Outbox::default(), STALL_TIMEOUT), client)
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_its_bytes_slowly_is_not_cut() {
+        let (mut server, mut client) = pair().await;
+        let writing = async {
+            loop {
+                server.write_all(&[7; 16 << 10]).await.unwrap();
+            }
+        };
+        // Much less in each time than the system lets go before it says that there is room.
+        let reading = async {
+            let mut some = [0; 4 << 10];
+            for _ in 0..64 {
+                tokio::time::sleep(STALL_TIMEOUT / 16).await;
+                client.read_exact(&mut some).await.unwrap();
+                assert_eq!(some, [7; 4 << 10]);
+            }
+        };
+        tokio::select! { () = writing => {} () = reading => {} }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_is_cut() {
+        let (mut server, _client) = pair().await;
+        let error = loop {
+            if let Err(error) = server.write_all(&[7; 16 << 10]).await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(server.outbox.is_stalled());
     }
 }

@@ -1,10 +1,13 @@
 //! How long a client is waited for that takes its answer slowly, over HTTP/2 and HTTP/3.
 //!
 //! There a client says how much it takes. One that took a byte now and then would hold a place, and what was read for it,
-//! for as long as it likes. Over HTTP/1.1 the system says when there is room, which is never for a byte alone.
+//! for as long as it likes. Over TCP the system is asked besides whether there is room ([`super::outgoing`]).
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
 
 /// Bytes that a client has to take of an answer for each time that it is waited for in all ([`super::STALL_TIMEOUT`]): 273
 /// bytes a second.
@@ -34,6 +37,17 @@ impl Patience {
 
     fn waited(&mut self, time: Duration) {
         self.left = self.left.saturating_sub(time);
+    }
+
+    /// Waits for what comes next of an answer of which the client has taken all that there was. When that is not there yet
+    /// the client has kept up, and what it was waited for before is forgiven: events come a few bytes at a time, for days.
+    pub(super) async fn caught_up<T>(&mut self, next: impl Future<Output = T>) -> T {
+        let mut next = pin!(next);
+        if let Some(next) = next.as_mut().now_or_never() {
+            return next;
+        }
+        *self = Self::new(self.whole);
+        next.await
     }
 
     /// The client has taken this much.
@@ -69,6 +83,17 @@ mod tests {
             (0..LEAST.div_ceil(at_a_time)).for_each(|_| patience.took(at_a_time));
             assert_eq!((patience.left, patience.taken), (60 * SECOND, 0), "{at_a_time}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_has_taken_all_that_there_was_is_forgiven_what_it_was_waited_for() {
+        let mut patience = Patience::new(60 * SECOND);
+        patience.waited(59 * SECOND);
+        patience.took(1);
+        patience.caught_up(std::future::ready(())).await;
+        assert_eq!((patience.left, patience.taken), (SECOND, 1), "there was more");
+        patience.caught_up(tokio::task::yield_now()).await;
+        assert_eq!((patience.left, patience.taken), (60 * SECOND, 0));
     }
 
     #[tokio::test]

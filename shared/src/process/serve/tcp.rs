@@ -34,7 +34,7 @@ use crate::process::shutdown::Drain;
 
 /// Bytes that the system takes for a client beyond what is on its way to it. Without this bound it takes megabytes for
 /// each client that reads slowly, and a thousand of them leave no memory for the connections of all others.
-const MAX_UNSENT: u32 = 256 << 10;
+pub(super) const MAX_UNSENT: u32 = 256 << 10;
 
 /// How long an HTTP/1.1 connection is kept between two requests: longer than agents take from one poll to the next.
 const MAX_IDLE: Duration = Duration::from_secs(75);

@@ -147,11 +147,14 @@ impl<H: Handler> Sending<H> {
                     return;
                 }
             }
-            let frame = tokio::select! {
-                biased;
-                frame = self.body.frame() => frame,
-                _ = poll_fn(|cx| self.stream.poll_reset(cx)) => return,
+            let next = async {
+                tokio::select! {
+                    biased;
+                    frame = self.body.frame() => Some(frame),
+                    _ = poll_fn(|cx| self.stream.poll_reset(cx)) => None,
+                }
             };
+            let Some(frame) = self.patience.caught_up(next).await else { return };
             match frame {
                 Some(Ok(frame)) => self.unsent = frame.into_data().unwrap_or_default(),
                 Some(Err(error)) => {

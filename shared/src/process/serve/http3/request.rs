@@ -217,10 +217,11 @@ impl Answer {
     ) -> Result<(), RequestError> {
         while !parts.is_empty() {
             let turn = context.turns.0.acquire().await.ok();
-            let written =
-                tokio::time::timeout(2 * context.connection.rtt() + TURN, self.sender.write_chunks(parts)).await;
+            let at_once = tokio::time::timeout(2 * context.connection.rtt() + TURN, self.sender.write_chunks(parts));
+            // The turn is waited for as well: who takes a byte in each would never be cut.
+            let written = patience.wait(at_once).await;
             drop(turn);
-            let written = match written {
+            let written = match written.ok_or(RequestError::Stalled)? {
                 Ok(written) => written?,
                 // It waits by itself until the client takes some of it, and has its turns again.
                 Err(_) => patience.wait(self.sender.write_chunks(parts)).await.ok_or(RequestError::Stalled)??,
