@@ -83,6 +83,26 @@ impl Http2Peer {
         Self { reader, writer }
     }
 
+    /// Connects, and knows when this returns what the server allows: its settings are acknowledged, and the connection's
+    /// window is as large as it is going to be.
+    pub(crate) async fn polite(site: &Site) -> Self {
+        let mut peer = Self::connect(site, &[]).await;
+        let (mut has_settings, mut has_window) = (false, false);
+        while !(has_settings && has_window) {
+            let frame = peer.frame().await.expect("the server says what it allows");
+            has_window |= (frame.kind, frame.stream) == (WINDOW_UPDATE, 0);
+            // The acknowledgement of this end's own has nothing in it.
+            if frame.kind == SETTINGS && !frame.payload.is_empty() {
+                peer.send(&self::frame(SETTINGS, ACK, 0, &[])).await;
+                has_settings = true;
+            }
+        }
+        // Read before this answer is sent, so is the acknowledgement.
+        peer.send(&self::frame(PING, 0, 0, &[7; 8])).await;
+        peer.next(PING).await.expect("the server answers");
+        peer
+    }
+
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         timeout(PATIENCE, self.writer.write_all(bytes)).await.expect("the server reads").expect("the server is there");
         self.writer.flush().await.unwrap();

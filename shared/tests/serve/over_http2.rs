@@ -6,7 +6,9 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2Peer, RST_STREAM, frame, request, section};
+use crate::http2::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2Peer, RST_STREAM, field, frame, request, section,
+};
 use crate::site::Site;
 
 async fn connect(site: &Site) -> SendRequest<Empty<Bytes>> {
@@ -70,4 +72,61 @@ async fn an_answer_waits_for_the_rest_of_its_request_and_its_stream_is_not_reset
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_to_come_is_not_waited_for() {
+    let site = Site::start();
+    let expecting = || [section("POST", "/"), field("expect", "100-continue")].concat();
+    for open in [section("GET", "/"), section("HEAD", "/"), section("GET", "/nothing-is-here"), expecting()] {
+        let mut peer = Http2Peer::connect(&site, &[]).await;
+        // For this one it is waited.
+        peer.send(&frame(HEADERS, END_HEADERS, 1, &section("POST", "/"))).await;
+        peer.send(&request("GET", "/", 3)).await;
+        assert_eq!(peer.next(HEADERS).await.unwrap().stream, 3);
+        peer.send(&frame(HEADERS, END_HEADERS, 5, &open)).await;
+        assert_eq!(peer.next(HEADERS).await.unwrap().stream, 5, "{}", String::from_utf8_lossy(&open));
+    }
+}
+
+/// More than is taken of a body that nobody reads, and less than may be on its way.
+fn much_and_no_end() -> Vec<u8> {
+    let head = frame(HEADERS, END_HEADERS, 1, &section("POST", "/nothing-is-here"));
+    let data = std::iter::repeat_n(frame(DATA, 0, 1, &[b'x'; 16 << 10]), 40).flatten();
+    head.into_iter().chain(data).collect()
+}
+
+#[tokio::test]
+async fn a_long_body_that_nobody_reads_is_answered_and_its_connection_lives_on() {
+    let site = Site::start();
+    let mut peer = Http2Peer::polite(&site).await;
+    peer.send(&much_and_no_end()).await;
+    let answer = peer.next(HEADERS).await.unwrap();
+    // 404, from the table.
+    assert_eq!((answer.stream, answer.payload[0]), (1, 0x8d));
+    let unwanted = peer.next(RST_STREAM).await.unwrap();
+    assert_eq!((unwanted.stream, &unwanted.payload[..]), (1, &[0, 0, 0, 0][..]));
+    peer.send(&request("GET", "/", 3)).await;
+    assert_eq!(peer.next(DATA).await.unwrap().payload, b"well");
+}
+
+#[tokio::test]
+async fn who_sends_more_than_the_windows_allow_is_told_so_and_others_are_served() {
+    const FLOW_CONTROL_ERROR: u32 = 3;
+    let site = Site::start();
+    let mut other = Http2Peer::polite(&site).await;
+    let mut rude = Http2Peer::connect(&site, &[]).await;
+    rude.send(&much_and_no_end()).await;
+    // Of the stream or of the connection, as the server has told of the larger window by then or has not.
+    let code = loop {
+        let frame = rude.frame().await.expect("it is told");
+        match frame.kind {
+            RST_STREAM => break u32::from_be_bytes(frame.payload[..4].try_into().unwrap()),
+            GOAWAY => break u32::from_be_bytes(frame.payload[4..8].try_into().unwrap()),
+            _ => {}
+        }
+    };
+    assert_eq!(code, FLOW_CONTROL_ERROR);
+    other.send(&request("GET", "/", 1)).await;
+    assert_eq!(other.next(DATA).await.unwrap().payload, b"well");
 }

@@ -2,11 +2,13 @@
 //!
 //! An answer may come before its request has ended; HTTP/2 then resets the stream, without an error (RFC 9113 section
 //! 8.1). Some clients take that for a failure and lose the answer, curl 7.88 among them. So what is on its way is taken
-//! first, if it is little and comes soon.
+//! first, if it is little and comes soon. A client sends no more than this end's windows allow, or its connection ends
+//! (RFC 9113 section 6.9.1): nothing here has to bound what comes at once.
 
 use std::time::Duration;
 
 use h2::RecvStream;
+use http::{Method, header, request};
 use tokio::sync::oneshot;
 
 /// So many bytes are taken, and what comes with them.
@@ -14,6 +16,12 @@ const MOST_BYTES: usize = 512 << 10;
 
 /// So long it may take.
 const LONGEST: Duration = Duration::from_secs(5);
+
+/// Whether the rest of a request is waited for before its answer is sent. GET and HEAD have no body, as a rule, and who
+/// expects to be told to go on sends nothing before.
+pub(super) fn is_waited_for(head: &request::Parts) -> bool {
+    !matches!(head.method, Method::GET | Method::HEAD) && !head.headers.contains_key(header::EXPECT)
+}
 
 /// The body of a request over HTTP/2. Dropped before its end, it goes back to whoever answers.
 #[derive(Debug)]
@@ -28,9 +36,9 @@ pub struct Http2Body {
 pub(super) struct Unread(oneshot::Receiver<RecvStream>);
 
 impl Http2Body {
-    /// A body that comes; and where it comes back, unless there is nothing of it.
-    pub(super) fn new(stream: RecvStream) -> (Self, Option<Unread>) {
-        if stream.is_end_stream() {
+    /// A body that comes; and where it comes back, when it is waited for and there is anything of it.
+    pub(super) fn new(stream: RecvStream, is_waited_for: bool) -> (Self, Option<Unread>) {
+        if !is_waited_for || stream.is_end_stream() {
             return (Self { stream: Some(stream), back: None }, None);
         }
         let (back, unread) = oneshot::channel();

@@ -16,7 +16,7 @@ use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
 use super::super::patience::Patience;
 use super::super::tcp::Shared;
-use super::super::unread::{Http2Body, Unread};
+use super::super::unread::{self, Http2Body, Unread};
 use super::super::{Body, Handler, RequestBody, date, too_long};
 use super::MAX_SEND_BUFFER;
 
@@ -39,7 +39,7 @@ impl<H: Handler> Answer<H> {
     /// answered.
     pub(super) fn begin(self, request: Request<RecvStream>, now: &mut Instant) {
         let (head, body) = request.into_parts();
-        let (body, unread) = Http2Body::new(body);
+        let (body, unread) = Http2Body::new(body, unread::is_waited_for(&head));
         let request = Request::from_parts(head, RequestBody::Http2(body));
         let at_once = match too_long(&request) {
             Some(problem) => Some(problem.into_response()),
