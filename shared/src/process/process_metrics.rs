@@ -2,6 +2,7 @@
 //! Prometheus' own client libraries use.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -34,6 +35,8 @@ struct Process {
     open_fds: Gauge,
     max_fds: Gauge,
     start_time: Gauge,
+    /// Two who look at once would both add what the processors have spent since the last time.
+    looking: Mutex<()>,
 }
 
 /// What `/proc/self/stat` says.
@@ -62,11 +65,13 @@ impl Process {
             open_fds: gauge("process_open_fds", "Files and sockets that the process has open.")?,
             max_fds: gauge("process_max_fds", "Files and sockets that the process may have open.")?,
             start_time: gauge("process_start_time_seconds", "When the process started, in Unix seconds.")?,
+            looking: Mutex::default(),
         })
     }
 
     fn all(&self) -> [&dyn Collector; 7] {
-        let Self { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, start_time } = self;
+        let Self { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, start_time, looking: _ } =
+            self;
         [cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, start_time]
     }
 
@@ -96,6 +101,7 @@ impl Collector for Process {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         self.look();
         self.all().into_iter().flat_map(Collector::collect).collect()
     }
