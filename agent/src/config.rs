@@ -163,7 +163,7 @@ mod defaults {
     }
 }
 
-/// Sizes as people write them (`4GiB`), or a number of bytes.
+/// Sizes as people write them (`4GiB`).
 mod bytes {
     use bytesize::ByteSize;
     use serde::{Deserializer, Serializer};

@@ -62,6 +62,10 @@ pub struct CacheConfig {
     pub decoders: usize,
 }
 
+/// The least disk that blobs can be kept on: less is a slip of the pen, and an edge that starts with it gives up what it
+/// holds.
+const MIN_DISK: ByteSize = ByteSize::mib(1);
+
 /// The least memory that blobs can be held in.
 const MIN_MEMORY: ByteSize = ByteSize::mib(4);
 
@@ -149,8 +153,8 @@ impl CacheConfig {
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::invalid(message));
-        if self.disk.as_u64() == 0 {
-            return invalid("disk in [cache] must be more than nothing, for example \"10GiB\"");
+        if self.disk < MIN_DISK {
+            return invalid("disk in [cache] must be at least \"1MiB\"");
         }
         if self.small_bytes() >= self.disk.as_u64() {
             return invalid("small in [cache] is part of disk and must be less");

@@ -252,6 +252,8 @@ mod tests {
             ("https://127.0.0.1:7400", "https://me:secret@more@127.0.0.1:7400", "…@127.0.0.1:7400"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"0B\"", "disk"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"many\"", "disk"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"10\"", "unit"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"10kB\"", "disk"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"1GiB\"\nsmall = \"1GiB\"", "small"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nmemory = \"1MiB\"", "memory"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nblobs = 0", "blobs"),

@@ -137,7 +137,7 @@ pub mod duration {
     }
 }
 
-/// Sizes as people write them: `64MiB`, `10GB`, or a number of bytes. For `#[serde(with = "…::size")]`.
+/// Sizes as people write them: `64MiB`, `10GB`, `512B`. Only nothing has no unit: whoever writes `10` means no ten bytes. For `#[serde(with = "…::size")]`.
 pub mod size {
     use std::fmt;
 
@@ -164,17 +164,22 @@ pub mod size {
             f.write_str("a size such as `64MiB` or `10GB`")
         }
 
-        fn visit_u64<E: Error>(self, bytes: u64) -> Result<ByteSize, E> {
-            Ok(ByteSize(bytes))
+        fn visit_u64<E: Error>(self, number: u64) -> Result<ByteSize, E> {
+            self.visit_str(&number.to_string())
         }
 
-        fn visit_i64<E: Error>(self, bytes: i64) -> Result<ByteSize, E> {
-            u64::try_from(bytes).map(ByteSize).map_err(|_| E::custom(format!("{bytes} is less than nothing")))
+        fn visit_i64<E: Error>(self, number: i64) -> Result<ByteSize, E> {
+            self.visit_str(&number.to_string())
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
             // The library's own words are about its grammar.
-            text.parse().map_err(|_| E::custom(format!("`{text}` is not a size such as `64MiB` or `10GB`")))
+            let size: ByteSize =
+                text.parse().map_err(|_| E::custom(format!("`{text}` is not a size such as `64MiB` or `10GB`")))?;
+            if size.as_u64() > 0 && text.ends_with(|last: char| last.is_ascii_digit()) {
+                return Err(E::custom(format!("`{text}` has no unit: write `{text}MiB`, `{text}GiB` or `{text}B`")));
+            }
+            Ok(size)
         }
     }
 }
@@ -228,6 +233,26 @@ mod tests {
         );
         let error = read_text("poll_interval = 'often'").unwrap_err().to_string();
         assert!(error.contains("often") && error.contains("30s"), "{error}");
+    }
+
+    #[test]
+    fn a_size_has_a_unit() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Sizes {
+            #[serde(with = "size")]
+            disk: bytesize::ByteSize,
+        }
+        let read = |text: &str| toml::from_str::<Sizes>(&format!("disk = {text}")).map(|sizes| sizes.disk.as_u64());
+        for (text, bytes) in [("'10GiB'", 10 << 30), ("'1.5 kB'", 1500), ("'512B'", 512), ("'0'", 0), ("0", 0)] {
+            assert_eq!(read(text).unwrap(), bytes, "{text}");
+        }
+        for text in ["10", "'10'", "'1024'"] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("has no unit") && error.contains("MiB"), "{text}: {error}");
+        }
+        for text in ["-1", "'-1'", "'much'", "1.5", "'10.5'", "'10 '"] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]
