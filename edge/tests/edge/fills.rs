@@ -152,7 +152,7 @@ async fn a_leader_that_fails_releases_all_and_the_next_one_begins_anew() {
 
 #[tokio::test]
 async fn a_leader_that_stalls_is_resumed_from_where_its_bytes_end() {
-    let site = Site::with(|config| config.cache.fill_idle = Duration::from_millis(300)).await;
+    let site = Site::with(|config| config.cache.fill_idle = Duration::from_millis(1500)).await;
     let tarball = Tarball::random(1, 4 * PIECE);
     site.origin.publish("shop", 7, 1, &tarball);
     site.origin.faults([Fault::Gate(gate())]);
@@ -163,6 +163,21 @@ async fn a_leader_that_stalls_is_resumed_from_where_its_bytes_end() {
     assert_eq!(site.metric("weir_edge_fill_resumes_total", &[("reason", "stalled")]), 1.0);
     site.settled().await;
     assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 1.0);
+}
+
+#[tokio::test]
+async fn what_has_come_is_handed_on_before_its_origin_says_that_there_is_no_more() {
+    let site = Site::with(|config| config.cache.fill_idle = Duration::from_secs(3600)).await;
+    let gate = gate();
+    for (service, bytes) in [("small", 300_000), ("large", 3 * PIECE)] {
+        let tarball = Tarball::random(1, bytes);
+        site.origin.publish(service, 7, 1, &tarball);
+        site.origin.faults([Fault::EndLate(gate.clone()), Fault::EndLate(gate.clone())]);
+        let path = format!("/v1/services/{service}/tarball");
+        assert_eq!(site.client("h2").await.get(&path, &[ZSTD]).await.bytes(), &tarball.zstd, "{service}");
+    }
+    site.settled().await;
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 2.0);
 }
 
 #[tokio::test]

@@ -111,6 +111,36 @@ async fn a_disk_that_fills_up_in_mid_body_is_passed_by() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_fails_is_noticed_while_the_origin_is_silent() {
+    let mut site = Site::prepare().await;
+    let Some(_mount) = Mount::tmpfs(&site.config.cache.dir, "size=16m") else { return };
+    site.config.cache.small = Some(ByteSize::b(0));
+    site.config.cache.fill_idle = Duration::from_secs(3600);
+    let tarball = Tarball::random(1, 3 * PIECE);
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.start_edge().await;
+    let mut client = site.client("h2").await;
+    assert_eq!(client.head(TARBALL, &[]).await.status, 200);
+    let ballast = site.config.cache.dir.join("ballast");
+    let mut file = File::create(&ballast).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    // The first piece comes; the one behind it does not until the failure was told.
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults([Fault::Gate(gate.clone())]);
+    let noticing = async {
+        let dropped = async || site.metric("weir_edge_cache_write_dropped_total", &[("reason", "no_space")]) == 1.0;
+        site.until("the failure is told", dropped).await;
+        gate.add_permits(1);
+    };
+    let (reply, ()) = tokio::join!(client.get(TARBALL, &[ZSTD]), noticing);
+    assert!(reply.bytes() == &tarball.zstd);
+    assert_eq!(site.metric("weir_edge_served_through_total", &[("why", "no_space")]), 1.0);
+    drop(file);
+    fs::remove_file(&ballast).unwrap();
+    site.stop_edge().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_disk_is_passed_by_and_what_it_holds_is_served() {
     let site = Site::start().await;
     let (held, large) = (Tarball::random(1, 300_000), Tarball::random(2, 3 * PIECE));

@@ -11,6 +11,7 @@ mod verifier;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -158,11 +159,25 @@ impl Filler {
                 // Those who wait for it go first, and only then what nobody waits for.
                 tokio::task::yield_now().await;
             }
-            // While it is written the next one comes.
-            let (written, following) = tokio::join!(write(incoming.readable.clone(), piece, room), transfer.next());
-            room = written?;
+            // While it is written the next one comes. What becomes of the write is told at once: the origin may be slow.
+            let mut writing = pin!(write(incoming.readable.clone(), piece, room));
+            let mut following = pin!(transfer.next());
+            let came_first = tokio::select! {
+                biased;
+                written = writing.as_mut() => {
+                    room = written?;
+                    None
+                }
+                following = following.as_mut() => {
+                    room = writing.await?;
+                    Some(following)
+                }
+            };
             announcer.written();
-            next = following?;
+            next = match came_first {
+                Some(following) => following?,
+                None => following.await?,
+            };
         }
         Ok(Form::InFile(incoming.named, room))
     }

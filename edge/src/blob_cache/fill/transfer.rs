@@ -175,7 +175,7 @@ impl Transfer {
         }
         let position = self.position();
         if let Some(body) = self.body.take_if(|body| body.end == position) {
-            body.end(self.upstream.idle).await;
+            body.end(self.upstream.idle);
         }
         Ok(())
     }
@@ -261,10 +261,11 @@ impl Transfer {
 }
 
 impl Body {
-    /// Sees the end of an answer of which everything has come: its stream would be reset otherwise.
-    async fn end(mut self, idle: Duration) {
+    /// Sees the end of an answer of which everything has come: its stream would be reset otherwise. Nobody waits for it:
+    /// an origin, or what stands before it, may say late that there is no more.
+    fn end(mut self, idle: Duration) {
         if !self.incoming.is_end_stream() {
-            let _ = tokio::time::timeout(idle, self.incoming.frame()).await;
+            tokio::spawn(async move { tokio::time::timeout(idle, self.incoming.frame()).await });
         }
     }
 

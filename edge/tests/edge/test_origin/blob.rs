@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     Hold(Arc<Semaphore>),
     /// The first half of the blob comes, and when the gate opens it breaks off.
     GateAndBreak(Arc<Semaphore>),
+    /// All of it comes, and its end when the gate opens.
+    EndLate(Arc<Semaphore>),
     /// It breaks off after this many bytes of the answer.
     Break(usize),
     /// A bit is wrong.
@@ -90,6 +92,7 @@ pub(super) fn answer(blob: &Bytes, mut part: Range<usize>, fault: Option<Fault>)
         Some(Fault::GateAndBreak(gate)) => {
             steps(vec![Step::Send(bytes.slice(..length / 2 - part.start)), Step::Wait(gate), Step::Break])
         }
+        Some(Fault::EndLate(gate)) => steps(vec![Step::Send(bytes), Step::Wait(gate)]),
         Some(Fault::Hold(gate)) => steps(vec![Step::Wait(gate), Step::Send(bytes)]),
         _ => Body::from(bytes),
     };
