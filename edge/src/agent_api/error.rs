@@ -26,13 +26,17 @@ pub(super) enum ApiError {
     MethodNotAllowed,
     NotAcceptable(ServiceName),
     PreconditionFailed,
-    Unsatisfiable { length: u64 },
+    Unsatisfiable {
+        length: u64,
+    },
     NoSuchVersion(ServiceName, TarballDigest),
     Lookup(ServiceName, LookupError),
     Blob(ServiceName, FillError),
     NoDecoder(ServiceName),
     NoGzip(ServiceName, GzipError),
     NotSigned(ServiceName),
+    /// Of a signed heartbeat.
+    Standing(ServiceName, LookupError),
 }
 
 impl From<RouteError> for ApiError {
@@ -94,7 +98,8 @@ impl ApiError {
                 format!("`{service}` has no version {digest} (any more), or the service may not be seen."),
             )
             .about("tarball", &digest),
-            ApiError::Lookup(service, error) => lookup(&service, error),
+            ApiError::Lookup(service, error) => lookup(&service, "Nothing", error),
+            ApiError::Standing(service, error) => lookup(&service, "No signed heartbeat", error),
             ApiError::Blob(service, error) => blob(&service, &error),
             ApiError::NoGzip(service, reason) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -132,7 +137,8 @@ fn challenge(refusal: Refusal) -> HeaderValue {
     }
 }
 
-fn lookup(service: &ServiceName, error: LookupError) -> Problem {
+/// `what`: of the service there is no such thing here.
+fn lookup(service: &ServiceName, what: &str, error: LookupError) -> Problem {
     let problem = match error {
         LookupError::Absent => return Problem::no_such_service(service),
         LookupError::Origin(OriginError::Refused { status, detail, retry_after }) => {
@@ -142,19 +148,19 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
             StatusCode::GATEWAY_TIMEOUT,
             "origin-timeout",
             "The origin does not answer",
-            format!("Nothing is held of `{service}` here, and {error}."),
+            format!("{what} is held of `{service}` here, and {error}."),
         ),
         LookupError::Origin(error) => Problem::new(
             StatusCode::BAD_GATEWAY,
             "origin-failed",
             "The origin cannot be asked",
-            format!("Nothing is held of `{service}` here, and {error}."),
+            format!("{what} is held of `{service}` here, and {error}."),
         ),
         LookupError::TooSlow => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             "origin-timeout",
             "The origin does not answer",
-            format!("Nothing is held of `{service}` here, and the origin has not answered yet."),
+            format!("{what} is held of `{service}` here, and the origin has not answered yet."),
         ),
         LookupError::Expired(reason) => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -166,7 +172,7 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
             StatusCode::BAD_GATEWAY,
             "generation-regressed",
             "The origin went back",
-            format!("Nothing is held of `{service}` here, and {}.", LookupError::Regressed.reason()),
+            format!("{what} is held of `{service}` here, and {}.", LookupError::Regressed.reason()),
         ),
         LookupError::Full => overloaded("Too many services are being asked for at their origins."),
         LookupError::Internal => internal(),

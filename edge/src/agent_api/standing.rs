@@ -15,7 +15,7 @@ impl Inner {
         let begun = Instant::now();
         let found = self.standings.find(service).await;
         let waited = Waited { version: begun.elapsed(), blob: None };
-        let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
+        let found = found.map_err(|error| ApiError::Standing(service.clone(), error))?;
         let bytes = found.bytes.ok_or_else(|| ApiError::NotSigned(service.clone()))?;
         let mut response = Response::new(Body::Full(bytes));
         let headers = response.headers_mut();

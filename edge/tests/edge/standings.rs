@@ -30,7 +30,7 @@ async fn a_signed_heartbeat_is_passed_on_byte_for_byte_and_asked_for_once() {
 #[tokio::test]
 async fn what_is_not_signed_is_told_from_what_cannot_be_asked() {
     let site = Site::start().await;
-    for service in ["shop", "docs"] {
+    for service in ["shop", "docs", "news"] {
         site.origin.publish(service, 7, 1, &Tarball::random(1, 1000));
     }
     let mut client = site.client("h2").await;
@@ -55,4 +55,11 @@ async fn what_is_not_signed_is_told_from_what_cannot_be_asked() {
     site.origin.answer_descriptors_with(None);
     assert_eq!(client.get("/v1/services/docs/heartbeat", &[]).await.status, 404, "a failure is not kept");
     assert_eq!(client.send("POST", HEARTBEAT, &[]).await.status, 405);
+
+    // Its descriptor is held; what is not is said.
+    assert_eq!(client.get("/v1/services/news", &[]).await.status, 200);
+    site.origin.go_down().await;
+    let reply = client.get("/v1/services/news/heartbeat", &[]).await;
+    let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
+    assert!(reply.status == 502 && detail.starts_with("No signed heartbeat is held of `news` here, and "), "{detail}");
 }
