@@ -1,5 +1,6 @@
 //! `weir-edge explain` and `weir-edge purge`: ask a running edge on its admin listener.
 
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -99,10 +100,10 @@ impl Command {
                 let path = format!("/v1/explain?service={service}{digest}");
                 let answer = edge.ask(config, Method::GET, &path, String::new()).await?;
                 if json {
-                    println!("{answer:#}");
+                    say(&format!("{answer:#}"))?;
                 } else {
                     let words = answer["words"].as_array().context("the edge's answer has no `words`")?;
-                    words.iter().filter_map(Value::as_str).for_each(|sentence| println!("{sentence}"));
+                    words.iter().filter_map(Value::as_str).try_for_each(say)?;
                 }
             }
             Command::Purge { what, soft, edge } => {
@@ -128,10 +129,18 @@ impl Command {
                 }
                 let verb = if soft { "to be looked at again" } else { "purged" };
                 let (services, blobs) = (counted(services, "service"), counted(blobs, "blob"));
-                println!("{verb}: {services}, {blobs}, {}", counted(bytes, "byte"));
+                say(&format!("{verb}: {services}, {blobs}, {}", counted(bytes, "byte")))?;
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Writes to standard output. Who reads it may have seen enough: `weir-edge explain shop | head -1`.
+fn say(text: &str) -> io::Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 

@@ -1,4 +1,4 @@
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
@@ -92,6 +92,12 @@ async fn the_command_line_explains_and_purges() {
     let output = run(&[&["explain", "shop"], &at[..]].concat()).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.starts_with("shop is held: generation 7"), "{text}");
+    let mut unread = tokio::process::Command::new(env!("CARGO_BIN_EXE_weir-edge"));
+    unread.args(["explain", "shop"]).args(at).env_remove("WEIR_CONFIG").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut unread = unread.spawn().unwrap();
+    drop(unread.stdout.take());
+    let output = unread.wait_with_output().await.unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let output = run(&[&["explain", "shop", "--json"], &at[..]].concat()).await;
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["version"]["generation"].as_u64(), Some(7));
