@@ -19,6 +19,7 @@ use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::Hook;
 use crate::metrics::{Metrics, unix_seconds};
 use crate::poll::{Command, Exchange, Follower, Schedule, release_of};
+use crate::readiness::readiness;
 use crate::release::{Limits, RootLock, ServiceDirectory};
 use crate::reload::Reloading;
 use crate::status::{HookState, ServiceStatus};
@@ -186,13 +187,9 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
-        let without = all.iter().filter(|(_, service)| service.status.borrow().release.is_none());
-        match without.map(|(name, _)| name.as_str()).collect::<Vec<_>>() {
-            missing if missing.is_empty() => Readiness::Ready,
-            missing => Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]),
-        }
+        readiness(all.iter().map(|(name, service)| (name, service.status.borrow().clone())))
     };
-    let readiness = ready.clone();
+    let told = ready.clone();
     Admin {
         registry,
         ready: Arc::new(ready),
@@ -203,7 +200,7 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            let (ready, reasons) = readiness().told();
+            let (ready, reasons) = told().told();
             // What matters first stands first.
             Ok(serde_json::json!({
                 "role": "agent",
@@ -267,7 +264,10 @@ impl Running {
     /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
     pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let reloading = self.reloading.clone();
-        tokio::task::spawn_blocking(move || reloading.take(read)).await?
+        tokio::task::spawn_blocking(move || reloading.take(read)).await??;
+        // What was put off was put off for the edges that were: the new ones are asked at once.
+        self.services.keys().for_each(|service| self.poll_now(service));
+        Ok(())
     }
 
     /// Stops: a download is abandoned, a switch and a run of `exec` are finished. True when nothing had to be cut at

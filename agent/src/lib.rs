@@ -18,6 +18,7 @@ mod hook;
 mod metrics;
 mod once;
 mod poll;
+mod readiness;
 mod release;
 mod reload;
 mod status;

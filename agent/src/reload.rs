@@ -48,12 +48,18 @@ impl Reloading {
     /// The configuration, or a file that it names, cannot be used. Everything is as it was.
     pub(crate) fn take(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let outcome = read.and_then(|config| self.apply(config));
-        let result = if outcome.is_ok() { "applied" } else { "refused" };
+        let result = match &outcome {
+            Ok(()) => {
+                tracing::info!("the configuration was read again; new connections go by it");
+                "applied"
+            }
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was");
+                "refused"
+            }
+        };
+        // Last: whoever sees the count finds the reason in the log.
         self.reloads.with_label_values(&[result]).inc();
-        match &outcome {
-            Ok(()) => tracing::info!("the configuration was read again; new connections go by it"),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),
-        }
         outcome.context("the configuration was not taken over")
     }
 

@@ -166,12 +166,18 @@ impl Reloading {
     }
 
     fn counted(&self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
-        let result = if outcome.is_ok() { "applied" } else { "refused" };
+        let result = match &outcome {
+            Ok(()) => {
+                tracing::info!("the configuration was read again; new connections go by it");
+                "applied"
+            }
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was");
+                "refused"
+            }
+        };
+        // Last: whoever sees the count finds the reason in the log.
         self.metrics.applied.with_label_values(&[result]).inc();
-        match &outcome {
-            Ok(()) => tracing::info!("the configuration was read again; new connections go by it"),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),
-        }
         outcome.context("the configuration was not taken over")
     }
 }

@@ -9,7 +9,7 @@ use weir_agent::HookState;
 use weir_agent::config::ServiceConfig;
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::PATIENCE;
+use crate::edge::{Fault, PATIENCE};
 use crate::tarball::with_content;
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn ready_with_a_release_and_all_is_shown() {
     let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
     agent.poll().await;
     agent.until("exec has run", |status| status.hook_runs == 1).await;
-    assert_eq!(get("/readyz").await.0, 200);
+    assert_eq!(get("/readyz").await, (200, "ready\n".to_owned()));
     let status: serde_json::Value = serde_json::from_str(&get("/status").await.1).unwrap();
     let service = &status["services"]["shop"];
     assert_eq!(status["name"], "cluster-1");
@@ -51,6 +51,13 @@ async fn ready_with_a_release_and_all_is_shown() {
     assert_eq!(service["protocol"], "h3");
     assert_eq!(service["hook"]["state"], "done");
     let metrics = get("/metrics").await.1;
+    edge.answers.fail_always(Fault::Status(401, None));
+    agent.poll().await;
+    let (status, body) = get("/readyz").await;
+    assert!(
+        status == 200 && body.contains("degraded: the last poll of shop failed: ") && body.contains("401"),
+        "{body}"
+    );
     for line in [
         "weir_agent_polls_total{result=\"changed\",service=\"shop\"} 1",
         "weir_agent_hook_runs_total{result=\"success\",service=\"shop\"} 1",

@@ -4,6 +4,7 @@ use clap::Parser;
 use weir_agent::command_line::Args;
 
 use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::Fault;
 use crate::tarball::with_content;
 
 #[tokio::test]
@@ -31,8 +32,12 @@ async fn other_edges_and_certificates_are_taken_over_whole_or_not_at_all() {
     changed.ca = other.path().join("ca.pem");
     // This one waits for a restart, and is no reason to refuse the rest.
     changed.keep_releases = 7;
+    // By then it has been told to stay away for a while.
+    first.answers.fail_always(Fault::Status(503, Some(600)));
+    assert!(agent.poll().await.last_error.is_some());
     agent.running.reload(Ok(changed)).await.unwrap();
-    assert_eq!(agent.poll().await.last_error, None);
+    // The new edge is asked at once.
+    agent.until("it has the other's release", |status| status.switches == 2 && status.last_error.is_none()).await;
     assert_eq!(world.read("content").as_deref(), Some("two"));
     assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (1.0, 2.0));
     agent.stop().await;

@@ -1,0 +1,59 @@
+//! Whether an agent can do its work, and what somebody should look at though it can.
+
+use weir_shared::name::ServiceName;
+use weir_shared::process::admin::Readiness;
+
+use crate::status::ServiceStatus;
+
+/// An agent is ready once every service has a release: what is in force stays in force whatever edges say. That a service
+/// cannot be followed just now, or that its `exec` failed, is said beside it.
+pub(crate) fn readiness<'s>(services: impl Iterator<Item = (&'s ServiceName, ServiceStatus)>) -> Readiness {
+    let (mut missing, mut troubles) = (Vec::new(), Vec::new());
+    for (name, status) in services {
+        if status.release.is_none() {
+            missing.push(name.as_str());
+        }
+        if let Some(error) = &status.last_error {
+            troubles.push(format!("the last poll of {name} failed: {}", one_line(error)));
+        }
+        if let Some(error) = &status.hook_error {
+            troubles.push(format!("exec of {name}: {}", one_line(error)));
+        }
+    }
+    if !missing.is_empty() {
+        return Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]);
+    }
+    if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_shared::digest::TarballDigest;
+
+    use super::*;
+    use crate::status::{HookState, Release};
+
+    #[test]
+    fn releases_make_an_agent_ready_and_what_fails_is_told() {
+        let (shop, bakery): (ServiceName, ServiceName) = ("shop".parse().unwrap(), "bakery".parse().unwrap());
+        let digest = TarballDigest::of(b"one");
+        let release = Release { digest, generation: 1, commit: None, directory: "releases/1".into() };
+        let well = ServiceStatus { release: Some(release), ..ServiceStatus::default() };
+        let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
+        // It runs again by now.
+        let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
+        let both = |one: &ServiceStatus, other: &ServiceStatus| {
+            readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter())
+        };
+        assert_eq!(both(&well, &well), Readiness::Ready);
+        let reasons = ["the last poll of shop failed: 401: a token", "exec of bakery: status 1"].map(str::to_owned);
+        assert_eq!(both(&failing, &unrun), Readiness::Degraded(reasons.into()));
+        let none = ServiceStatus::default();
+        let reason = "no release yet of bakery".to_owned();
+        assert_eq!(both(&failing, &none), Readiness::NotReady(vec![reason]));
+    }
+}
