@@ -103,7 +103,9 @@ impl TestEdge {
         let drain = Drain::new();
         let metrics = HttpMetrics::register(&Registry::new()).expect("a new registry");
         for _ in 0..20 {
-            let listener = TcpListener::bind(("127.0.0.1", port.unwrap_or(0))).await.expect("a port");
+            // One that comes back finds its port free: those that the system gives by itself begin at 32768.
+            let port = port.unwrap_or_else(|| fastrand::u16(20_000..32_000));
+            let Ok(listener) = TcpListener::bind(("127.0.0.1", port)).await else { continue };
             let address = listener.local_addr().expect("it is bound");
             // The same number may be taken for UDP.
             let (tls, options) = (tls.clone(), QuicOptions::default());

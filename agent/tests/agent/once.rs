@@ -37,7 +37,7 @@ async fn it_fails_with_the_reason() {
     assert!(unknown.contains("shop") && unknown.contains("404"), "{unknown}");
 
     edge.answers.fail_always(Fault::Status(503, None));
-    let late = reason(once(config.clone(), Duration::from_secs(2)).await);
+    let late = reason(once(config.clone(), Duration::from_secs(6)).await);
     assert!(late.contains("503"), "{late}");
 
     edge.answers.fail_always(None);

@@ -34,7 +34,8 @@ async fn what_is_past_its_freshness_is_served_and_revalidated_behind() {
     site.origin.publish("shop", 8, 1, &new);
     let gate = site.origin.hold_descriptors();
     let reply = client.get(TARBALL, &[ZSTD]).await;
-    assert_eq!((reply.bytes(), reply.header("cache-status")), (&old.zstd, "edge-1; hit; ttl=-1"));
+    assert_eq!(reply.bytes(), &old.zstd);
+    assert!(reply.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", reply.header("cache-status"));
     assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "revalidating")]), 1.0);
     gate.add_permits(100);
     let mut client = site.client("h2").await;
@@ -73,7 +74,8 @@ async fn a_slow_origin_is_waited_for_no_longer_than_allowed() {
     a_moment().await;
     let gate = site.origin.hold_descriptors();
     let reply = client.get(TARBALL, &[ZSTD]).await;
-    assert_eq!((reply.bytes(), reply.header("cache-status")), (&tarball.zstd, "edge-1; hit; ttl=-1"));
+    assert_eq!(reply.bytes(), &tarball.zstd);
+    assert!(reply.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", reply.header("cache-status"));
     assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "origin_slow")]), 1.0);
     gate.add_permits(100);
 }
@@ -106,7 +108,8 @@ async fn a_forced_refresh_asks_the_origin_at_most_once_a_second() {
     assert_eq!(site.origin.asked("service").len(), 2);
     site.origin.go_down().await;
     let reply = client.get(TARBALL, &forced).await;
-    assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit; ttl=-1"));
+    assert_eq!(reply.bytes(), &new.zstd);
+    assert!(reply.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", reply.header("cache-status"));
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
     site.origin.go_down().await;
     a_moment().await;
     let stale = client.get(TARBALL, &[ZSTD]).await;
-    assert_eq!((stale.bytes(), stale.header("cache-status")), (&tarball.zstd, "edge-1; hit; ttl=-1"));
+    assert_eq!(stale.bytes(), &tarball.zstd);
+    assert!(stale.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", stale.header("cache-status"));
     assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "origin_failed")]), 1.0);
     site.until("the edge sees that it is down", async || site.metric("weir_edge_origin_up", &[]) == 0.0).await;
 

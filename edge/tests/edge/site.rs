@@ -93,9 +93,16 @@ impl Site {
 
     /// The value of a metric, all label values summed that hold `labels`.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.metrics([name], labels)[0]
+    }
+
+    /// The values of several, of one moment.
+    pub(crate) fn metrics<const N: usize>(&self, names: [&str; N], labels: &[(&str, &str)]) -> [f64; N] {
         let families = self.edge().registry().gather();
-        let family = families.iter().find(|family| family.name() == name);
-        family.map_or(0.0, |family| sum(family, labels))
+        names.map(|name| {
+            let family = families.iter().find(|family| family.name() == name);
+            family.map_or(0.0, |family| sum(family, labels))
+        })
     }
 
     /// Waits until a condition holds.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::PATIENCE;
 use weir_loadtest::scrape::Metrics;
 use weir_shared::digest::BlobDigest;
 
@@ -25,10 +27,14 @@ async fn fifty_first_requests_of_64_mb_are_one_and_killing_the_first_client_dist
     site.edge.start().await?;
     // The table knows the service, the cache does not hold its blob.
     let mut descriptor = site.client()?.send("GET", "/v1/services/shop-prod", &[]).await?;
-    while descriptor.status() != StatusCode::OK {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        descriptor = site.client()?.send("GET", "/v1/services/shop-prod", &[]).await?;
-    }
+    let is_there = async {
+        while descriptor.status() != StatusCode::OK {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            descriptor = site.client()?.send("GET", "/v1/services/shop-prod", &[]).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, is_there).await.context("the service is not served")??;
     let descriptor: serde_json::Value = serde_json::from_slice(&descriptor.into_body().collect().await?.to_bytes())?;
     let blob = descriptor["representations"][0]["digest"].as_str().unwrap().to_owned();
     let size = descriptor["representations"][0]["size"].as_f64().unwrap();

@@ -1,6 +1,8 @@
 //! What happens to refs upstream happens to the services that name them.
 
+use anyhow::Context;
 use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::PATIENCE;
 use weir_loadtest::scrape::Metrics;
 
 use crate::site::{Plan, Site, header, service};
@@ -33,13 +35,17 @@ async fn a_push_outside_the_folder_changes_no_digest_and_moves_no_tarball() -> a
     let commit = site.upstream.commit_and_push("outside")?;
     // The new commit arrives at the edge, as a publication of the same digest.
     let client = site.client()?;
-    let mut seen = String::new();
-    while seen != commit {
-        let response = client.send("HEAD", "/v1/services/shop-prod/tarball", &[]).await?;
-        seen = header(&response, "weir-commit").to_owned();
-        assert_eq!(Some(header(&response, "weir-digest")), digest.as_deref());
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    let arrives = async {
+        loop {
+            let response = client.send("HEAD", "/v1/services/shop-prod/tarball", &[]).await?;
+            assert_eq!(Some(header(&response, "weir-digest")), digest.as_deref());
+            if header(&response, "weir-commit") == commit {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, arrives).await.context("the commit does not arrive at the edge")??;
     let polls = Metrics::read(site.agent.admin()).await?.sum("weir_agent_polls_total", &["result=\"unchanged\""]);
     site.until_counter(&site.agent, "weir_agent_polls_total", &["result=\"unchanged\""], polls + 1.0).await?;
     let after = Metrics::read(site.origin.admin()).await?;

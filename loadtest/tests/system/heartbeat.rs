@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, ensure};
 use http_body_util::BodyExt;
 use weir_loadtest::git_repository::GitRepository;
-use weir_loadtest::processes::until;
+use weir_loadtest::processes::{PATIENCE, until};
 use weir_shared::descriptor::Descriptor;
 use weir_shared::heartbeat::{VerifiedStanding, verify_standing};
 use weir_shared::name::ServiceName;
@@ -115,7 +115,17 @@ async fn a_heartbeat_through_an_edge_is_verified_shows_what_is_held_back_and_out
     sign_with(&mut site, "['old.key', 'new.key']").await?;
     assert_eq!(printed(&dir)?.len(), 2);
     reader.until_it_sees(&Seen::HeldBack, &first).await?;
-    let (later, second) = (Reader::new(&site, &new)?, descriptor(&reader.client).await?);
+    let later = Reader::new(&site, &new)?;
+    let mut second = descriptor(&reader.client).await?;
+    // The edge may still have it as it was before both keys signed it.
+    let is_signed_twice = async {
+        while [&reader, &later].iter().any(|of| second.verified_publication(&of.service, &of.keys).is_err()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            second = descriptor(&reader.client).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, is_signed_twice).await.context("it is not signed by both keys")??;
     for reader in [&reader, &later] {
         reader.until_it_sees(&Seen::All, &second).await?;
     }

@@ -1,8 +1,10 @@
 //! Each part goes away and comes back; nobody lends a hand.
 
+use anyhow::Context;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::PATIENCE;
 
 use crate::site::{Plan, Site, header};
 
@@ -39,16 +41,20 @@ async fn what_was_published_is_served_through_every_outage_and_recovers_alone() 
     site.origin.terminate().await?;
     site.edge.terminate().await?;
     site.edge.start().await?;
-    let mut status = String::new();
-    while !status.contains("ttl=-") {
-        let response = site.client()?.send("GET", path, &[]).await?;
-        assert_eq!((response.status(), header(&response, "weir-digest")), (StatusCode::OK, &*digest));
-        status = header(&response, "cache-status").to_owned();
-        let age: u64 = header(&response, "age").parse()?;
-        let tar = response.into_body().collect().await?.to_bytes();
-        assert_eq!(format!("b3-{}", blake3::hash(&tar)), digest, "at age {age}");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let is_marked = async {
+        let mut status = String::new();
+        while !status.contains("ttl=-") {
+            let response = site.client()?.send("GET", path, &[]).await?;
+            assert_eq!((response.status(), header(&response, "weir-digest")), (StatusCode::OK, &*digest));
+            status = header(&response, "cache-status").to_owned();
+            let age: u64 = header(&response, "age").parse()?;
+            let tar = response.into_body().collect().await?.to_bytes();
+            assert_eq!(format!("b3-{}", blake3::hash(&tar)), digest, "at age {age}");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, is_marked).await.context("what is held is not marked")??;
 
     // The edge stops: the agent keeps its release and counts.
     site.edge.terminate().await?;

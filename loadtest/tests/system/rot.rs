@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::processes::until;
 use weir_loadtest::relay::Relay;
 use weir_loadtest::scrape::Metrics;
 use weir_loadtest::tree;
@@ -63,14 +64,10 @@ async fn a_bit_flipped_on_the_origins_disk_is_healed_from_git() -> anyhow::Resul
 }
 
 /// The edge serves a blob before it has given it its name.
-async fn kept_by_the_edge(site: &Site) -> Vec<PathBuf> {
-    loop {
-        let blobs = blobs(&site.path("edge-cache/blobs"));
-        if !blobs.is_empty() {
-            return blobs;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+async fn kept_by_the_edge(site: &Site) -> anyhow::Result<Vec<PathBuf>> {
+    let kept = || blobs(&site.path("edge-cache/blobs"));
+    until("the edge keeps a blob", async || !kept().is_empty()).await?;
+    Ok(kept())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +76,7 @@ async fn a_bit_flipped_on_the_edges_disk_is_healed_from_the_origin() -> anyhow::
     site.start().await?;
     assert_delivered(&site, "1").await?;
     // The blob was verified when it came; then its file is written to, and a second agent comes.
-    for blob in kept_by_the_edge(&site).await {
+    for blob in kept_by_the_edge(&site).await? {
         flip_a_bit(&blob)?;
     }
     site.agent.terminate().await?;
@@ -92,7 +89,7 @@ async fn a_bit_flipped_on_the_edges_disk_is_healed_from_the_origin() -> anyhow::
     assert!(edge.sum("weir_edge_verify_failures_total", &["where=\"disk\""]) >= 1.0, "the edge saw nothing wrong");
 
     // The same after a restart of the edge: it looks before it serves, and no agent sees it.
-    for blob in kept_by_the_edge(&site).await {
+    for blob in kept_by_the_edge(&site).await? {
         flip_a_bit(&blob)?;
     }
     site.edge.terminate().await?;

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::poller::Version;
+use weir_loadtest::processes::PATIENCE;
 use weir_loadtest::slow_reader::SlowReader;
 use weir_shared::digest::BlobDigest;
 use weir_shared::process::tls;
@@ -61,10 +62,14 @@ async fn two_thousand_slow_readers_are_borne_within_a_stated_memory() -> anyhow:
         anyhow::Ok((status, etag, response.into_body().collect().await?.to_bytes()))
     };
     let mut answer = whole(&client).await?;
-    while answer.0 != StatusCode::OK {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        answer = whole(&client).await?;
-    }
+    let is_there = async {
+        while answer.0 != StatusCode::OK {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            answer = whole(&client).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, is_there).await.context("the tarball is not served")??;
     let blob = BlobDigest::of(&answer.2);
 
     let tls = tls::client_config(&site.path("ca.pem"), None)?;
@@ -101,7 +106,8 @@ async fn two_thousand_slow_readers_are_borne_within_a_stated_memory() -> anyhow:
     let mut finishing = JoinSet::new();
     for (version, _) in READERS {
         for _ in 0..8 {
-            let at = readers.iter().position(|(of, _)| *of == version).context("there are more of them")?;
+            // Those that came last: the first ones may have stood still for a minute by now, and been cut.
+            let at = readers.iter().rposition(|(of, _)| *of == version).context("there are more of them")?;
             let (_, reader) = readers.swap_remove(at);
             finishing.spawn(async move {
                 let mut hasher = blake3::Hasher::new();

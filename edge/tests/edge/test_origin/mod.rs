@@ -104,13 +104,17 @@ pub(crate) struct TestOrigin {
 
 impl TestOrigin {
     pub(crate) async fn start(pki: &Path) -> Self {
-        let mut origin = Self {
-            api: Api::default(),
-            pki: pki.to_owned(),
-            address: "127.0.0.1:0".parse().unwrap(),
-            drain: Drain::new(),
+        let mut origin =
+            Self { api: Api::default(), pki: pki.to_owned(), address: ([127, 0, 0, 1], 0).into(), drain: Drain::new() };
+        // It goes away and comes back at the same port, which the system must give to nobody meanwhile: those that it
+        // gives by itself begin at 32768.
+        let listener = loop {
+            origin.address.set_port(fastrand::u16(20_000..32_000));
+            if let Ok(listener) = TcpListener::bind(origin.address).await {
+                break listener;
+            }
         };
-        origin.go_up().await;
+        origin.listen(listener);
         origin
     }
 
@@ -125,8 +129,10 @@ impl TestOrigin {
 
     pub(crate) async fn go_up(&mut self) {
         self.drain = Drain::new();
-        let listener = TcpListener::bind(self.address).await.unwrap();
-        self.address = listener.local_addr().unwrap();
+        self.listen(TcpListener::bind(self.address).await.unwrap());
+    }
+
+    fn listen(&self, listener: TcpListener) {
         let file = |name: &str| self.pki.join(name);
         let ca = file("ca.pem");
         let tls = tls::server_config(&file("origin.pem"), &file("origin.key"), ClientAuth::Required { ca: &ca });
