@@ -11,7 +11,9 @@ use weir_origin::mirror::{MirrorError, Poll};
 use crate::git_fixture::Git;
 use crate::hostile_upstreams::{ADVERTISEMENT, ID, RESULT, listing_with_a_new_one, mirrored, refused};
 use crate::mirror_polls::Pair;
-use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, packfile, pour, say};
+use crate::scripted_server::{
+    LITTLE_OF_A_FLOOD, ScriptedServer, advertisement, begin, line, listing, packfile, pour, say,
+};
 
 /// Packs and what belongs to them.
 fn pack_files(pair: &Pair) -> usize {
@@ -256,13 +258,13 @@ fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
     let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 4 << 20);
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
-    assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
+    assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
 
     let (server, sent) = endless(&first);
     (pair.upstream.max_pack, pair.upstream.max_object) = (max_pack, 4 << 20);
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
-    assert!(sent.load(Ordering::Relaxed) < 40_000_000, "{sent:?}");
+    assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
 }
 
 /// Otherwise whoever may push refs, and signs nothing, changes what a signed commit holds.

@@ -77,7 +77,8 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
         for ((server, _), name) in servers.iter().zip(["one", "two"]) {
             config.repositories.splice(0..0, repositories_at(server, name));
         }
-        config.repositories[0].stall_timeout = Duration::from_secs(1);
+        // Longer than a thread that drips may be kept waiting.
+        config.repositories[0].stall_timeout = Duration::from_secs(2);
         let first = config.repositories[0].name.clone();
         // Who comes second finds a place for first clones that is free, and leaves the last one to others.
         let each = if drips == Drips::InTheListing { config.limits.concurrent_fetches_per_host } else { 1 };
@@ -95,7 +96,7 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
             let state =
                 in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
             let Health::Unhealthy { failure, .. } = &state.health else { unreachable!() };
-            assert!(failure.timeout && failure.reason.contains("not listed within 4 s"), "{failure:?}");
+            assert!(failure.timeout && failure.reason.contains("not listed within 8 s"), "{failure:?}");
         }
         node.running.cut().await;
     }
@@ -177,7 +178,7 @@ async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
         config.limits.concurrent_fetches = 1;
         let drips: RepositoryName = "drips".parse().unwrap();
         let mut dripping = RepositoryConfig::new(drips.clone(), server.url());
-        (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(1), Duration::from_secs(3600));
+        (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(2), Duration::from_secs(3600));
         dripping.shortest_gap = Duration::from_millis(100);
         config.repositories.push(dripping);
         let node = home.start(config).await;

@@ -55,6 +55,9 @@ impl ScriptedServer {
     }
 }
 
+/// A small part of what a flood has, and much more than any limit here and the sockets on both sides hold.
+pub(crate) const LITTLE_OF_A_FLOOD: u64 = 200_000_000;
+
 /// Writes as long as the client takes it, and counts.
 pub(crate) fn pour(sent: &AtomicU64, socket: &mut TcpStream, piece: &[u8], times: usize) -> std::io::Result<()> {
     for _ in 0..times {
