@@ -35,9 +35,10 @@ pub struct UpstreamsConfig {
     pub max_object: ByteSize,
     /// The most objects that one fetch may bring.
     pub max_objects: usize,
-    /// The most bytes of objects that one fetch may hold in memory for deltas against them.
-    #[serde(with = "config::size")]
-    pub max_delta_bases: ByteSize,
+    /// The most bytes of objects that one fetch may hold in memory for deltas against them. Not said: as many as usual, or
+    /// two of the largest objects if that is more.
+    #[serde(with = "config::optional_size")]
+    pub max_delta_bases: Option<ByteSize>,
     /// The largest LFS object that is fetched.
     #[serde(with = "config::size")]
     pub max_lfs_object: ByteSize,
@@ -55,7 +56,7 @@ impl Default for UpstreamsConfig {
             max_mirror: ByteSize(DEFAULT_MAX_MIRROR),
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
             max_objects: DEFAULT_MAX_OBJECTS,
-            max_delta_bases: ByteSize(DEFAULT_MAX_DELTA_BASES),
+            max_delta_bases: None,
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
             lowest_rate: ByteSize::kib(1),
         }
@@ -82,7 +83,7 @@ impl UpstreamsConfig {
             max_mirror: self.max_mirror.as_u64(),
             max_object: self.max_object.as_u64(),
             max_objects: self.max_objects,
-            max_delta_bases: self.max_delta_bases.as_u64(),
+            max_delta_bases: self.max_delta_bases().as_u64(),
             max_lfs_object: self.max_lfs_object.as_u64(),
             ..repository.upstream()
         }
@@ -110,6 +111,15 @@ impl UpstreamsConfig {
         Reach { hosts: self.hosts.clone(), public_only, ..Reach::default() }
     }
 
+    fn max_delta_bases(&self) -> ByteSize {
+        self.max_delta_bases.unwrap_or(ByteSize(DEFAULT_MAX_DELTA_BASES).max(self.two_objects()))
+    }
+
+    /// Of objects that are told against each other in a line, two are held.
+    fn two_objects(&self) -> ByteSize {
+        ByteSize(self.max_object.as_u64().saturating_mul(2))
+    }
+
     pub(super) fn bounds_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut wrong = |what: &str| faults.push(format!("[upstreams] {what}"));
@@ -124,17 +134,16 @@ impl UpstreamsConfig {
             ("max_pack", self.max_pack),
             ("max_mirror", self.max_mirror),
             ("max_object", self.max_object),
-            ("max_delta_bases", self.max_delta_bases),
+            ("max_delta_bases", self.max_delta_bases()),
             ("max_lfs_object", self.max_lfs_object),
         ] {
             if size < ByteSize::mib(1) {
                 wrong(&format!("{key} must be at least \"1MiB\""));
             }
         }
-        // Of objects that are told against each other in a line, two are held.
-        let least = ByteSize(self.max_object.as_u64().saturating_mul(2));
-        if self.max_delta_bases < least {
-            let (object, bases) = (self.max_object, self.max_delta_bases);
+        let (least, bases) = (self.two_objects(), self.max_delta_bases());
+        if bases < least {
+            let object = self.max_object;
             wrong(&format!(
                 "max_delta_bases = \"{bases}\" must be at least twice max_object = \"{object}\": \"{least}\" or more, as \
                  versions of one large file are held two at a time"
@@ -154,11 +163,25 @@ mod tests {
 
     #[test]
     fn two_of_the_largest_objects_fit_into_what_is_held() {
-        let mut upstreams = UpstreamsConfig { max_delta_bases: ByteSize::mib(512), ..UpstreamsConfig::default() };
+        let max_delta_bases = Some(ByteSize::mib(512));
+        let mut upstreams = UpstreamsConfig { max_delta_bases, ..UpstreamsConfig::default() };
         assert_eq!(upstreams.bounds_faults(), [""; 0]);
         upstreams.max_object = ByteSize::mib(257);
         let error = upstreams.bounds_faults().concat();
         assert!(error.contains("max_delta_bases") && error.contains("max_object"), "{error}");
+    }
+
+    #[test]
+    fn whoever_takes_large_objects_need_say_no_more() {
+        let held = |object: ByteSize, bases: Option<ByteSize>| {
+            let upstreams =
+                UpstreamsConfig { max_object: object, max_delta_bases: bases, ..UpstreamsConfig::default() };
+            assert_eq!(upstreams.bounds_faults(), [""; 0], "{upstreams:?}");
+            upstreams.upstream(&repository("https://h/x")).max_delta_bases
+        };
+        assert_eq!(held(ByteSize::mib(256), None), 1 << 30);
+        assert_eq!(held(ByteSize::mib(600), None), 1200 << 20);
+        assert_eq!(held(ByteSize::mib(600), Some(ByteSize::gib(3))), 3 << 30);
     }
 
     #[test]

@@ -192,7 +192,7 @@ async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
     let (home, upstream, neighbour) = (Home::new(), Upstream::small(), Upstream::small());
     let mut config = home.config(&upstream.url());
     config.upstreams.max_object = bytesize::ByteSize::mib(8);
-    config.upstreams.max_delta_bases = bytesize::ByteSize::mib(16);
+    config.upstreams.max_delta_bases = Some(bytesize::ByteSize::mib(16));
     let other: weir_shared::name::RepositoryName = "other".parse().unwrap();
     config.repositories.push(RepositoryConfig::new(other.clone(), neighbour.url()));
     let node = home.start(config).await;
