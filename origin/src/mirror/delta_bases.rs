@@ -1,14 +1,19 @@
-//! How much memory the objects of a pack hold while deltas against them are resolved. Pure.
+//! How much memory the objects of a pack hold while deltas against them are resolved, and how much the deltas take that lead
+//! to an object when it is read later. Pure.
 //!
 //! gix resolves depth first, and an object stays until the last delta against it is resolved. So a pack of nested deltas
 //! of which each has a sibling holds all objects from the first to the last, and a few bytes of it describe each of them.
 //!
 //! Nor does an object hold just its own size. Each delta is resolved into the buffer that the one before it left, as large
 //! as that is; if deltas rest on the object, it keeps the buffer. So buffers are followed here, as gix hands them on.
+//!
+//! Whoever reads an object has all deltas that lead to it in memory at once, one after the other: their sizes add up.
 
 use std::collections::HashMap;
 
 use gix::ObjectId;
+
+use super::pack_entry::Sizes;
 
 /// What a delta is told against.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +50,8 @@ pub(super) struct DeltaBases {
 struct Held {
     /// Of its buffer.
     bytes: u64,
+    /// Of the deltas that lead to it.
+    line: u64,
     /// So many are still to be resolved against it.
     deltas: u32,
 }
@@ -57,6 +64,18 @@ struct Resolved {
     base: Option<u64>,
     /// Of its buffer.
     bytes: u64,
+    /// Of the deltas that lead to it.
+    line: u64,
+}
+
+/// What there is in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// The bytes that are held when an entry is resolved, itself counted if deltas wait for it by its offset. Whatever
+    /// nothing waits for comes on top: one object at a time, and one buffer.
+    pub(super) held: u64,
+    /// The bytes of all deltas that lead to it, itself counted.
+    pub(super) line: u64,
 }
 
 impl DeltaBases {
@@ -75,15 +94,16 @@ impl DeltaBases {
         *waiting += 1;
     }
 
-    /// An entry of so many bytes is resolved next: how many bytes are held then, itself counted if deltas wait for it by
-    /// its offset. Whatever nothing waits for comes on top: one object at a time, and one buffer.
-    pub(super) fn resolve(&mut self, offset: u64, size: u64) -> u64 {
+    /// An entry of such sizes is resolved next.
+    pub(super) fn resolve(&mut self, offset: u64, sizes: Sizes) -> Memory {
         let base = self.base_of(offset);
         self.hand_on();
-        let bytes = if base.is_some() { size.max(std::mem::take(&mut self.spare)) } else { size };
-        self.last = Some(Resolved { offset, base, bytes });
+        let bytes = if base.is_some() { sizes.object.max(std::mem::take(&mut self.spare)) } else { sizes.object };
+        let before = base.and_then(|base| self.held.get(&base)).map_or(0, |base| base.line);
+        let line = before.saturating_add(sizes.delta);
+        self.last = Some(Resolved { offset, base, bytes, line });
         let own = if self.waiting_at.contains_key(&offset) { bytes } else { 0 };
-        self.held_bytes.saturating_add(own)
+        Memory { held: self.held_bytes.saturating_add(own), line }
     }
 
     /// The offset of what an entry is told against, if it is a delta.
@@ -106,7 +126,7 @@ impl DeltaBases {
     fn hand_on(&mut self) {
         let Some(last) = self.last.take() else { return };
         if let Some(deltas) = self.waiting_at.remove(&last.offset) {
-            self.held.insert(last.offset, Held { bytes: last.bytes, deltas });
+            self.held.insert(last.offset, Held { bytes: last.bytes, line: last.line, deltas });
             self.held_bytes = self.held_bytes.saturating_add(last.bytes);
         } else if last.base.is_some() {
             self.spare = last.bytes;
@@ -132,7 +152,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn resolve<const N: usize>(bases: &mut DeltaBases, entries: [(u64, u64); N]) -> [u64; N] {
-        entries.map(|(offset, size)| bases.resolve(offset, size))
+        entries.map(|(offset, object)| bases.resolve(offset, Sizes { object, delta: 0 }).held)
+    }
+
+    #[test]
+    fn deltas_that_lead_to_an_object_add_up_and_those_beside_them_do_not() {
+        let mut bases = DeltaBases::default();
+        for (offset, base) in [(1, 0), (2, 1), (3, 1), (4, 0)] {
+            bases.add(offset, Base::At(base));
+        }
+        let lines = [(0, 0), (1, 5), (3, 50), (2, 500), (4, 7), (9, 0)]
+            .map(|(offset, delta)| bases.resolve(offset, Sizes { object: 1, delta }).line);
+        assert_eq!(lines, [0, 5, 55, 505, 7, 0]);
     }
 
     #[test]
@@ -237,8 +268,14 @@ mod tests {
                     None => {}
                 }
             }
+            let delta = |at: usize| if nodes[at].base.is_some() { 1 + at as u64 } else { 0 };
+            let line = |at: usize| {
+                let bases = std::iter::successors(Some(at), |at| nodes[*at].base.map(|(base, _)| base));
+                bases.map(delta).sum::<u64>()
+            };
             for (at, held) in held_by_a_stack(&nodes) {
-                prop_assert_eq!(bases.resolve(at as u64, nodes[at].size), held, "at {}", at);
+                let sizes = Sizes { object: nodes[at].size, delta: delta(at) };
+                prop_assert_eq!(bases.resolve(at as u64, sizes), Memory { held, line: line(at) }, "at {}", at);
             }
             prop_assert!(bases.waiting_at.is_empty() && bases.waiting_named.is_empty());
         }

@@ -129,6 +129,14 @@ pub enum MirrorError {
         /// [`super::Upstream::max_delta_bases`].
         limit: u64,
     },
+    /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
+    #[error(
+        "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTAS_OF_AN_OBJECT
+    )]
+    DeltasTooLarge {
+        /// So many times [`super::Upstream::max_object`].
+        limit: u64,
+    },
     /// The upstream names a ref, and does not send what that points at.
     #[error("fetching from the upstream failed: it did not send what `{reference}` points at")]
     Incomplete {
@@ -218,6 +226,7 @@ impl MirrorError {
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
             | Self::DeltaBasesTooLarge { .. }
+            | Self::DeltasTooLarge { .. }
             | Self::Incomplete { .. }
             | Self::NotFollowed { .. }
             | Self::Interrupted => "fetch",
@@ -264,7 +273,8 @@ impl MirrorError {
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
-            | Self::DeltaBasesTooLarge { .. } => "limit",
+            | Self::DeltaBasesTooLarge { .. }
+            | Self::DeltasTooLarge { .. } => "limit",
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",
             Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {

@@ -194,9 +194,13 @@ impl Mirror {
 /// What upstreams know the origin by, as part of Git's own name for a client.
 const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
 
+/// The deltas that lead to one object may have so many times the bytes of the largest object together: whoever reads it has
+/// all of them in memory at once.
+const DELTAS_OF_AN_OBJECT: u64 = 3;
+
 /// To read an object that the mirror has as a delta takes two as large as the largest on the way to it, in one piece with
 /// all those deltas.
-const OBJECTS_AT_A_TIME: u64 = 3;
+const OBJECTS_AT_A_TIME: u64 = 2 + DELTAS_OF_AN_OBJECT;
 
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.

@@ -1,4 +1,4 @@
-//! One entry of a pack: what it is told against, and how large its head says that the object is.
+//! One entry of a pack: what it is told against, and how large its head says that it and its object are.
 
 use flate2::{Decompress, FlushDecompress};
 use gix::odb::pack::data::Entry;
@@ -21,19 +21,28 @@ pub(super) fn base(header: &Header, offset: u64) -> Option<Base> {
     }
 }
 
-/// The bytes of the object that an entry stands for; nothing if its head makes no sense.
-pub(super) fn object_size(bytes: &[u8], hash: gix::hash::Kind, inflate: &mut Decompress) -> Option<u64> {
+/// How many bytes it takes to read an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Of the object that it stands for.
+    pub(super) object: u64,
+    /// Of the delta, if it is one.
+    pub(super) delta: u64,
+}
+
+/// The sizes of an entry; nothing if its head makes no sense.
+pub(super) fn sizes(bytes: &[u8], hash: gix::hash::Kind, inflate: &mut Decompress) -> Option<Sizes> {
     // Where it is does not matter to its size.
     let entry = Entry::from_bytes(bytes, 0, hash).ok()?;
     if !entry.header.is_delta() {
-        return Some(entry.decompressed_size);
+        return Some(Sizes { object: entry.decompressed_size, delta: 0 });
     }
     let mut head = [0; LONGEST_DELTA_HEAD];
     inflate.reset(true);
     // It breaks off where the head is full, and so does one that is broken behind it.
     let _ = inflate.decompress(bytes.get(entry.header_size()..)?, &mut head, FlushDecompress::None);
     let (_base, rest) = number(head.get(..usize::try_from(inflate.total_out()).ok()?)?)?;
-    Some(number(rest)?.0)
+    Some(Sizes { object: number(rest)?.0, delta: entry.decompressed_size })
 }
 
 /// A number in groups of seven bits, the lowest first, and what comes after it. It is read just as gix reads it: ten digits
@@ -55,8 +64,8 @@ pub(super) fn fuzz(bytes: &[u8]) {
         let Ok(entry) = Entry::from_bytes(bytes, 0, hash) else { continue };
         let found = base(&entry.header, 1 << 40);
         assert!(found.is_none() || entry.header.is_delta());
-        let size = object_size(bytes, hash, &mut Decompress::new(true));
-        assert!(entry.header.is_delta() || size == Some(entry.decompressed_size));
+        let sizes = sizes(bytes, hash, &mut Decompress::new(true));
+        assert!(entry.header.is_delta() || sizes.is_some_and(|sizes| sizes.object == entry.decompressed_size));
     }
 }
 
@@ -89,7 +98,10 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Option<u64> {
-        object_size(bytes, gix::hash::Kind::Sha1, &mut Decompress::new(true))
+        let sizes = sizes(bytes, gix::hash::Kind::Sha1, &mut Decompress::new(true))?;
+        let is_delta = Entry::from_bytes(bytes, 0, gix::hash::Kind::Sha1).unwrap().header.is_delta();
+        assert_eq!(sizes.delta > 0, is_delta);
+        Some(sizes.object)
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Watches how much memory the deltas of a pack take while gix resolves them: it asks for each entry just then.
+//! Watches how much memory the deltas of a pack take while gix resolves them, and will take when their objects are read: it
+//! asks for each entry just then.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +7,7 @@ use flate2::Decompress;
 use gix::odb::pack::data;
 
 use super::delta_bases::DeltaBases;
-use super::{MirrorError, pack_entry};
+use super::{DELTAS_OF_AN_OBJECT, MirrorError, pack_entry};
 
 /// The deltas of a pack while it comes, and then while they are resolved.
 #[derive(Clone)]
@@ -61,14 +62,22 @@ impl Resolving {
 
 impl Watched {
     fn check(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MirrorError> {
-        let Some(size) = pack_entry::object_size(bytes, self.hash, &mut self.inflate) else {
+        let Some(sizes) = pack_entry::sizes(bytes, self.hash, &mut self.inflate) else {
             let cause = "its pack has a delta that does not say how large its object is".to_owned();
             return Err(MirrorError::Upstream { step: "fetch", cause });
         };
         // gix refuses what is larger, before it has any memory for it.
-        if size <= self.max_object && self.bases.resolve(offset, size) > self.max_held {
-            return Err(MirrorError::DeltaBasesTooLarge { limit: self.max_held });
+        if sizes.object > self.max_object {
+            return Ok(());
         }
-        Ok(())
+        let memory = self.bases.resolve(offset, sizes);
+        let max_line = self.max_object.saturating_mul(DELTAS_OF_AN_OBJECT);
+        if memory.held > self.max_held {
+            Err(MirrorError::DeltaBasesTooLarge { limit: self.max_held })
+        } else if memory.line > max_line {
+            Err(MirrorError::DeltasTooLarge { limit: max_line })
+        } else {
+            Ok(())
+        }
     }
 }

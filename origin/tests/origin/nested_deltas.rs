@@ -169,6 +169,47 @@ fn what_a_small_object_takes_is_counted_and_not_what_it_is() {
     }
 }
 
+/// A pack of a line of deltas, each as large as an object may be: its bytes are repeated one by one. And the first object.
+fn line_of_large_deltas(count: u8) -> (Vec<u8>, gix::ObjectId) {
+    let (object, copies) = (vec![0; 1 << 10], SIZE / 8);
+    let (mut pack, mut base, mut length) = (pack_header(1 + u32::from(count)), 12, object.len());
+    pack.extend(entry(Header::Blob, &object));
+    for level in 0..count {
+        let at = pack.len();
+        // One byte from the start, said in as many words as there are.
+        let copy = [0xff, 0, 0, 0, 0, 1, 0, 0];
+        let delta = [&number(length)[..], &number(copies + 1), &copy.repeat(copies), &[1, level]].concat();
+        pack.extend(entry(Header::OfsDelta { base_distance: (at - base) as u64 }, &delta));
+        (base, length) = (at, copies + 1);
+    }
+    (with_checksum(pack), name(&object))
+}
+
+/// To read the last object takes all of the deltas at a time.
+#[test]
+fn a_line_of_deltas_that_could_not_be_read_is_refused() {
+    let mut pair = Pair::new();
+    pair.upstream.max_object = 2 << 20;
+    let mut poll = |count| {
+        let (pack, first) = line_of_large_deltas(count);
+        assert!(pack.len() < 64 << 10);
+        let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/line")]), packfile(&pack));
+        pair.upstream.url = server.url();
+        let polled = pair.try_poll();
+        (polled, std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count())
+    };
+    let (polled, files) = poll(6);
+    let error = polled.unwrap_err();
+    assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false), "{error}");
+    assert!(
+        error.to_string().contains("6291456 bytes") && error.to_string().contains("`[upstreams] max_object`"),
+        "{error}"
+    );
+    assert_eq!(files, 0);
+    let (polled, _) = poll(5);
+    assert_eq!(polled.unwrap(), Poll::Changed { refs: 1 });
+}
+
 /// What Git makes of many versions of a large file takes a few of them, not all.
 #[test]
 fn what_git_itself_packs_deeply_takes_little() {
