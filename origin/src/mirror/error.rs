@@ -142,6 +142,8 @@ pub enum MirrorError {
     Incomplete {
         /// Its name.
         reference: String,
+        /// Whether the same poll changed other refs of the mirror.
+        moved: bool,
     },
     /// The upstream names a ref, and what that leads to cannot be found out.
     #[error("fetching from the upstream failed: `{reference}` cannot be followed, it leads to {reason}")]
@@ -150,6 +152,8 @@ pub enum MirrorError {
         reference: String,
         /// What it leads to.
         reason: &'static str,
+        /// Whether the same poll changed other refs of the mirror.
+        moved: bool,
     },
     /// The upstream answered something else than expected, or broke off.
     #[error("{} failed: {cause}", doing(step))]
@@ -292,6 +296,16 @@ impl MirrorError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Answered { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the mirror follows the upstream all the same, but for a ref: with whether it was changed. Of an upstream that
+    /// did not send what was asked for, only when it was.
+    pub fn all_but_a_ref(&self) -> Option<bool> {
+        match self {
+            Self::NotFollowed { moved, .. } => Some(*moved),
+            Self::Incomplete { moved, .. } => moved.then_some(true),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use gix::ThreadSafeRepository;
 use gix::error::{Class, ResourceExhaustionKind};
@@ -13,6 +14,7 @@ use gix::protocol::transport::client::git::blocking_io::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::astray::AstrayRefs;
 use super::attempt::Attempt;
 use super::conversation::Conversation;
 use super::program::Program;
@@ -24,15 +26,17 @@ use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, lefto
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
 
-/// Brings the mirror up to date over one connection, or a few requests.
+/// Brings the mirror up to date over one connection, or a few requests. `astray`: the refs that could not be followed before.
 pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
     progress: &FetchProgress,
+    astray: &Mutex<AstrayRefs>,
     (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
     let attempt = Attempt::new(upstream, interrupt)?;
-    let exchange = Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, interrupt, may_fetch };
+    let exchange =
+        Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, astray, interrupt, may_fetch };
     let result = exchange.begin();
     progress.asked(attempt.requests());
     result
@@ -67,6 +71,7 @@ struct Exchange<'a> {
     repo: &'a gix::Repository,
     attempt: &'a Attempt<'a>,
     progress: &'a FetchProgress,
+    astray: &'a Mutex<AstrayRefs>,
     interrupt: &'a AtomicBool,
     may_fetch: &'a dyn Fn() -> bool,
 }
@@ -140,13 +145,16 @@ impl Exchange<'_> {
             return Err(MirrorError::OtherObjectFormat { format, mirrored: mirrored.len() });
         }
         let refs = advertised.len();
-        let difference = Difference::between(&mirrored, &advertised);
+        let mut astray = self.astray.lock().unwrap_or_else(PoisonError::into_inner);
+        astray.retain(&advertised);
+        let difference = Difference::between(&mirrored, &advertised, &astray);
         if difference.is_none() {
-            return Ok(Poll::Unchanged { refs });
+            return astray.error(false).map_or(Ok(Poll::Unchanged { refs }), Err);
         }
         if difference.moved && !(self.may_fetch)() {
             return Ok(Poll::Moved);
         }
+        let mut changed = !difference.gone.is_empty();
         refs::delete(self.repo, difference.gone)?;
         if difference.moved {
             let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
@@ -155,17 +163,23 @@ impl Exchange<'_> {
             self.progress.preparing();
             let fetched = self.fetch(&mut conversation, &advertised);
             // Whoever sends what leads nowhere, again and again, would fill the disk with it.
-            if fetched.is_err() && refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {
+            if refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {
                 let abandoned = leftovers::abandon_all_but(&packs, self.repo.git_dir());
                 abandoned.map_err(MirrorError::local("clear what a failed fetch left"))?;
+            } else {
+                changed = true;
             }
-            fetched?;
+            *astray = fetched?;
         }
-        Ok(Poll::Changed { refs })
+        astray.error(changed).map_or(Ok(Poll::Changed { refs }), Err)
     }
 
     /// Fetches what moved, and moves the refs.
-    fn fetch(&self, conversation: &mut Conversation<impl Transport>, advertised: &Refs) -> Result<(), MirrorError> {
+    fn fetch(
+        &self,
+        conversation: &mut Conversation<impl Transport>,
+        advertised: &Refs,
+    ) -> Result<AstrayRefs, MirrorError> {
         let receive = |pack: &mut dyn BufRead, progress: &mut dyn DynNestedProgress, interrupt: &AtomicBool| {
             pack::receive(pack, self.repo, self.attempt, progress, interrupt)
         };

@@ -4,6 +4,7 @@
 //! deleted and what is new is fetched, over the same connection. The first poll is the clone. Nothing about the upstream
 //! is kept in the mirror: no URL, no credential.
 
+mod astray;
 mod attempt;
 mod conversation;
 mod damage;
@@ -42,6 +43,7 @@ use std::sync::{Mutex, PoisonError};
 use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
+use astray::AstrayRefs;
 pub use error::MirrorError;
 #[cfg(fuzzing)]
 pub use fuzz::{fuzz_pack_entry, fuzz_upstream_words};
@@ -65,6 +67,8 @@ pub struct Mirror {
     dir: PathBuf,
     /// One poll at a time, whoever calls.
     polling: Mutex<()>,
+    /// What of the upstream could not be followed.
+    astray: Mutex<AstrayRefs>,
     /// How its upkeep went.
     past: Mutex<Past>,
 }
@@ -96,7 +100,8 @@ impl Mirror {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let mirror = Self { dir: dir.to_owned(), polling: Mutex::default(), past: Mutex::default() };
+        let mirror =
+            Self { dir: dir.to_owned(), polling: Mutex::default(), astray: Mutex::default(), past: Mutex::default() };
         let cleared = leftovers::remove(dir).and_then(|()| leftovers::remove_signature_files(dir));
         cleared.map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.look(damage::look)?;
@@ -161,12 +166,16 @@ impl Mirror {
     ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         let _watched = progress.start();
-        let mut result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, (interrupt, may_fetch));
+        let poll = || {
+            let repository = self.repository_for(upstream)?;
+            exchange::poll(&repository, upstream, progress, &self.astray, (interrupt, may_fetch))
+        };
+        let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
             // Which format that is only the upstream can say, and a mirror has to be made before it is asked.
             fs::remove_dir_all(&self.dir).map_err(MirrorError::local("be made anew"))?;
             create(&self.dir, format)?;
-            result = exchange::poll(&self.repository_for(upstream)?, upstream, progress, (interrupt, may_fetch));
+            result = poll();
         }
         if result.is_err() {
             leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;

@@ -1,6 +1,6 @@
 //! Which refs of the mirror differ from the upstream's; deleting those that are gone, and moving the others.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,10 @@ use gix::refspec::parse::Operation;
 use gix::remote::fetch::RefMap;
 use gix::{ObjectId, Repository};
 
+use super::MirrorError;
+use super::astray::AstrayRefs;
 use super::leftovers::remove_empty_directories;
-use super::peeling::{Astray, Peeling};
-use super::{MirrorError, listing};
+use super::peeling::Peeling;
 use crate::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// What is asked for: branches and tags as they are, moved by force; the default branch's commit under a name of our own;
@@ -39,14 +40,14 @@ pub(super) type Refs = HashMap<BString, ObjectId>;
 pub(super) struct Difference {
     /// Refs to be deleted.
     pub(super) gone: Vec<BString>,
-    /// Whether any ref is new or points elsewhere.
+    /// Whether any ref that can be followed is new or points elsewhere.
     pub(super) moved: bool,
 }
 
 impl Difference {
-    pub(super) fn between(mirrored: &Refs, advertised: &Refs) -> Self {
+    pub(super) fn between(mirrored: &Refs, advertised: &Refs, astray: &AstrayRefs) -> Self {
         let gone = mirrored.keys().filter(|name| !advertised.contains_key(*name)).cloned().collect();
-        let moved = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id));
+        let moved = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id) && !astray.has(name, id));
         Self { gone, moved }
     }
 
@@ -115,11 +116,11 @@ fn folders_and_others(names: &BTreeSet<BString>) -> (BTreeSet<BString>, BTreeSet
     names.iter().cloned().partition(is_folder)
 }
 
-/// Lets refs of the mirror point where the upstream's do. One that leads nowhere keeps none of the others back, and is an
-/// error then: the first of them by name.
-pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBool) -> Result<(), MirrorError> {
+/// Lets refs of the mirror point where the upstream's do. Those that lead nowhere keep none of the others back, and stay as
+/// they are.
+pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBool) -> Result<AstrayRefs, MirrorError> {
     let mirrored = mirrored(repo)?;
-    let mut astray = BTreeMap::new();
+    let mut astray = AstrayRefs::default();
     let mut follow = || -> gix::Result<()> {
         let peeling = Peeling { objects: &repo.objects, interrupt };
         let mut edits = Vec::new();
@@ -128,7 +129,7 @@ pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBoo
             // What stays was looked at when it came.
             let leads_on = stays && repo.has_object(*id);
             if !leads_on && let Some(how) = peeling.astray(*id)? {
-                astray.insert(name, how);
+                astray.add(name, *id, how);
             } else if !stays {
                 let name = FullName::try_from(name.as_bstr()).map_err(gix::Error::from_error)?;
                 edits.push(RefEdit::update(name, Target::Object(*id), PreviousValue::Any, "fetch"));
@@ -148,15 +149,7 @@ pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBoo
         }
     })?;
     remove_empty_ref_directories(repo.git_dir())?;
-    let Some((name, how)) = astray.pop_first() else { return Ok(()) };
-    let reference = listing::shown(name.as_ref());
-    Err(match how {
-        Astray::Missing => MirrorError::Incomplete { reference },
-        Astray::TooManyTags => MirrorError::NotFollowed { reference, reason: "too many tags, one on the other" },
-        Astray::BrokenTag => {
-            MirrorError::NotFollowed { reference, reason: "a tag that does not say what it was put on" }
-        }
-    })
+    Ok(astray)
 }
 
 /// Removes what is left of the names of refs that were deleted or only locked.
@@ -197,7 +190,7 @@ mod tests {
     #[test]
     fn equal_refs_have_no_difference() {
         let both = refs(&[("refs/heads/a", 1), ("refs/tags/b", 2)]);
-        assert!(Difference::between(&both, &both).is_none());
+        assert!(Difference::between(&both, &both, &AstrayRefs::default()).is_none());
     }
 
     #[test]
@@ -205,7 +198,8 @@ mod tests {
         let mirrored = refs(&[("refs/heads/a", 1), ("refs/heads/b", 2)]);
         let expect = |advertised: &[(&str, u8)], gone: &[&str], moved| {
             let gone = gone.iter().map(|name| (*name).into()).collect();
-            assert_eq!(Difference::between(&mirrored, &refs(advertised)), Difference { gone, moved });
+            let found = Difference::between(&mirrored, &refs(advertised), &AstrayRefs::default());
+            assert_eq!(found, Difference { gone, moved });
         };
         expect(&[("refs/heads/a", 1)], &["refs/heads/b"], false);
         expect(&[("refs/heads/a", 9), ("refs/heads/b", 2)], &[], true);

@@ -42,10 +42,18 @@ pub(super) struct Poller {
 
 /// How a poll ended.
 pub(super) struct PollEnd {
-    pub(super) result: Result<Poll, Failure>,
+    pub(super) result: Result<Looked, Failure>,
     /// When it had its turn: what was pushed or asked for before that, it has seen.
     pub(super) begun: Instant,
     pub(super) took: Duration,
+}
+
+/// What was found by a poll that the mirror followed.
+pub(super) struct Looked {
+    /// Whether it was changed.
+    pub(super) changed: bool,
+    /// Why a ref could not be followed, if there is such a one.
+    pub(super) astray: Option<Failure>,
 }
 
 impl PollEnd {
@@ -67,13 +75,14 @@ impl Poller {
             let result = self.run(&turn, &progress, begun).await;
             self.at_host.asked(progress.requests(), std::mem::take(&mut waited_for));
             match result {
-                Ok(Poll::Moved) => {
+                Ok(None) => {
                     turn.give_back();
                     self.state.send_modify(|state| state.phase = Phase::Idle);
                     let large = self.large()();
                     turn.go_on(self.places.to_fetch(&self.at_host, large, waits).await);
                 }
-                result => return PollEnd { result, begun, took: begun.elapsed() },
+                Ok(Some(looked)) => return PollEnd { result: Ok(looked), begun, took: begun.elapsed() },
+                Err(failure) => return PollEnd { result: Err(failure), begun, took: begun.elapsed() },
             }
         }
     }
@@ -83,7 +92,8 @@ impl Poller {
         self.upstreams.upstream(&self.config.borrow())
     }
 
-    async fn run(&self, turn: &Turn, progress: &FetchProgress, begun: Instant) -> Result<Poll, Failure> {
+    /// Nothing: something moved, and it has to wait for its turn to fetch it.
+    async fn run(&self, turn: &Turn, progress: &FetchProgress, begun: Instant) -> Result<Option<Looked>, Failure> {
         let poll_timeout = self.config.borrow().poll_timeout;
         // After `begun`: whoever asks for another ref later asks for another poll.
         let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
@@ -111,12 +121,15 @@ impl Poller {
             tokio::select! {
                 ended = &mut job => return match ended {
                     // It lost its turn.
-                    Ok(Ok(Poll::Moved)) => overdue.map_or(Ok(Poll::Moved), Err),
-                    Ok(Ok(poll)) => Ok(poll),
+                    Ok(Ok(Poll::Moved)) => overdue.map_or(Ok(None), Err),
+                    Ok(Ok(poll)) => Ok(Some(Looked { changed: matches!(poll, Poll::Changed { .. }), astray: None })),
                     Ok(Err(error)) => {
                         let kind = if overdue.is_some() { "timeout" } else { error.kind() };
                         self.metrics.poll_failures.with_label_values(&[kind]).inc();
-                        Err(overdue.unwrap_or_else(|| failure(&error)))
+                        match (overdue, error.all_but_a_ref()) {
+                            (None, Some(changed)) => Ok(Some(Looked { changed, astray: Some(failure(&error)) })),
+                            (overdue, _) => Err(overdue.unwrap_or_else(|| failure(&error))),
+                        }
                     }
                     Err(fault) => {
                         self.mirror.trouble(Instant::now());

@@ -4,10 +4,9 @@ use std::time::{Instant, SystemTime};
 
 use super::back_off::LONGEST_RETRY_AFTER;
 use super::job::Job;
-use super::poll::PollEnd;
+use super::poll::{Looked, PollEnd};
 use super::state::{Failure, Health, Phase};
 use super::task::Task;
-use crate::mirror::Poll;
 
 impl Task {
     /// A poll has ended.
@@ -17,7 +16,7 @@ impl Task {
         let metrics = self.crew.metrics.clone();
         metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
         let result = match end.result {
-            Ok(poll) => self.poll_succeeded(poll, SystemTime::now()).await,
+            Ok(looked) => self.poll_succeeded(looked, SystemTime::now()).await,
             Err(failure) => self.poll_failed(failure, SystemTime::now()),
         };
         metrics.polls.with_label_values(&[name.as_str(), result]).inc();
@@ -27,14 +26,24 @@ impl Task {
         });
     }
 
-    async fn poll_succeeded(&mut self, poll: Poll, now: SystemTime) -> &'static str {
+    async fn poll_succeeded(&mut self, looked: Looked, now: SystemTime) -> &'static str {
+        let Looked { changed, mut astray } = looked;
         let name = self.config.name.clone();
         let before = self.state.borrow().clone();
+        let healthy = astray.is_none();
+        if let Some(failure) = &mut astray {
+            failure.reason = self.crew.data_dir.redact(&failure.reason);
+        }
+        let told = astray.clone();
+        let mut news = false;
         self.state.send_modify(|state| {
-            state.poll_succeeded(now);
+            news = state.poll_succeeded(told, now);
             state.phase = Phase::Idle;
         });
-        if matches!(before.health, Health::Unhealthy { .. }) {
+        if let Some(Failure { step, reason, .. }) = astray.filter(|_| news) {
+            tracing::warn!(repository = %name, step, reason, "a ref cannot be followed; all others are");
+        }
+        if healthy && matches!(before.health, Health::Unhealthy { .. }) {
             tracing::info!(repository = %name, failures = before.consecutive_failures, "the upstream answers again");
         }
         if !before.mirrored {
@@ -45,16 +54,19 @@ impl Task {
             self.tidied = true;
             self.remove_other_mirrors();
         }
-        self.crew.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(1);
+        self.crew.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(healthy.into());
         self.crew.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
-        let changed = matches!(poll, Poll::Changed { .. });
         self.upkeep_due |= changed;
         if changed || self.unsettled {
             let services = self.services.clone();
             self.pass(&services, false).await;
         }
         self.schedule.succeeded(Instant::now(), fastrand::f64());
-        if changed { "changed" } else { "unchanged" }
+        match (healthy, changed) {
+            (false, _) => "failed",
+            (true, true) => "changed",
+            (true, false) => "unchanged",
+        }
     }
 
     fn poll_failed(&mut self, mut failure: Failure, now: SystemTime) -> &'static str {
@@ -63,6 +75,8 @@ impl Task {
         let retry_after = failure.retry_after;
         // Some of it may have come, or there may be no more room for it.
         self.upkeep_due |= step == "fetch";
+        // Some refs may have moved before it failed, and the next poll finds nothing new then.
+        self.unsettled = true;
         let mut news = false;
         self.state.send_modify(|state| news = state.poll_failed(failure, now));
         if news {

@@ -183,14 +183,18 @@ impl RepositoryState {
         }
     }
 
-    /// The upstream answered.
-    pub(super) fn poll_succeeded(&mut self, now: SystemTime) {
+    /// The upstream answered, and all of it is followed but a ref that is `astray`. True when that is news.
+    pub(super) fn poll_succeeded(&mut self, astray: Option<Failure>, now: SystemTime) -> bool {
         self.mirrored = true;
         self.consecutive_failures = 0;
         self.last_success = Some(now);
+        if let Some(failure) = astray {
+            return self.says_unhealthy(failure, now);
+        }
         if !matches!(self.health, Health::Healthy { .. }) {
             self.health = Health::Healthy { since: now };
         }
+        false
     }
 
     /// A poll failed. True when that is news: it worked before, or the reason is another.
@@ -231,8 +235,13 @@ mod tests {
         assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("no route") });
         assert_eq!((state.consecutive_failures, state.mirrored), (4, false));
 
-        state.poll_succeeded(at(4));
-        state.poll_succeeded(at(5));
+        assert!(state.poll_succeeded(Some(failure("a tag")), at(4)));
+        assert!(!state.poll_succeeded(Some(failure("a tag")), at(4)));
+        assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("a tag") });
+        assert!(state.mirrored && state.consecutive_failures == 0);
+
+        state.poll_succeeded(None, at(4));
+        state.poll_succeeded(None, at(5));
         assert_eq!(state.health, Health::Healthy { since: at(4) });
         assert_eq!((state.consecutive_failures, state.last_success), (0, Some(at(5))));
     }

@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use weir_origin::mirror::{MirrorError, Poll};
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
 
 use crate::git_fixture::Git;
 use crate::hostile_upstreams::{ADVERTISEMENT, ID, RESULT, listing_with_a_new_one, mirrored, refused};
@@ -114,6 +114,13 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(pair.resolve("main").unwrap().to_string(), second);
         pair.mirror.look_closely().unwrap();
+
+        // What did not come may come with the next fetch, and tags are what they are.
+        let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
+        match pair.mirror.poll_in_turn(&pair.upstream, &progress, &stop, &|| false) {
+            Ok(poll) => assert_eq!((poll, missing), (Poll::Moved, true)),
+            Err(error) => assert!(!missing && error.to_string().contains(reason), "{error}"),
+        }
     }
 }
 

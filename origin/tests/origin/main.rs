@@ -1,6 +1,7 @@
 //! The origin against real Git, real TLS, real disks and real sockets.
 
 mod access;
+mod astray_refs;
 mod attribute_corners;
 mod certificates;
 mod changed_documents;
