@@ -31,6 +31,7 @@ mod retry_after;
 mod secret;
 mod size;
 mod ssh;
+mod thin_pack;
 mod upstream;
 mod way;
 mod wire;

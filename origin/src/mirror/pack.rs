@@ -11,16 +11,14 @@ use std::sync::atomic::AtomicBool;
 use gix::error::ErrorExt;
 use gix::objs::Find;
 use gix::odb::pack;
-use gix::odb::pack::data::input::{
-    BytesToEntriesIter, EntriesToBytesIter, EntryDataMode, LookupRefDeltaObjectsIter, Mode,
-};
+use gix::odb::pack::data::input::{BytesToEntriesIter, EntriesToBytesIter, EntryDataMode, Mode};
 use gix::progress::{BoxedDynNestedProgress, Count, DynNestedProgress, Progress};
-use gix::zlib::Compression;
 use tempfile::NamedTempFile;
 
 use super::attempt::Attempt;
-use super::progress::{RECEIVED_BYTES, RECEIVED_OBJECTS};
+use super::progress::{CHECKED_BYTES, RECEIVED_BYTES, RECEIVED_OBJECTS};
 use super::resolving::Resolving;
+use super::thin_pack::Completed;
 use super::{MirrorError, Upstream};
 use crate::data_dir::without_path;
 
@@ -64,7 +62,7 @@ pub(super) fn receive(
         }
     });
     let bases = Resolving::new(hash, max_object, max_delta_bases);
-    let completed = LookupRefDeltaObjectsIter::new(entries, Mirrored { repo, attempt }, Compression::BEST_SPEED);
+    let completed = Completed::new(entries, Mirrored::new(repo, attempt));
     // With copies of all that it rests on, which may be much larger than what came.
     let (mut count, mut bytes) = (0, 0);
     let completed = completed.map(|entry| {
@@ -75,7 +73,7 @@ pub(super) fn receive(
         Ok(entry)
     });
     let (data, mut index) = (temporary(&folder)?, temporary(&folder)?);
-    let mut written = EntriesToBytesIter::new(completed, PackFile::of(&data)?, version, hash);
+    let mut written = EntriesToBytesIter::new(completed, PackFile::of(&data, attempt, progress)?, version, hash);
     let mut shown = progress.add_child_with_id("objects".to_owned(), RECEIVED_OBJECTS);
     let mut begun = false;
     // Without a word on how many come: gix would set all of their places aside at once, and take that for one object.
@@ -119,13 +117,22 @@ fn temporary(folder: &Path) -> gix::Result<NamedTempFile> {
 /// What deltas may be told against: the objects that are there already. That one of them cannot be read is no fault of what
 /// comes.
 struct Mirrored<'a> {
-    repo: &'a gix::Repository,
+    objects: gix::OdbHandle,
     attempt: &'a Attempt<'a>,
+}
+
+impl<'a> Mirrored<'a> {
+    fn new(repo: &gix::Repository, attempt: &'a Attempt<'a>) -> Self {
+        let mut objects = repo.objects.clone();
+        // Nobody else writes while a pack comes: what is not there need not be looked for on the disk, once for each delta.
+        objects.refresh_never();
+        Self { objects, attempt }
+    }
 }
 
 impl Find for Mirrored<'_> {
     fn try_find<'b>(&self, id: &gix::oid, buffer: &'b mut Vec<u8>) -> gix::Result<Option<gix::objs::Data<'b>>> {
-        let found = self.repo.objects.try_find(id, buffer);
+        let found = self.objects.try_find(id, buffer);
         found.map_err(|error| {
             self.attempt.fail(MirrorError::mirror("read an object that the upstream's deltas rest on")(error)).raise()
         })
@@ -175,37 +182,51 @@ impl Read for Incoming<'_> {
     }
 }
 
-/// The file of a pack, which is written and then read once for its checksum.
-struct PackFile(BufWriter<File>);
+/// The file of a pack, which is written and then read once for its checksum. With a large one that takes minutes, and gix
+/// neither counts them nor looks whether somebody asks to stop.
+struct PackFile<'a> {
+    file: BufWriter<File>,
+    attempt: &'a Attempt<'a>,
+    /// Of what was read again.
+    counter: BoxedDynNestedProgress,
+    is_shown: bool,
+}
 
-impl PackFile {
-    fn of(file: &NamedTempFile) -> gix::Result<Self> {
-        file.reopen()
-            .map(|file| Self(BufWriter::with_capacity(64 << 10, file)))
-            .map_err(|error| without_path(&error).raise())
+impl<'a> PackFile<'a> {
+    fn of(file: &NamedTempFile, attempt: &'a Attempt<'a>, progress: &mut dyn DynNestedProgress) -> gix::Result<Self> {
+        let file = file.reopen().map_err(|error| without_path(&error).raise())?;
+        let counter = progress.add_child_with_id("checked".to_owned(), CHECKED_BYTES);
+        Ok(Self { file: BufWriter::with_capacity(64 << 10, file), attempt, counter, is_shown: false })
     }
 }
 
-impl Write for PackFile {
+impl Write for PackFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.file.flush()
     }
 }
 
-impl Read for PackFile {
+impl Read for PackFile<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.flush()?;
-        self.0.get_mut().read(into)
+        self.attempt.goes_on().map_err(|error| self.attempt.fail(error))?;
+        self.file.flush()?;
+        if !std::mem::replace(&mut self.is_shown, true) {
+            let written = usize::try_from(self.file.get_ref().metadata()?.len()).ok();
+            self.counter.init(written, None);
+        }
+        let read = self.file.get_mut().read(into)?;
+        self.counter.inc_by(read);
+        Ok(read)
     }
 }
 
-impl Seek for PackFile {
+impl Seek for PackFile<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.0.seek(to)
+        self.file.seek(to)
     }
 }
 
@@ -216,7 +237,7 @@ mod tests {
     use gix::odb::pack::data::entry::Header;
 
     use super::*;
-    use crate::mirror::Mirror;
+    use crate::mirror::{FetchProgress, Mirror};
 
     /// A pack that is there at once; somebody asks to stop as soon as it is read.
     struct AtHand<'a> {
@@ -256,5 +277,25 @@ mod tests {
         receive(&mut at_hand, &repo, &attempt, &mut gix::progress::Discard, &interrupt).unwrap_err();
         assert!(matches!(attempt.failure(), Some(MirrorError::Interrupted)));
         assert!(at_hand.pack.len() > pack.len() / 2, "{} bytes were left", at_hand.pack.len());
+    }
+
+    #[test]
+    fn a_pack_that_is_read_again_is_seen_to_go_on_and_ends_when_somebody_asks() {
+        let (upstream, interrupt) = (Upstream::new("git://host/x"), AtomicBool::new(false));
+        let attempt = Attempt::new(&upstream, &interrupt).unwrap();
+        let progress = FetchProgress::default();
+        progress.preparing();
+        let mut file = PackFile::of(&NamedTempFile::new().unwrap(), &attempt, &mut progress.root()).unwrap();
+        file.write_all(&[7; 1000]).unwrap();
+        assert_eq!(progress.snapshot().phase, "preparing");
+        file.rewind().unwrap();
+        for done in [400, 800] {
+            file.read_exact(&mut [0; 400]).unwrap();
+            let snapshot = progress.snapshot();
+            assert_eq!((snapshot.phase, snapshot.done, snapshot.total), ("checking", done, Some(1000)));
+        }
+        interrupt.store(true, Ordering::Relaxed);
+        file.read_exact(&mut [0; 200]).unwrap_err();
+        assert!(matches!(attempt.failure(), Some(MirrorError::Interrupted)));
     }
 }

@@ -13,9 +13,10 @@ pub struct FetchProgress(Arc<Mutex<View>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
     /// What is being done: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
-    /// pack together), `receiving` or `resolving` (deltas are applied and the index is made).
+    /// pack together), `receiving`, `checking` (the pack is read again for its checksum) or `resolving` (deltas are applied
+    /// and the index is made).
     pub phase: &'static str,
-    /// How many objects of the phase are done.
+    /// How many objects of the phase are done; of `checking`, how many bytes.
     pub done: u64,
     /// How many there are, once that is known.
     pub total: Option<u64>,
@@ -32,6 +33,7 @@ enum Phase {
     Listing,
     Preparing,
     Receiving,
+    Checking,
     Resolving,
 }
 
@@ -43,15 +45,17 @@ impl Phase {
             Self::Listing => "listing",
             Self::Preparing => "preparing",
             Self::Receiving => "receiving",
+            Self::Checking => "checking",
             Self::Resolving => "resolving",
         }
     }
 
-    /// The phase that a counter of gix belongs to, if it is one that counts objects.
+    /// The phase that a counter belongs to, if it is one that shows how far the phase is.
     fn of_counter(id: Id) -> Option<Self> {
         match id {
             PREPARED_OBJECTS => Some(Self::Preparing),
             RECEIVED_OBJECTS => Some(Self::Receiving),
+            CHECKED_BYTES => Some(Self::Checking),
             RESOLVED_OBJECTS => Some(Self::Resolving),
             _ => None,
         }
@@ -60,6 +64,9 @@ impl Phase {
 
 /// The counter of a pack's bytes.
 pub(super) const RECEIVED_BYTES: Id = *b"BWRB";
+
+/// The counter of those that were read again.
+pub(super) const CHECKED_BYTES: Id = *b"BWCB";
 
 /// The counters of a pack's objects: those that the upstream has put into it, those that came, and those whose deltas are
 /// applied. The second is ours, under the name that gix has for its own.
