@@ -126,7 +126,7 @@ fn repository(agent: &Handle) -> Value {
         "progress": match &phase {
             Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
             Phase::Building { service } => json!({ "service": service }),
-            Phase::Idle | Phase::Overdue => Value::Null,
+            Phase::Idle | Phase::Examining | Phase::Overdue => Value::Null,
         },
         "health": health,
         "since": since.map(time),

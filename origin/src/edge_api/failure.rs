@@ -93,6 +93,7 @@ impl Unpublished {
                 "LFS objects are being fetched".to_owned()
             }
             Phase::Polling { .. } | Phase::Overdue => "the repository is being polled".to_owned(),
+            Phase::Examining => "the mirror of the repository gave trouble, and is looked at".to_owned(),
             Phase::Idle => "the repository is about to be polled".to_owned(),
         };
         Self::Coming { detail }

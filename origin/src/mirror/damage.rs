@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::hash::Kind;
 use gix::{ObjectId, Repository};
@@ -38,11 +39,11 @@ pub(super) fn look(repository: &Repository) -> io::Result<Option<String>> {
 /// A thorough look: reads every pack and every index in full and compares their checksums.
 ///
 /// # Errors
-/// As [`look`].
-pub(super) fn look_closely(repository: &Repository) -> io::Result<Option<String>> {
+/// As [`look`]; and somebody asked to stop.
+pub(super) fn look_closely(repository: &Repository, stop: &AtomicBool) -> io::Result<Option<String>> {
     for pack in packs(repository.git_dir())? {
         for file in [&pack, &pack.with_extension("idx")] {
-            if let Some(damage) = checksum_holds(file, repository.object_hash()).or_else(damage_of)? {
+            if let Some(damage) = checksum_holds(file, repository.object_hash(), stop).or_else(damage_of)? {
                 return Ok(Some(damage));
             }
         }
@@ -136,7 +137,7 @@ fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Whether a file's last bytes are the checksum of all before them, as in packs and in their indices.
-fn checksum_holds(path: &Path, format: Kind) -> io::Result<Option<String>> {
+fn checksum_holds(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Option<String>> {
     let expected = end_of(path, format.len_in_bytes())?;
     let file = File::open(path)?;
     let mut rest = file.metadata()?.len() - expected.len() as u64;
@@ -144,6 +145,9 @@ fn checksum_holds(path: &Path, format: Kind) -> io::Result<Option<String>> {
     let mut reader = file.take(rest);
     let mut buffer = vec![0; READ_BYTES];
     while rest > 0 {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("somebody asked to stop"));
+        }
         let read = reader.read(&mut buffer)?;
         if read == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
@@ -181,6 +185,15 @@ mod tests {
             let error = io::Error::from_raw_os_error(code);
             assert!(!is_damage(&error) && damage_of(error).is_err(), "{code}");
         }
+    }
+
+    #[test]
+    fn a_close_look_ends_when_somebody_asks_and_that_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let pack = dir.path().join("pack-1.pack");
+        fs::write(&pack, [0; 100]).unwrap();
+        let look = |stop| checksum_holds(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_of);
+        assert!(look(false).unwrap().is_some() && look(true).is_err());
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod wire;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gix::ThreadSafeRepository;
@@ -114,7 +114,18 @@ impl Mirror {
     /// # Errors
     /// [`MirrorError::Damaged`] when it is not whole; [`MirrorError::Local`] when it cannot be looked at.
     pub fn look_closely(&self) -> Result<(), MirrorError> {
-        self.look(damage::look_closely)
+        self.look_closely_until(&AtomicBool::new(false))
+    }
+
+    /// The same, until somebody asks to stop.
+    ///
+    /// # Errors
+    /// The same; [`MirrorError::Interrupted`] when somebody did.
+    pub fn look_closely_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
+        self.look(|repository| damage::look_closely(repository, stop)).map_err(|error| match error {
+            MirrorError::Local { .. } if stop.load(Ordering::Relaxed) => MirrorError::Interrupted,
+            error => error,
+        })
     }
 
     /// Looks at one object that gave trouble.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ struct Slot {
 /// Why a mirror is not trusted.
 #[derive(Debug, Clone)]
 enum Doubt {
-    /// Something failed that damage would explain.
+    /// Something failed that damage would explain; a close look will tell.
     Trouble,
     /// It is damaged, and this is how.
     Damage(String),
@@ -80,7 +81,7 @@ impl MirrorSlot {
     /// The mirror, to be written by the one poll that runs. A damaged one is set aside and an empty one made.
     pub(super) fn for_poll(&self, now: Instant) -> Result<ForPoll, MirrorError> {
         let damage = match self.get() {
-            Ok(mirror) => match self.doubt_resolved(&mirror, now) {
+            Ok(mirror) => match self.known_damage() {
                 // What is still lacking soon after a clone may come with what is fetched next.
                 Some(cause) if self.slot().may_set_aside(now) => cause,
                 _ => return Ok(ForPoll { mirror, set_aside: None }),
@@ -103,24 +104,41 @@ impl MirrorSlot {
         Ok(ForPoll { mirror, set_aside: Some(damage) })
     }
 
-    /// What the doubt about a mirror comes down to: damage, or nothing.
-    fn doubt_resolved(&self, mirror: &Mirror, now: Instant) -> Option<String> {
-        let doubt = self.slot().doubt.take()?;
-        let found = match doubt {
-            Doubt::Damage(cause) => return Some(cause),
-            Doubt::Trouble => {
-                self.slot().looked_closely = Some(now);
-                // Without the lock, because this takes seconds for each gigabyte and others want to read meanwhile.
-                mirror.look_closely()
-            }
-        };
-        match found {
-            Err(MirrorError::Damaged { cause }) => Some(cause),
-            Ok(()) | Err(_) => None,
+    /// How it is damaged, if that is known; it is not known any more then.
+    fn known_damage(&self) -> Option<String> {
+        match self.slot().doubt.take_if(|doubt| matches!(doubt, Doubt::Damage(_)))? {
+            Doubt::Damage(cause) => Some(cause),
+            Doubt::Trouble => None,
         }
     }
 
-    /// Something failed that a damaged mirror would explain: the next poll takes a close look, unless one was taken
+    /// Whether it gave trouble that only a close look explains. Never waits for the disk.
+    pub(super) fn gave_trouble(&self) -> bool {
+        let slot = match self.slot.try_lock() {
+            Ok(slot) => slot,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Somebody opens the mirror, and looks at it as he does.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        matches!(slot.doubt, Some(Doubt::Trouble))
+    }
+
+    /// Takes a close look, until somebody asks to stop. What is damaged is set aside by the poll that comes next.
+    pub(super) fn examine(&self, now: Instant, stop: &AtomicBool) {
+        // What cannot even be opened is known to be damaged then, or will be tried again.
+        let Ok(mirror) = self.get() else { return };
+        {
+            let mut slot = self.slot();
+            slot.looked_closely = Some(now);
+            slot.doubt.take_if(|doubt| matches!(doubt, Doubt::Trouble));
+        }
+        // Without the lock, because this takes seconds for each gigabyte and others want to read meanwhile.
+        if let Err(error) = mirror.look_closely_until(stop) {
+            self.slot().suspect(&error);
+        }
+    }
+
+    /// Something failed that a damaged mirror would explain: a close look is taken before the next poll, unless one was taken
     /// not long ago.
     pub(super) fn trouble(&self, now: Instant) {
         let mut slot = self.slot();
@@ -144,7 +162,7 @@ impl MirrorSlot {
         matches!(error, MirrorError::Damaged { .. })
     }
 
-    /// Whether a poll would set the mirror aside or take a close look at it. Never waits for the disk: whoever
+    /// Whether a poll would set the mirror aside, or a close look at it come before one. Never waits for the disk: whoever
     /// cannot tell, because somebody opens the mirror, asks for a poll too many.
     pub(super) fn wants_poll(&self, now: Instant) -> bool {
         let slot = match self.slot.try_lock() {
@@ -270,10 +288,11 @@ mod tests {
         let now = Instant::now();
         slot.get().unwrap();
         slot.trouble(now);
-        assert!(slot.wants_poll(now));
+        assert!(slot.wants_poll(now) && slot.gave_trouble());
+        slot.examine(now, &AtomicBool::new(false));
         assert!(slot.for_poll(now).unwrap().set_aside.is_none());
         slot.trouble(now);
-        assert!(!slot.wants_poll(now));
+        assert!(!slot.wants_poll(now) && !slot.gave_trouble());
         slot.trouble(now + CLOSE_LOOK_GAP);
         assert!(slot.wants_poll(now + CLOSE_LOOK_GAP));
     }

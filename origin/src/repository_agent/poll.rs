@@ -66,6 +66,9 @@ impl PollEnd {
 impl Poller {
     /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
     pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
+        if self.mirror.gave_trouble() {
+            self.examine().await;
+        }
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
         let place = self.places.to_list(&self.at_host, waits).await;
         let turn = Turn::begin(self.places.clone(), self.at_host.clone(), place);
@@ -85,6 +88,26 @@ impl Poller {
                 Err(failure) => return PollEnd { result: Err(failure), begun, took: begun.elapsed() },
             }
         }
+    }
+
+    /// Takes a close look at a mirror that gave trouble. The upstream has no part in it, and others that poll do not wait
+    /// for it. Dropped, or after as long as a poll may take, it ends.
+    async fn examine(&self) {
+        let poll_timeout = self.config.borrow().poll_timeout;
+        self.state.send_modify(|state| state.phase = Phase::Examining);
+        let mirror = self.mirror.clone();
+        let job = Job::begin(&format!("look {}", self.name), &self.threads, move |stop| {
+            mirror.examine(Instant::now(), stop);
+        });
+        if let Ok(mut job) = job {
+            let ended = tokio::time::timeout(poll_timeout, &mut job).await;
+            if ended.is_err() {
+                job.interrupt();
+                tracing::warn!(repository = %self.name, "a close look at the mirror took as long as a poll may, and was given up");
+                let _ = (&mut job).await;
+            }
+        }
+        self.state.send_modify(|state| state.phase = Phase::Idle);
     }
 
     /// The upstream as it is to be asked now.

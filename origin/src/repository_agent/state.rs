@@ -96,6 +96,8 @@ impl WaitsFor {
 pub enum Phase {
     /// It waits for the next poll.
     Idle,
+    /// It reads the mirror, which gave trouble, in full, before the next poll.
+    Examining,
     /// It fetches the repository for the first time.
     Cloning {
         /// How far it is.
@@ -120,6 +122,7 @@ impl Phase {
     pub fn as_str(&self) -> &'static str {
         match self {
             Phase::Idle => "idle",
+            Phase::Examining => "examining",
             Phase::Cloning { .. } => "cloning",
             Phase::Polling { .. } => "polling",
             Phase::Overdue => "overdue",

@@ -304,6 +304,7 @@ impl Progress {
             },
             Phase::Building { service } => format!("building {service}"),
             Phase::Overdue => "the repository does not answer in time".to_owned(),
+            Phase::Examining => "looking at the mirror, which gave trouble".to_owned(),
             Phase::Idle | Phase::Polling { .. } => match &state.lfs {
                 Some(lfs) => format!("fetching LFS objects: {}", lfs.objects),
                 None => return self.clear(),
