@@ -33,7 +33,8 @@ impl Task {
     pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
         let now = Instant::now();
         let long_ago = self.looked_after.is_none_or(|last| now.duration_since(last) >= LOOK_EVERY);
-        let sweep_lfs = sweep_is_due(self.lfs_swept, now);
+        // A mirror that could not be cloned anew says nothing of what is needed.
+        let sweep_lfs = self.state.borrow().mirrored && sweep_is_due(self.lfs_swept, now);
         if !self.upkeep_due && !long_ago && !sweep_lfs {
             return None;
         }

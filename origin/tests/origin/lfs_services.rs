@@ -165,7 +165,7 @@ impl Shop {
         config
     }
 
-    fn mirror(&self) -> PathBuf {
+    pub(crate) fn mirror(&self) -> PathBuf {
         let mut mirrors = std::fs::read_dir(self.home.data_dir().join("mirrors/shop")).unwrap();
         mirrors.next().unwrap().unwrap().path()
     }

@@ -1,6 +1,7 @@
 //! LFS objects that are slow to come, or do not come: what goes on beside them, and when they are asked for again.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -46,6 +47,18 @@ fn drips(pointer: &str) -> Manner {
 fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
     let oid = pointer.split(':').nth(2).unwrap().lines().next().unwrap();
     server.take_requests().iter().filter(|head| head.starts_with(&format!("GET /storage/{oid}"))).count()
+}
+
+/// Has an object look as if it had come before all that is spared because it came lately.
+fn came_long_ago(object: &Path) {
+    let fetched = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
+    File::options().write(true).open(object).unwrap().set_modified(fetched).unwrap();
+}
+
+/// Polls so that the mirror is looked after in between: a poll does not begin while that goes on because of the one before.
+async fn is_looked_after(node: &Node) {
+    node.poll().await;
+    node.poll().await;
 }
 
 #[tokio::test]
@@ -181,15 +194,46 @@ async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet()
     let node = shop.home.start(config.clone()).await;
     node.published(|_| true).await;
     node.stop().await;
-    let (object, fetched) = (shop.object(), SystemTime::now() - Duration::from_secs(2 * 24 * 3600));
-    File::options().write(true).open(&object).unwrap().set_modified(fetched).unwrap();
+    let object = shop.object();
+    came_long_ago(&object);
 
+    // As long as a service follows what is not there, nobody knows what it needs.
     config.services[0].lfs = false;
+    also(&mut config, "other", true);
+    config.services[1].revision = "elsewhere".parse().unwrap();
+    let node = shop.home.start(config.clone()).await;
+    is_looked_after(&node).await;
+    assert!(object.exists());
+    node.stop().await;
+
+    config.services[1].revision = "main".parse().unwrap();
     let node = shop.home.start(config).await;
-    // A poll does not begin while the mirror is looked after because of the one before.
-    node.poll().await;
-    node.poll().await;
+    is_looked_after(&node).await;
     assert!(!object.exists());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
+    let shop = Shop::new();
+    let node = shop.home.start(shop.config()).await;
+    let before = node.published(|_| true).await;
+    node.stop().await;
+    let (object, mirror) = (shop.object(), shop.mirror());
+    came_long_ago(&object);
+    fs::write(mirror.join("HEAD"), "").unwrap();
+
+    shop.server.behave(Manner { authorization: Some("another password".to_owned()), ..Manner::default() });
+    let node = shop.home.start(shop.config()).await;
+    is_looked_after(&node).await;
+    assert!(!node.repository(|_| true).await.mirrored);
+    assert!(object.exists());
+
+    shop.behave(Manner::default());
+    is_looked_after(&node).await;
+    assert!(node.repository(|_| true).await.mirrored && object.exists());
+    assert_eq!(node.descriptor().await.version(), before.version());
+    assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 0.0);
     node.stop().await;
 }
 

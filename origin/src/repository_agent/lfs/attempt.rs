@@ -88,8 +88,9 @@ impl Attempt {
     fn fetch(self, stop: &AtomicBool) -> Ended {
         let Self { workshop, poller, services, groups, still_wanted } = self;
         let upstream = poller.upstream();
-        let mut tried = Tried::new();
-        let files = match workshop.room_for(groups, (&poller.name, &services), upstream.max_mirror, stop) {
+        let (mut tried, mirrored) = (Tried::new(), poller.state.borrow().mirrored);
+        let of = (&poller.name, services.as_slice(), mirrored);
+        let files = match workshop.room_for(groups, of, upstream.max_mirror, stop) {
             Ok((files, too_many)) => {
                 for (files, reason) in too_many {
                     tried.extend(files.iter().map(|file| (file.pointer.oid, Err(Some(reason.clone())))));
@@ -136,11 +137,11 @@ type Room = (Vec<LfsFile>, Vec<(Vec<LfsFile>, String)>);
 
 impl Workshop {
     /// Sees to it that there is room for groups of objects: on the disk, and among the objects of the mirror, from which
-    /// those go first that nothing needs.
+    /// those go first that nothing needs, unless the repository is being cloned anew.
     fn room_for(
         &self,
         groups: Vec<Vec<LfsFile>>,
-        (repository, services): (&RepositoryName, &[Arc<Service>]),
+        (repository, services, mirrored): (&RepositoryName, &[Arc<Service>], bool),
         max_mirror: u64,
         stop: &AtomicBool,
     ) -> Result<Room, ServiceFailure> {
@@ -149,8 +150,16 @@ impl Workshop {
         let all = groups.iter().fold(0u64, |sum, files| sum.saturating_add(bytes(files)));
         let disk = |needed: u64| self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
         let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
-        if held.bytes.saturating_add(all) > max_mirror || disk(all).is_err() {
-            held = self.sweep_lfs(repository, services, Duration::ZERO, stop)?;
+        let mut why = "current and retained versions need them: raise it, or retain less".to_owned();
+        let is_full = held.bytes.saturating_add(all) > max_mirror || disk(all).is_err();
+        if is_full && !mirrored {
+            "none of them goes before the repository is cloned again".clone_into(&mut why);
+        } else if is_full {
+            match self.sweep_lfs(repository, services, Duration::ZERO, stop) {
+                Ok(stays) => held = stays,
+                // There may be room for some all the same.
+                Err(failure) => why = format!("none of them goes, because {}", failure.reason),
+            }
         }
         let (mut files, mut taken, mut too_many) = (Vec::new(), 0u64, Vec::new());
         for group in groups {
@@ -158,7 +167,6 @@ impl Workshop {
             let what = || format!("{} LFS objects of {} are to be fetched", group.len(), ByteSize(bytes(&group)));
             let refused = if held.bytes.saturating_add(needed) > max_mirror {
                 let (held, limit) = (ByteSize(held.bytes.saturating_add(taken)), ByteSize(max_mirror));
-                let why = "current and retained versions need them: raise it, or retain less";
                 Some(format!(
                     "{}, but with the {held} that are here they would be more than `[upstreams] max_mirror` = {limit} allows; {why}",
                     what()

@@ -1,7 +1,8 @@
 //! Removing LFS objects that nothing needs any more.
 //!
 //! Needed is what the services that ask for LFS hold at their current and retained versions, and at what their refs are at:
-//! all that may have to be built.
+//! all that may have to be built. Where that cannot be told, because a ref or a commit is not in the mirror, nothing goes: it
+//! may be on its way still, and what was fetched may be large.
 
 use std::collections::HashSet;
 use std::io;
@@ -27,7 +28,8 @@ pub(in super::super) fn is_due(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl Workshop {
-    /// Removes the objects that no service needs and that came longer ago than `spared`. What stays.
+    /// Removes the objects that no service needs and that came longer ago than `spared`. What stays. Not for a repository
+    /// that is being cloned anew: its mirror does not say what is needed.
     pub(in super::super) fn sweep_lfs(
         &self,
         repository: &RepositoryName,
@@ -60,23 +62,20 @@ impl Workshop {
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
         let published = self.publisher.commits(repository)?;
         let mirror = self.mirror.get()?.repository()?.to_thread_local();
-        let unclear = |reason: String| ServiceFailure::passing("lfs", reason);
+        let unclear = |service: &Service, error: &dyn std::fmt::Display| {
+            ServiceFailure::passing("lfs", format!("what service `{}` needs is unclear: {error}", service.name))
+        };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {
             let of_it = published.iter().filter(|(name, _)| *name == service.name);
             let mut commits: Vec<_> = of_it.map(|(_, commit)| commit.clone()).collect();
             match revision::tip(&mirror, &service.revision, &mut Reach::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),
-                Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {
-                    return Err(unclear(error.to_string()));
-                }
-                // It follows nothing just now.
-                Err(_) => {}
+                Err(error) => return Err(unclear(service, &error)),
             }
             for commit in commits {
-                // A commit that a new clone did not bring cannot be built again, and neither can one without the folder.
-                if matches!(revision::look_up(&mirror, &commit), Err(RevisionError::CommitMissing(_))) {
-                    continue;
+                if let Err(error @ RevisionError::CommitMissing(_)) = revision::look_up(&mirror, &commit) {
+                    return Err(unclear(service, &error));
                 }
                 let key = tarball::content_key(&mirror, &commit, repository, &service.selection);
                 if key.is_ok_and(|key| !known.insert(key)) {
@@ -88,7 +87,8 @@ impl Workshop {
                         error @ (TarballError::Object { .. }
                         | TarballError::Malformed { .. }
                         | TarballError::Interrupted),
-                    ) => return Err(unclear(error.to_string())),
+                    ) => return Err(unclear(service, &error)),
+                    // Without the folder, say, there is nothing to be built.
                     Err(_) => {}
                 }
             }
