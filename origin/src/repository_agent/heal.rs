@@ -106,7 +106,8 @@ impl Task {
 
     /// Brings a service to where its ref is; whether its current blob is there then.
     async fn brought_up(&mut self, service: &Arc<Service>) -> bool {
-        self.pass(std::slice::from_ref(service), false).await;
+        let quietly = !self.state.borrow().mirrored;
+        self.pass(std::slice::from_ref(service), quietly).await;
         let publisher = &self.crew.publisher;
         service.current().is_some_and(|current| {
             current.representations().iter().all(|stored| publisher.blobs().contains(&stored.digest, stored.size))

@@ -34,7 +34,7 @@ pub(crate) struct Manner {
     pub(crate) answer: Option<String>,
     /// After so many bytes of an object the server falls silent.
     pub(crate) silent_after: Option<usize>,
-    /// Objects come a byte at a time, now and then.
+    /// Objects come a byte at a time, now and then, until the server behaves in another manner.
     pub(crate) drips: bool,
     /// The only object with which the storage does anything wrong, by its pointer.
     pub(crate) only: Option<String>,
@@ -238,6 +238,9 @@ impl LfsServer {
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
                 self.0.dripping.add_permits(1);
                 for byte in object {
+                    if !self.0.manner.lock().unwrap().drips {
+                        break;
+                    }
                     stream.write_all(&[byte])?;
                     stream.flush()?;
                     std::thread::sleep(Duration::from_millis(50));

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::Method;
 use serde_json::json;
+use weir_origin::Condition;
 use weir_origin::config::{Config, ServiceConfig};
 use weir_origin::repository_agent::{LfsFailure, LfsState};
 use weir_shared::descriptor::Descriptor;
@@ -234,6 +235,36 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
     assert!(node.repository(|_| true).await.mirrored && object.exists());
     assert_eq!(node.descriptor().await.version(), before.version());
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 0.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mirror_lacks() {
+    let shop = Shop::new();
+    let large = shop.server.hold(&LARGE);
+    shop.git.write("deploy/model.bin", &large);
+    shop.git.commit("a model that drips");
+    shop.behave(drips(&large));
+    let node = shop.home.start(shop.config()).await;
+    shop.server.has_begun_to_drip().await;
+
+    // It begins anew in another format, for which the mirror is of no use, and gives its refs only.
+    fs::remove_dir_all(shop.git.dir.join(".git")).unwrap();
+    shop.git.run(["init", "-q", "-b", "main", "--object-format=sha256", "."]);
+    let commit = shop.git.commit("in another format");
+    let kept = shop.git.dir.join(".git/objects").join(&commit.as_str()[..2]);
+    for folder in fs::read_dir(shop.git.dir.join(".git/objects")).unwrap().map(|folder| folder.unwrap().path()) {
+        if folder != kept {
+            fs::remove_dir_all(folder).unwrap();
+        }
+    }
+    node.poll().await;
+    node.repository(|state| !state.mirrored && state.consecutive_failures > 1).await;
+
+    // What was fetched meanwhile ends, and everybody who waited for it is looked at.
+    shop.behave(Manner::default());
+    node.repository(|state| state.lfs.is_none()).await;
+    assert_eq!(*node.running.condition(&crate::node::service()).unwrap().borrow(), Condition::Pending);
     node.stop().await;
 }
 

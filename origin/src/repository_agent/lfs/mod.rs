@@ -133,7 +133,9 @@ impl Task {
         let waits = |service: &&Arc<Service>| self.lfs.wanted.is_waited_for_by(&Who::Service(service.name.clone()));
         let services: Vec<_> = self.services.iter().filter(waits).cloned().collect();
         if !services.is_empty() {
-            self.pass(&services, false).await;
+            // While it is cloned anew the mirror lacks what the upstream has.
+            let quietly = !self.state.borrow().mirrored;
+            self.pass(&services, quietly).await;
         }
         for heal in std::mem::take(&mut self.lfs.heals) {
             self.lfs.wanted.waits_no_more(&Who::Blob(heal.blob));
