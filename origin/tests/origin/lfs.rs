@@ -48,9 +48,14 @@ pub(crate) fn fetch_from(upstream: &Upstream, mirror: &Path, files: &[LfsFile]) 
 }
 
 fn fetch(server: &LfsServer, mirror: &Path, files: &[LfsFile]) -> Result<usize, String> {
+    fetch_from(&Upstream::new(server.url("shop.git")), mirror, files)
+}
+
+/// An upstream whose silence is not waited out for long; and yet longer than a machine under load takes to answer.
+fn impatient(server: &LfsServer) -> Upstream {
     let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.stall_timeout = Duration::from_secs(2);
-    fetch_from(&upstream, mirror, files)
+    upstream.stall_timeout = Duration::from_secs(6);
+    upstream
 }
 
 fn batches(server: &LfsServer) -> usize {
@@ -155,7 +160,7 @@ fn a_server_that_falls_silent_is_given_up_and_so_is_who_is_told_to_stop() {
     let server = LfsServer::start(dir.path(), None);
     let wanted = [file("a.bin", &server.hold(&[7; 500_000]))];
     server.behave(Manner { silent_after: Some(100_000), ..Manner::default() });
-    let error = fetch(&server, dir.path(), &wanted).unwrap_err();
+    let error = fetch_from(&impatient(&server), dir.path(), &wanted).unwrap_err();
     assert!(error.contains("`a.bin`") && error.contains("brought nothing"), "{error}");
     assert_eq!(std::fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
 
@@ -198,8 +203,7 @@ fn what_is_wrong_with_one_object_keeps_no_other_from_coming() {
     let wrong = server.hold(b"the file itself");
     let absent = server.hold(b"x").replace("size 1", "size 2");
     let files = [file("absent", &absent), file("wrong", &wrong), file("right", &server.hold(b"another"))];
-    let mut upstream = Upstream::new(server.url("shop.git"));
-    upstream.stall_timeout = Duration::from_secs(2);
+    let upstream = impatient(&server);
     let only = Some(wrong);
     for (manner, expected) in [
         (Manner { instead: Some(b"the file itsElf".to_vec()), ..Manner::default() }, "not those of its pointer"),

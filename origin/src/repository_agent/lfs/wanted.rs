@@ -200,7 +200,9 @@ impl Wanted {
             Who::Service(name) => Some(name.clone()),
             Who::Blob(_) => None,
         });
-        let failure = self.failed.values().min_by_key(|failed| (failed.since, &failed.reason));
+        let objects = self.objects();
+        let failed = objects.iter().filter_map(|oid| self.failed.get(oid));
+        let failure = failed.min_by_key(|failed| (failed.since, &failed.reason));
         let failure = failure.map(|failed| LfsFailure {
             since: failed.since,
             reason: failed.reason.to_string(),
@@ -208,7 +210,7 @@ impl Wanted {
         });
         Some(LfsState {
             services: services.collect(),
-            objects: self.objects().len(),
+            objects: objects.len(),
             fetching: false,
             waits_for: None,
             failure,

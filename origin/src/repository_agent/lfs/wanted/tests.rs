@@ -133,6 +133,20 @@ fn whoever_was_not_tried_comes_first_the_next_time() {
 }
 
 #[test]
+fn the_failure_that_is_shown_is_of_an_object_that_is_waited_for() {
+    let mut it = At::new();
+    let failure = |it: &At| it.wanted.show(|_| SystemTime::UNIX_EPOCH).unwrap().failure.map(|failure| failure.reason);
+    it.waits("a", &[1], 0);
+    it.attempted(&[1], &tried(&[(1, false)]), 0);
+    assert_eq!(failure(&it).as_deref(), Some("it is wrong"));
+    // It is kept in mind, and so is the pause, for whoever comes back to it.
+    it.waits("a", &[2], 1);
+    assert_eq!(failure(&it), None);
+    it.waits("a", &[1, 2], 2);
+    assert_eq!(failure(&it).as_deref(), Some("it is wrong"));
+}
+
+#[test]
 fn each_object_is_asked_for_once_whoever_waits_for_it() {
     let mut it = At::new();
     it.waits("a", &[1, 2], 0);
