@@ -19,7 +19,7 @@ pub(crate) struct Metrics {
     pub(crate) poll_failures: IntCounterVec,
     /// By repository.
     pub(crate) poll_duration: HistogramVec,
-    /// By what a poll waited for: `host_place`, `host_budget`, `place`, `large_place`.
+    /// By what a poll waited for: `host_place`, `host_budget`, `place`, `large_place`, `lfs_place`.
     pub(crate) poll_wait_seconds: CounterVec,
     /// By repository: 1 when the last poll reached the upstream.
     pub(crate) repository_healthy: IntGaugeVec,
@@ -173,8 +173,8 @@ impl Metrics {
             poll_wait_seconds: families.add(CounterVec::new(
                 Opts::new(
                     "weir_origin_poll_wait_seconds_total",
-                    "Seconds that polls which were due waited, by what for (host_place, host_budget, place, \
-                     large_place).",
+                    "Seconds that polls and fetches of LFS objects which were due waited, by what for (host_place, \
+                     host_budget, place, large_place, lfs_place).",
                 ),
                 &["for"],
             )?)?,

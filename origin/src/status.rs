@@ -85,6 +85,7 @@ pub(crate) fn state_of_service(
     let refused = |refused: &Arc<Refused>| {
         json!({
             "condition": "unhealthy",
+            "waits_for_lfs_since": null,
             "failure": { "of": "service", "since": null, "step": "document", "reason": refused.reason },
             "pinned": null,
             "published": null,
@@ -146,7 +147,7 @@ fn repository(agent: &Handle) -> Value {
 
 fn lfs(wanted: &LfsState) -> Value {
     json!({
-        "services": *wanted.services,
+        "services": wanted.services.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         "objects": wanted.objects,
         "fetching": wanted.fetching,
         "waits_for": wanted.waits_for.map(WaitsFor::as_str),
@@ -166,8 +167,12 @@ fn progress(at: &FetchSnapshot) -> Value {
 pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
     let condition = service.condition();
     let current = service.current();
+    let lfs = agent.and_then(|agent| agent.state().lfs);
+    let waits = lfs.as_ref().and_then(|lfs| lfs.services.iter().find(|(name, _)| *name == service.name));
     json!({
         "condition": condition.as_str(),
+        // What it is at is not what its ref is at meanwhile.
+        "waits_for_lfs_since": waits.map(|(_, since)| time(*since)),
         "failure": match &condition {
             Condition::Unhealthy { since, step, reason } => {
                 json!({ "of": "service", "since": time(*since), "step": step, "reason": reason })

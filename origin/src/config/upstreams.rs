@@ -10,8 +10,8 @@ use weir_shared::process::config;
 use super::RepositoryConfig;
 use super::fault::Fault;
 use crate::mirror::{
-    DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
-    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
+    DEFAULT_LOWEST_RATE, DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
+    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
 };
 
 /// `[upstreams]`.
@@ -42,7 +42,8 @@ pub struct UpstreamsConfig {
     /// The largest LFS object that is fetched.
     #[serde(with = "config::size")]
     pub max_lfs_object: ByteSize,
-    /// The fewest bytes of a pack in a second, on average over four stall timeouts, at which a fetch keeps its place.
+    /// The fewest bytes of a pack, or an LFS object, in a second, on average over four stall timeouts, at which a fetch keeps
+    /// its place.
     pub lowest_rate: ByteSize,
 }
 
@@ -58,7 +59,7 @@ impl Default for UpstreamsConfig {
             max_objects: DEFAULT_MAX_OBJECTS,
             max_delta_bases: None,
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
-            lowest_rate: ByteSize::kib(1),
+            lowest_rate: ByteSize(DEFAULT_LOWEST_RATE),
         }
     }
 }
@@ -85,6 +86,7 @@ impl UpstreamsConfig {
             max_objects: self.max_objects,
             max_delta_bases: self.max_delta_bases().as_u64(),
             max_lfs_object: self.max_lfs_object.as_u64(),
+            lowest_rate: self.lowest_rate.as_u64(),
             ..repository.upstream()
         }
     }

@@ -4,6 +4,7 @@
 //! whoever may push could send the origin and its credentials anywhere.
 
 mod error;
+mod rate;
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use reqwest::{Response, StatusCode};
 
 pub use self::error::LfsError;
+use self::rate::Rate;
 use super::attempt::Attempt;
 use super::http::Client;
 use super::{MirrorError, NotAllowed, Upstream};
@@ -127,7 +129,8 @@ impl Run<'_> {
             }
             Err(error) => {
                 (self.fetch.ended)(file, Err(&error));
-                let in_a_row = if matches!(error, LfsError::Download { .. }) { self.in_a_row.get() + 1 } else { 0 };
+                let of_the_storage = matches!(error, LfsError::Download { .. } | LfsError::TooSlow { .. });
+                let in_a_row = if of_the_storage { self.in_a_row.get() + 1 } else { 0 };
                 self.in_a_row.set(in_a_row);
                 if error.concerns_all() || in_a_row >= MOST_IN_A_ROW { Err(error) } else { Ok(()) }
             }
@@ -170,12 +173,20 @@ impl Run<'_> {
             }
             other => failed(other),
         })?;
+        let Upstream { lowest_rate, stall_timeout, .. } = *self.fetch.upstream;
+        let mut rate = Rate::new(lowest_rate, stall_timeout, Instant::now());
         loop {
             let bytes = self.client.more(&mut answer).map_err(failed)?;
             if bytes.is_empty() {
                 return receiving.finish().map(|()| true).map_err(wrong);
             }
             receiving.write(&bytes).map_err(wrong)?;
+            rate.received(bytes.len(), Instant::now()).map_err(|slow| LfsError::TooSlow {
+                path: path(),
+                bytes: slow.bytes,
+                within: slow.within,
+                lowest_rate,
+            })?;
             if !self.is_wanted(file) {
                 return Ok(false);
             }

@@ -33,6 +33,9 @@ pub const DEFAULT_MAX_DELTA_BASES: u64 = 1 << 30;
 /// How many bytes one LFS object may have, unless configured otherwise.
 pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
+/// The fewest bytes in a second of what is fetched, unless configured otherwise.
+pub const DEFAULT_LOWEST_RATE: u64 = 1 << 10;
+
 /// Where a repository is mirrored from, and how. All files are read again at each poll.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
@@ -82,6 +85,8 @@ pub struct Upstream {
     pub max_delta_bases: u64,
     /// How many bytes one of its LFS objects may have.
     pub max_lfs_object: u64,
+    /// The fewest bytes of an LFS object in a second, on average over four stall timeouts.
+    pub lowest_rate: u64,
 }
 
 impl Upstream {
@@ -111,6 +116,7 @@ impl Upstream {
             max_objects: DEFAULT_MAX_OBJECTS,
             max_delta_bases: DEFAULT_MAX_DELTA_BASES,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
+            lowest_rate: DEFAULT_LOWEST_RATE,
         }
     }
 

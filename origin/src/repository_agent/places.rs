@@ -1,8 +1,9 @@
 //! Who may ask an upstream just now: so many at a time in all and of each host, and each host only so often.
 //!
 //! To list refs is short, and ends soon even where the host drips; to fetch what moved may take long, and a repository from
-//! its beginning hours. So there are places for each, and a fetch takes none of those that the next poll needs. A host that
-//! hangs takes the places of its own repositories. Others have theirs, because no host may take all.
+//! its beginning hours. So there are places for each, and a fetch takes none of those that the next poll needs. Files of LFS
+//! have theirs too: a mirror that waits for them is there already, and waits for no first clone. A host that hangs
+//! takes the places of its own repositories. Others have theirs, because no host may take all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,6 +24,8 @@ use crate::metrics::Metrics;
 pub(crate) struct Places {
     listings: Arc<Semaphore>,
     fetches: Arc<FetchPlaces>,
+    /// For files of LFS: as many as for first clones, divided likewise.
+    lfs: Arc<FetchPlaces>,
     of_a_host: usize,
     requests_per_minute: u32,
     /// Those that a repository is at.
@@ -64,6 +67,7 @@ impl Places {
         Self {
             listings: metrics.bounds.semaphore("listings", limits.concurrent_listings),
             fetches: Arc::new(FetchPlaces::new(Shares::new(limits.concurrent_fetches, of_a_host))),
+            lfs: Arc::new(FetchPlaces::new(Shares::new(half(limits.concurrent_fetches), half(of_a_host)))),
             of_a_host,
             requests_per_minute: limits.requests_per_minute_per_host,
             hosts: Mutex::default(),
@@ -81,6 +85,7 @@ impl Places {
         };
         show("fetches", limits.concurrent_fetches, |places| places.fetches.taken().changes);
         show("large_fetches", half(limits.concurrent_fetches), |places| places.fetches.taken().large);
+        show("lfs_fetches", half(limits.concurrent_fetches), |places| places.lfs.taken().changes);
         show("fetches_of_a_host", of_a_host, |places| places.fetches.taken_by_the_busiest_host());
         show("listings_of_a_host", of_a_host, |places| {
             places.busiest(|host| places.of_a_host - host.listings.available_permits())
@@ -145,6 +150,15 @@ impl Places {
         }
     }
 
+    /// Waits for a place to fetch files of LFS.
+    pub(super) async fn to_fetch_lfs(&self, at: &AtHost, waits: impl Fn(Option<WaitsFor>)) -> FetchPlace {
+        let who = at.who(false);
+        match self.lfs.try_enter(&who) {
+            Ok(place) => place,
+            Err(_) => self.counted(WaitsFor::LfsPlace, &waits, self.lfs.enter(&who)).await,
+        }
+    }
+
     /// Awaits something, and tells and counts when it is not there at once.
     async fn counted<T>(&self, what: WaitsFor, waits: impl Fn(Option<WaitsFor>), wanted: impl Future<Output = T>) -> T {
         let mut wanted = std::pin::pin!(wanted);
@@ -194,5 +208,29 @@ impl AtHost {
 impl Host {
     fn budget(&self) -> MutexGuard<'_, Budget> {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_of_lfs_wait_for_each_other_and_for_no_first_clone() {
+        let limits = LimitsConfig { concurrent_fetches: 1, concurrent_fetches_per_host: 1, ..LimitsConfig::default() };
+        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let places = Places::new(&limits, metrics);
+        let at = places.at_host("https://git.example/shop.git");
+        let told = std::cell::Cell::new(None);
+        let waits = |what| told.set(what);
+        let _clone = places.to_fetch(&at, true, waits).await;
+        let _change = places.to_fetch(&at, false, waits).await;
+        let first = places.to_fetch_lfs(&at, waits).await;
+        let mut second = Box::pin(places.to_fetch_lfs(&at, waits));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert_eq!(told.get(), Some(WaitsFor::LfsPlace));
+        drop(first);
+        second.await;
+        assert_eq!(told.get(), None);
     }
 }

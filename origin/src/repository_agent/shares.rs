@@ -13,7 +13,7 @@ use super::state::WaitsFor;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Who {
     pub(super) host: Arc<str>,
-    /// It fetches a repository from its beginning, or files of LFS.
+    /// It fetches a repository from its beginning.
     pub(super) large: bool,
 }
 

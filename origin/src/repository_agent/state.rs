@@ -36,8 +36,8 @@ pub struct RepositoryState {
 /// LFS objects that are wanted and not here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LfsState {
-    /// The services that wait for them.
-    pub services: Arc<[ServiceName]>,
+    /// The services that wait for them, and since when.
+    pub services: Arc<[(ServiceName, SystemTime)]>,
     /// How many objects.
     pub objects: usize,
     /// Whether an attempt to fetch them is under way.
@@ -72,8 +72,10 @@ pub enum WaitsFor {
     HostBudget,
     /// As many repositories list their refs, or fetch, as may at a time.
     Place,
-    /// As many repositories are cloned for the first time, or files of LFS fetched, as may at a time, in all or of its host.
+    /// As many repositories are cloned for the first time as may at a time, in all or of its host.
     LargePlace,
+    /// Files of LFS are fetched for as many repositories as may be at a time, in all or of its host.
+    LfsPlace,
     /// The mirror is being looked after.
     Upkeep,
 }
@@ -86,6 +88,7 @@ impl WaitsFor {
             Self::HostBudget => "host_budget",
             Self::Place => "place",
             Self::LargePlace => "large_place",
+            Self::LfsPlace => "lfs_place",
             Self::Upkeep => "upkeep",
         }
     }

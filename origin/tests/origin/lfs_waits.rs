@@ -76,8 +76,14 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     shop.server.has_begun_to_drip().await;
     published(&node, "plain", |_| true).await;
     let waited_for = lfs(&node, |lfs| lfs.fetching).await;
-    assert_eq!((waited_for.services[0].as_str(), waited_for.objects), ("shop-prod", 1));
-    assert_eq!(node.status().await["repositories"][0]["lfs"]["services"], json!(["shop-prod"]));
+    assert_eq!((waited_for.services[0].0.as_str(), waited_for.objects), ("shop-prod", 1));
+    let shown = node.status().await;
+    assert_eq!(shown["repositories"][0]["lfs"]["services"], json!(["shop-prod"]));
+    let since = |name: &str| {
+        let mut services = shown["services"].as_array().unwrap().iter();
+        services.find(|each| each["name"] == name).unwrap()["waits_for_lfs_since"].clone()
+    };
+    assert!(since("shop-prod").is_string() && since("plain").is_null(), "{shown}");
 
     shop.git.write("plain/a.txt", "2");
     let second = shop.git.commit("polls go on");
@@ -267,6 +273,36 @@ async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mi
     node.repository(|state| state.lfs.is_none()).await;
     assert_eq!(*node.running.condition(&crate::node::service()).unwrap().borrow(), Condition::Pending);
     node.stop().await;
+}
+
+#[tokio::test]
+async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
+    let shop = Shop::new();
+    let (drips_name, dripping) = ("drips", shop.server.hold(&LARGE));
+    let git = Git::init(&shop.home.file("git").join("drips.git"));
+    git.write(".gitattributes", ATTRIBUTES);
+    git.write("drips/model.bin", &dripping);
+    git.commit("a model that drips");
+    shop.behave(drips(&dripping));
+    let mut config = shop.config();
+    config.limits.concurrent_fetches = 1;
+    let mut repository = config.repositories[0].clone();
+    (repository.name, repository.url) = (drips_name.parse().unwrap(), shop.server.url("drips.git"));
+    repository.stall_timeout = Duration::from_secs(3);
+    config.repositories.push(repository);
+    also(&mut config, drips_name, true);
+    config.services[1].repository = drips_name.parse().unwrap();
+    let node = shop.home.start(config).await;
+    shop.server.has_begun_to_drip().await;
+
+    shop.git.write("deploy/model.bin", shop.server.hold(b"a model that comes"));
+    let second = shop.git.commit("another model");
+    node.poll().await;
+    node.published(|published| published.publication().commit == second).await;
+    let mut condition = node.running.condition(&drips_name.parse().unwrap()).unwrap();
+    let is_too_slow = |condition: &Condition| matches!(condition, Condition::Unhealthy { step: "lfs", reason, .. } if reason.contains("`[upstreams] lowest_rate` = 1024"));
+    in_time(condition.wait_for(is_too_slow)).await.unwrap();
+    node.running.cut().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! notice. It is given what the LFS server gives for it, and nothing that the upstream is shown.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -12,6 +13,9 @@ use reqwest::{Method, Response};
 use super::super::{MirrorError, Redirects};
 use super::client::Client;
 use super::redirects::{self, LONGEST_CHAIN, too_many};
+
+/// An answer comes within so many stall timeouts, however little comes at a time: others wait for the place.
+const LATE_AFTER_STALLS: u32 = 4;
 
 /// Headers that are no business of a server which says what to send elsewhere: they frame a request, or are for proxies.
 const OWN_HEADERS: [&str; 9] = [
@@ -51,11 +55,16 @@ impl Client<'_> {
 
     fn read(&self, answer: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
         let mut answer = self.expect_success(answer)?;
-        let mut bytes = Vec::new();
+        let (mut bytes, begun) = (Vec::new(), Instant::now());
+        let longest = self.attempt().upstream.stall_timeout * LATE_AFTER_STALLS;
         loop {
             let more = self.more(&mut answer)?;
             if more.is_empty() {
                 return Ok(bytes);
+            }
+            if begun.elapsed() >= longest {
+                let cause = format!("its answer did not come within {} s", longest.as_secs());
+                return Err(MirrorError::Upstream { step: self.attempt().step(), cause });
             }
             bytes.extend_from_slice(&more);
             if bytes.len() > max_bytes {

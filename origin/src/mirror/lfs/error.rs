@@ -74,6 +74,22 @@ pub enum LfsError {
         /// What went wrong.
         cause: MirrorError,
     },
+    /// An object comes too slowly.
+    #[error(
+        "the LFS object of `{path}` cannot be fetched: {bytes} bytes of it came within {} s, and `[upstreams] lowest_rate` \
+         = {lowest_rate} in a second",
+        .within.as_secs()
+    )]
+    TooSlow {
+        /// Below the folder.
+        path: String,
+        /// That came.
+        bytes: u64,
+        /// In which time.
+        within: Duration,
+        /// [`lowest_rate`](crate::mirror::Upstream::lowest_rate).
+        lowest_rate: u64,
+    },
     /// What came is not the object, or cannot be stored.
     #[error("the LFS object of `{path}` is not kept: {cause}")]
     Object {
@@ -107,7 +123,11 @@ impl LfsError {
             Self::NoApi { .. } | Self::Api(_) | Self::NotFound(_) | Self::Answer(_) | Self::Store(_) => true,
             Self::Object { cause, .. } => matches!(cause, ReceiveError::Store(_)),
             Self::Download { .. } => self.is_interrupted() || self.retry_after().is_some(),
-            Self::TooLarge { .. } | Self::Refused { .. } | Self::Withheld { .. } | Self::NotPublic { .. } => false,
+            Self::TooLarge { .. }
+            | Self::Refused { .. }
+            | Self::Withheld { .. }
+            | Self::NotPublic { .. }
+            | Self::TooSlow { .. } => false,
         }
     }
 }

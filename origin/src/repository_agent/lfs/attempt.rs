@@ -52,7 +52,7 @@ impl Attempt {
         let waits = |what: Option<WaitsFor>| {
             poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
         };
-        let place = poller.places.to_fetch(&poller.at_host, true, waits).await;
+        let place = poller.places.to_fetch_lfs(&poller.at_host, waits).await;
         let (deadline, metrics) = (poller.config.borrow().poll_timeout, poller.metrics.clone());
         let (mirror, threads) = (self.workshop.mirror.clone(), poller.threads.clone());
         let mut job = match Job::begin("lfs", &threads, move |stop| self.fetch(stop)) {

@@ -73,7 +73,7 @@ impl Task {
             return Err(ServiceFailure::passing("lfs", "its LFS objects come with the next poll".to_owned()));
         }
         let failure = self.lfs.wanted.failure(&missing, Instant::now());
-        self.lfs.wanted.waits(who, missing);
+        self.lfs.wanted.waits(who, missing, SystemTime::now());
         failure.map_or(Ok(false), |reason| Err(ServiceFailure::passing("lfs", reason)))
     }
 

@@ -28,6 +28,8 @@ pub(in super::super) enum Who {
 #[derive(Debug, Default)]
 pub(in super::super) struct Wanted {
     waiting: BTreeMap<Who, Vec<LfsFile>>,
+    /// Since when each has waited, for whatever: who is behind stays so when a newer commit needs other objects.
+    since: BTreeMap<Who, SystemTime>,
     failed: HashMap<LfsOid, Failed>,
     /// Until then nothing is asked for, and why.
     held: Option<(Instant, Arc<str>)>,
@@ -86,7 +88,8 @@ impl Wanted {
     }
 
     /// Somebody waits for objects, and no longer for others.
-    pub(super) fn waits(&mut self, who: Who, files: Vec<LfsFile>) {
+    pub(super) fn waits(&mut self, who: Who, files: Vec<LfsFile>, clock: SystemTime) {
+        self.since.entry(who.clone()).or_insert(clock);
         self.waiting.insert(who, files);
     }
 
@@ -123,6 +126,8 @@ impl Wanted {
     /// After changes: what nobody waits for is forgotten by and by, and the rest is due at its time.
     pub(super) fn settle(&mut self, now: Instant) {
         let objects = self.objects();
+        // Not when somebody no longer waits: he may be about to wait for others.
+        self.since.retain(|who, _| self.waiting.contains_key(who));
         // Whoever wants it again soon does not begin anew.
         self.failed.retain(|oid, failed| objects.contains(oid) || now < failed.until + LONGEST_BACK_OFF);
         self.held = self.held.take().filter(|(until, _)| now < *until);
@@ -197,7 +202,7 @@ impl Wanted {
             return None;
         }
         let services = self.waiting.keys().filter_map(|who| match who {
-            Who::Service(name) => Some(name.clone()),
+            Who::Service(name) => Some((name.clone(), *self.since.get(who)?)),
             Who::Blob(_) => None,
         });
         let objects = self.objects();

@@ -46,7 +46,8 @@ impl At {
     }
 
     fn waits(&mut self, who: &str, names: &[u8], seconds: u64) {
-        self.wanted.waits(service(who), files(names));
+        let clock = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        self.wanted.waits(service(who), files(names), clock);
         self.wanted.settle(self.at(seconds));
     }
 
@@ -144,6 +145,24 @@ fn the_failure_that_is_shown_is_of_an_object_that_is_waited_for() {
     assert_eq!(failure(&it), None);
     it.waits("a", &[1, 2], 2);
     assert_eq!(failure(&it).as_deref(), Some("it is wrong"));
+}
+
+#[test]
+fn who_waits_does_so_since_the_first_of_what_he_waited_for() {
+    let mut it = At::new();
+    let since = |it: &At| {
+        let (_, since) = it.wanted.show(|_| SystemTime::UNIX_EPOCH).unwrap().services[0].clone();
+        since.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+    };
+    it.waits("a", &[1], 1);
+    // A newer commit.
+    it.wanted.waits_no_more(&service("a"));
+    it.waits("a", &[2], 2);
+    assert_eq!(since(&it), 1);
+    it.wanted.waits_no_more(&service("a"));
+    it.wanted.settle(it.at(3));
+    it.waits("a", &[3], 4);
+    assert_eq!(since(&it), 4);
 }
 
 #[test]
