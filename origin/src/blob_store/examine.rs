@@ -39,6 +39,14 @@ pub(crate) struct Examined {
     pub(crate) has_wrong_fragments: bool,
 }
 
+impl Examined {
+    /// A blob of so many bytes, as far as is known.
+    pub(crate) fn unreadable(size: u64, cause: &io::Error) -> Self {
+        let bytes = Bytes::Unreadable(cause.to_string());
+        Self { size, bytes, has_wrong_pieces: false, has_wrong_fragments: false }
+    }
+}
+
 /// What a blob's bytes are like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bytes {

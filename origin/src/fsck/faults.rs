@@ -101,8 +101,12 @@ fn in_store(seen: &Seen, data_dir: &DataDir, found: &mut Faults) {
 pub(super) fn missing<'v>(version: &'v Version, seen: &Seen) -> Vec<&'v Representation> {
     let is_there = |form: &&Representation| {
         let blob = seen.blobs.get(&form.digest);
-        // One that cannot be read just now may be whole.
-        blob.is_some_and(|blob| blob.bytes != Bytes::Damaged && blob.size == form.size)
+        blob.is_some_and(|blob| match blob.bytes {
+            Bytes::Sound => blob.size == form.size,
+            Bytes::Damaged => false,
+            // It may be whole, and nobody may know its size.
+            Bytes::Unreadable(_) => true,
+        })
     };
     version.forms.iter().filter(|form| !is_there(form)).collect()
 }

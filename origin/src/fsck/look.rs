@@ -1,12 +1,11 @@
 //! What a data directory holds, read in full and left as it is.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use weir_shared::digest::BlobDigest;
 
 use super::Progress;
@@ -54,7 +53,7 @@ pub(super) fn look(
     let mut seen = databases(config, data_dir)?;
     let store = BlobStore::untouched(&data_dir.blobs());
     seen.listed = store.list().context("the blobs cannot be listed")?;
-    seen.blobs = examine(&store, &seen.listed.blobs, threads, progress).context("the blobs cannot be read")?;
+    seen.blobs = examine(&store, &seen.listed.blobs, threads, progress)?;
     Ok(seen)
 }
 
@@ -74,7 +73,7 @@ pub(super) fn look_again(config: &Config, data_dir: &DataDir, before: &Seen, thr
             None => to_read.push((*digest, *size)),
         }
     }
-    seen.blobs.extend(examine(&store, &to_read, threads, &|_| ()).context("the blobs cannot be read")?);
+    seen.blobs.extend(examine(&store, &to_read, threads, &|_| ())?);
     Ok(seen)
 }
 
@@ -127,23 +126,24 @@ fn examine(
     blobs: &[(BlobDigest, u64)],
     threads: usize,
     progress: &(dyn Fn(Progress) + Sync),
-) -> io::Result<BTreeMap<BlobDigest, Examined>> {
+) -> anyhow::Result<BTreeMap<BlobDigest, Examined>> {
     let all = blobs.iter().map(|(_, size)| size).sum();
     let (next, read, examined) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
-    let work = || -> io::Result<()> {
+    let work = || {
         while let Some((digest, size)) = blobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Some(blob) = store.examine(digest)? {
+            // One that cannot be opened holds up no other.
+            let blob = store.examine(digest).unwrap_or_else(|error| Some(Examined::unreadable(*size, &error)));
+            if let Some(blob) = blob {
                 examined.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest, blob);
             }
             let read = read.fetch_add(*size, Ordering::Relaxed) + size;
             progress(Progress { read, all });
         }
-        Ok(())
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        let fault = |_| Err(io::Error::other("a fault in the program"));
-        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(fault))
-    })?;
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a fault in the program")))
+    })
+    .context("the blobs cannot be read")?;
     Ok(examined.into_inner().unwrap_or_else(PoisonError::into_inner))
 }

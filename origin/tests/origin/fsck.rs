@@ -427,6 +427,24 @@ async fn whatever_bit_of_the_database_flips_no_generation_goes_back_and_the_orig
 }
 
 #[tokio::test]
+async fn a_blob_that_cannot_be_opened_holds_up_no_other() {
+    let stopped = Stopped::new().await;
+    let blob = stopped.home.blob(&blob_of(&stopped.old));
+    fs::rename(&blob, stopped.home.file("aside")).unwrap();
+    // Whoever opens it goes in circles, whatever rights they have.
+    std::os::unix::fs::symlink(&blob, &blob).unwrap();
+    flip_a_bit(&stopped.home.blob(&blob_of(&stopped.new)));
+    let report = stopped.fsck(true);
+    assert_eq!(outcomes(&report, Fault::UnreadableBlob), [Outcome::Left], "{report:?}");
+    assert_eq!(outcomes(&report, Fault::DamagedBlob), [Outcome::Mended], "{report:?}");
+    assert_eq!(report.exit_code(), 4);
+    fs::remove_file(&blob).unwrap();
+    fs::rename(stopped.home.file("aside"), &blob).unwrap();
+    assert_eq!(stopped.fsck(false).exit_code(), 0);
+    stopped.serves_all().await;
+}
+
+#[tokio::test]
 async fn what_operators_defined_is_read_and_what_cannot_be_is_named_and_stays() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let config = operator::config(&home, &upstream);
