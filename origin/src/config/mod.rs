@@ -36,7 +36,7 @@ pub use upstreams::{NamedBy, UpstreamsConfig};
 pub use verify::{SignedBy, VerifyConfig};
 
 /// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
-const LARGEST_FLOOR: Generation = 1 << 52;
+pub(crate) const LARGEST_FLOOR: Generation = 1 << 52;
 
 /// Everything an origin is told at its start.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -6,9 +6,10 @@ pub(crate) mod faulty;
 mod file;
 mod new_file;
 mod overlay;
+mod pages;
 mod way_out;
 
-pub(crate) use damaged::{Damaged, Rows};
+pub(crate) use damaged::{Damaged, Extent, Rows};
 pub(crate) use file::DatabaseFile;
 pub(crate) use way_out::way_out;
 
@@ -47,7 +48,8 @@ impl DatabaseError {
         use std::io::ErrorKind::{InvalidData, UnexpectedEof};
         let Self::Failed(error) = self else { return true };
         match &**error {
-            redb::Error::Corrupted(_) | redb::Error::RepairAborted => true,
+            // No version of the program has written another format: a bit of the version flipped.
+            redb::Error::Corrupted(_) | redb::Error::RepairAborted | redb::Error::UpgradeRequired(_) => true,
             redb::Error::Io(error) => matches!(error.kind(), InvalidData | UnexpectedEof),
             _ => false,
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
@@ -18,7 +19,7 @@ use crate::blob_store::BlobStore;
 use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::database::DatabaseFile;
-use crate::publication::{Salvaged, State};
+use crate::publication::{Salvage, Salvaged, State, Tarball};
 
 /// Databases that are kept aside at the most. One is written over by nobody: it may be all that is left of something.
 const MOST: usize = 9;
@@ -37,13 +38,14 @@ pub(super) fn set_aside(config: &Config, data_dir: &DataDir, services: &BTreeSet
     }
     let blobs = BlobStore::untouched(&data_dir.blobs());
     let known = RefCell::new(HashMap::new());
-    let is_right = |version: &Descriptor| {
+    let tarball = |version: &Descriptor| {
         let bytes = blake3::hash(version.bytes());
-        *known.borrow_mut().entry(bytes).or_insert_with(|| holds_what_it_states(&blobs, version).unwrap_or(false))
+        *known.borrow_mut().entry(bytes).or_insert_with(|| tarball(&blobs, version))
     };
-    let tables = {
+    let salvage = {
         let state = State::of(DatabaseFile::open(&new)?, config.retention.clone())?;
-        state.take_over(&path, services, is_right).context("what can be read of state.redb cannot be written")?
+        let taken = state.take_over(&path, services, tarball, SystemTime::now());
+        taken.context("what can be read of state.redb cannot be written")?
     };
     fs::hard_link(&path, &aside).context("state.redb cannot be set aside")?;
     fs::rename(&new, &path).context("state.redb cannot be set aside")?;
@@ -52,8 +54,8 @@ pub(super) fn set_aside(config: &Config, data_dir: &DataDir, services: &BTreeSet
     Ok(Fate {
         object: "state.redb".to_owned(),
         fault: Fault::Database,
-        is_lost: !tables.iter().all(Salvaged::is_complete),
-        remark: told(&aside, &tables),
+        is_lost: !salvage.tables.iter().all(Salvaged::is_complete),
+        remark: told(&aside, &salvage),
     })
 }
 
@@ -71,7 +73,7 @@ fn free_name(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn told(aside: &str, tables: &[Salvaged]) -> String {
+fn told(aside: &str, Salvage { tables, pinned_to_nothing }: &Salvage) -> String {
     let mut remark = format!("set aside as {aside}; taken over from it:");
     for (place, table) in tables.iter().enumerate() {
         let all = if table.is_complete() { "all " } else { "" };
@@ -81,25 +83,54 @@ fn told(aside: &str, tables: &[Salvaged]) -> String {
         remark += &format!("; not all {} could be read", table.what);
         for (names, why) in [(&table.wrong, "wrong"), (&table.unknown, "unreadable, if there are any")] {
             if !names.is_empty() {
-                let shown: Vec<_> = names.iter().take(NAMED).map(String::as_str).collect();
-                let more = names.len() - shown.len();
-                let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-                remark += &format!(" ({why}: {}{more})", shown.join(", "));
+                remark += &format!(" ({why}: {})", shown(names));
             }
         }
     }
+    if tables.iter().any(|table| table.is_older) {
+        remark += "; some are those of before the last write: a pin or a history may lack that, and every service is \
+                   published again above every generation that was read";
+    }
     if tables.iter().any(|table| !table.is_complete()) {
-        remark += "; what is not there any more is published anew, with the same digests and higher generations";
+        remark += "; what is not there any more is published anew, with higher generations, at what its ref is at";
+    }
+    if !pinned_to_nothing.is_empty() {
+        remark += &format!(
+            "; what these were pinned to is lost, and the pin holds what is published next, which need not be the same: {}",
+            shown(pinned_to_nothing)
+        );
     }
     remark
 }
 
-/// Whether a version's tarball is what it states.
-fn holds_what_it_states(blobs: &BlobStore, version: &Descriptor) -> anyhow::Result<bool> {
+/// Some names, and how many more there are.
+fn shown(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(NAMED).map(String::as_str).collect();
+    let more = names.len() - shown.len();
+    shown.join(", ") + &if more == 0 { String::new() } else { format!(" and {more} more") }
+}
+
+/// Whether a version's tarball is what it states. One that cannot be had may be made again.
+fn tarball(blobs: &BlobStore, version: &Descriptor) -> Tarball {
+    let Some(zstd) = version.representation(Encoding::Zstd) else { return Tarball::Wrong };
+    let Ok(blob) = blobs.open_verified(&zstd.digest) else { return Tarball::Unknown };
+    match found(blob.bytes.reader()) {
+        Ok(found) if found == stated(version) => Tarball::Right,
+        Err(error) if error.raw_os_error().is_some() => Tarball::Unknown,
+        // Also what is no tarball, and is the blob of its name.
+        _ => Tarball::Wrong,
+    }
+}
+
+type Content = (u64, TarballDigest, digest::Sha256);
+
+fn stated(version: &Descriptor) -> Content {
     let publication = version.publication();
-    let Some(zstd) = version.representation(Encoding::Zstd) else { return Ok(false) };
-    let blob = blobs.open_verified(&zstd.digest)?.bytes;
-    let mut tarball = zstd::Decoder::new(blob.reader())?;
+    (publication.size, publication.digest, publication.sha256)
+}
+
+fn found(blob: impl Read) -> io::Result<Content> {
+    let mut tarball = zstd::Decoder::new(blob)?;
     let (mut blake3, mut sha256) = (blake3::Hasher::new(), Sha256::new());
     let mut buffer = vec![0; 256 << 10];
     loop {
@@ -112,6 +143,5 @@ fn holds_what_it_states(blobs: &BlobStore, version: &Descriptor) -> anyhow::Resu
         }
     }
     let (size, digest) = (blake3.count(), TarballDigest::from(blake3.finalize()));
-    let sha256 = digest::Sha256::from_bytes(sha256.finalize().into());
-    Ok((size, digest, sha256) == (publication.size, publication.digest, publication.sha256))
+    Ok((size, digest, digest::Sha256::from_bytes(sha256.finalize().into())))
 }

@@ -125,6 +125,13 @@ impl Entry {
             unpinned_at: None,
         }
     }
+
+    /// Whether it is the entry of this publication.
+    pub(super) fn is_of(&self, publication: &Publication) -> bool {
+        let Publication { generation, digest, commit, published_at, .. } = publication;
+        (&self.generation, &self.digest, &self.commit) == (generation, digest, commit)
+            && self.published_at == (*published_at).into()
+    }
 }
 
 impl State {

@@ -237,14 +237,18 @@ fn signing_keys(transaction: &ReadTransaction) -> Result<Vec<PublicKey>, StateEr
         Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
         signatures => signatures?,
     };
-    let lines = signatures.get(KEYS)?.map(|row| row.value().to_owned()).unwrap_or_default();
+    Ok(signatures.get(KEYS)?.map(|row| keys_of(row.value())).unwrap_or_default())
+}
+
+/// The keys of these lines. Lines that cannot be read are not those of the configuration: the next start signs everything
+/// anew.
+pub(super) fn keys_of(lines: &str) -> Vec<PublicKey> {
     let mut keys = AccessList::default();
-    // Lines that cannot be read are not those of the configuration: the next start signs everything anew.
-    Ok(keys.add_key_file(&lines).map_or(Vec::new(), |()| keys.keys().cloned().collect()))
+    keys.add_key_file(lines).map_or(Vec::new(), |()| keys.keys().cloned().collect())
 }
 
 /// Whether a version bears a signature of each of these keys, and says the same in it as beside it.
-fn is_signed(descriptor: &Descriptor, keys: &[PublicKey]) -> bool {
+pub(super) fn is_signed(descriptor: &Descriptor, keys: &[PublicKey]) -> bool {
     let publication = descriptor.publication();
     keys.iter().all(|key| {
         let signed = descriptor.verified_publication(&publication.service, std::slice::from_ref(key));

@@ -26,7 +26,7 @@ pub(crate) use expiry::Kept;
 pub(crate) use inspection::{Inspected, RowKind, UnreadableRow, Version};
 pub(crate) use look_up::Reference;
 pub(crate) use pin::{Order, OrderError};
-pub(crate) use salvage::Salvaged;
+pub(crate) use salvage::{Salvage, Salvaged, Tarball};
 pub(crate) use state::{Change, State, StateError, Stated};
 
 #[cfg(test)]

@@ -1,28 +1,41 @@
 //! What can be read of a damaged database of publications, taken over into a new one: one bad page must not cost what
 //! stands on all the others.
 //!
-//! Nothing is believed: rows are parsed, numbers have bounds, and a version is taken over only when its tarball is found
-//! to be what it states. What is lost otherwise is published anew.
+//! A row that is as it was written is taken over. Of any other one a bit may have flipped, and it is believed when other
+//! rows bear it out; numbers have bounds. No version is taken over that does not bear the signatures it was written with,
+//! or whose tarball is another. What is lost otherwise is published anew, above every generation that was read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::SystemTime;
 
-use redb::{Range, ReadOnlyTable, StorageError, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, TableDefinition, Value, WriteTransaction};
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::ServiceName;
 
 use super::history::{self, HISTORY};
+use super::inspection::{is_signed, keys_of};
 use super::pin::PINS;
-use super::rows::{CURRENT, GENERATION, SUPERSEDED, VersionKey, VersionValue, parse, parse_superseded};
+use super::rows::{CURRENT, GENERATION, RowError, SUPERSEDED, VersionKey, VersionValue, parse, parse_superseded};
 use super::signatures::{KEYS, SIGNATURES};
 use super::state::{State, StateError};
-use crate::database::{Damaged, Rows};
+use super::tables::Tables;
+use crate::config::LARGEST_FLOOR;
+use crate::database::{Damaged, Extent, Rows};
 
 /// No generation is higher: beyond it a reader of JSON may take it for another one.
 const HIGHEST_GENERATION: Generation = 1 << 53;
 
 /// Rows that are written in one transaction.
 const BATCH: usize = 1000;
+
+/// What was taken over.
+#[derive(Debug)]
+pub(crate) struct Salvage {
+    pub(crate) tables: Vec<Salvaged>,
+    /// Services that are pinned, and of which nothing is current.
+    pub(crate) pinned_to_nothing: Vec<String>,
+}
 
 /// What was taken over of one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,10 +46,22 @@ pub(crate) struct Salvaged {
     pub(crate) rows: usize,
     /// Of what rows were read and found to be wrong.
     pub(crate) wrong: Vec<String>,
-    /// Every row was read.
+    /// Every row was read, as it was written.
     pub(crate) is_whole: bool,
+    /// It is what was there before the last commit.
+    pub(crate) is_older: bool,
     /// Services whose rows cannot be read, if there are any.
     pub(crate) unknown: Vec<String>,
+}
+
+/// Whether a version's tarball is what the version states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tarball {
+    Right,
+    /// It is another.
+    Wrong,
+    /// It is missing, damaged, or cannot be read just now.
+    Unknown,
 }
 
 impl Salvaged {
@@ -58,91 +83,169 @@ trait Kept: Rows {
 
 impl State {
     /// Takes over what can be read of a damaged database: pins, last generations, histories, current and superseded
-    /// versions, in this order. `services` are asked for one by one where a table cannot be read from end to end; where the
-    /// last generation of one of them is lost, it goes on above every generation that was read. `is_right` says whether a
-    /// version is what it states.
+    /// versions. Where the last generation of one of the `services` is lost, it goes on above every generation that was
+    /// read. `tarball` says whether a version is what it states.
     pub(crate) fn take_over(
         &self,
         damaged: &Path,
         services: &BTreeSet<String>,
-        is_right: impl Fn(&Descriptor) -> bool,
-    ) -> Result<Vec<Salvaged>, StateError> {
+        tarball: impl Fn(&Descriptor) -> Tarball,
+        now: SystemTime,
+    ) -> Result<Salvage, StateError> {
         let damaged = Damaged::at(damaged);
-        let (mut highest, mut known) = (0, BTreeSet::new());
+        let (mut highest, mut known, mut keys) = (0, BTreeSet::new(), Vec::new());
         let is_name = |name: &str| name.parse::<ServiceName>().is_ok();
-        let pins = self.take_table::<Pins>(&damaged, services, |(service, _)| is_name(service))?;
-        let generations = self.take_table::<Generations>(&damaged, services, |(service, generation)| {
-            let is_right = is_name(service) && *generation <= HIGHEST_GENERATION;
-            if is_right {
-                highest = highest.max(*generation);
+        let pins = self.take_table::<Pins>(&damaged, services, |(service, _), is_sound| {
+            Ok(is_name(service) && (is_sound || services.contains(service)))
+        })?;
+        let generations = self.take_table::<Generations>(&damaged, services, |(service, generation), is_sound| {
+            let is_right = is_name(service) && is_sane(*generation, is_sound);
+            highest = highest.max(if is_right { *generation } else { 0 });
+            if is_right && is_sound {
                 known.insert(service.clone());
             }
-            is_right
+            Ok(is_right)
         })?;
-        let histories = self.take_table::<Histories>(&damaged, services, |(service, generation, json)| {
-            let is_right = is_name(service)
-                && *generation <= HIGHEST_GENERATION
-                && history::parse_entry(*generation, json).is_ok();
+        let histories = self.take_table::<Histories>(&damaged, services, |(service, generation, json), is_sound| {
+            let is_right =
+                is_name(service) && is_sane(*generation, is_sound) && history::parse_entry(*generation, json).is_ok();
             highest = highest.max(if is_right { *generation } else { 0 });
-            is_right
-        })?;
-        if !generations.is_complete() {
-            let lost: Vec<_> = services.difference(&known).collect();
-            self.go_on_above(&lost, highest)?;
-        }
-        let currents = self.take_table::<Currents>(&damaged, services, |(service, bytes)| {
-            parse(service, bytes).is_ok_and(|version| is_right(&version))
-        })?;
-        let superseded = self.take_table::<Superseded>(&damaged, services, |(service, digest, _, bytes)| {
-            parse_superseded(service, digest, bytes).is_ok_and(|version| is_right(&version))
+            Ok(is_right)
         })?;
         // Which keys signed it all. Where that is lost everything is signed anew.
-        self.take_table::<Keys>(&damaged, &BTreeSet::new(), |(key, _)| key == KEYS)?;
-        Ok(vec![pins, generations, histories, currents, superseded])
+        self.take_table::<Keys>(&damaged, &BTreeSet::new(), |(key, lines), is_sound| {
+            let is_right = key == KEYS && is_sound;
+            if is_right {
+                keys = keys_of(lines);
+            }
+            Ok(is_right)
+        })?;
+        let mut is_right =
+            |version: Result<Descriptor, RowError>, is_sound: bool, is_current: bool| -> Result<bool, StateError> {
+                let Ok(version) = version else { return Ok(false) };
+                let generation = version.publication().generation;
+                if !is_sane(generation, is_sound) {
+                    return Ok(false);
+                }
+                // Also of one that is not taken over.
+                highest = highest.max(generation);
+                Ok((is_sound || self.is_borne_out(&version, is_current)?)
+                    && is_signed(&version, &keys)
+                    && tarball(&version) != Tarball::Wrong)
+            };
+        let currents = self.take_table::<Currents>(&damaged, services, |(service, bytes), is_sound| {
+            let is_right = is_right(parse(service, bytes), is_sound, true)?;
+            if is_right {
+                known.insert(service.clone());
+            }
+            Ok(is_right)
+        })?;
+        let superseded =
+            self.take_table::<Superseded>(&damaged, services, |(service, digest, _, bytes), is_sound| {
+                is_right(parse_superseded(service, digest, bytes), is_sound, false)
+            })?;
+        let tables = vec![pins, generations, histories, currents, superseded];
+        // Before anybody takes the new database for the old one: the process may end at any time.
+        let lost = if tables[1].is_complete() { BTreeSet::new() } else { services.difference(&known).collect() };
+        self.go_on_above(&lost, highest, now)?;
+        if tables.iter().any(|table| table.is_older) {
+            // Any service may have been published since.
+            self.lift(highest + 1, now)?;
+            // Nothing is signed here.
+            self.write(|transaction| Ok(transaction.open_table(SIGNATURES)?.remove(KEYS).map(drop)?))?;
+        }
+        Ok(Salvage { tables, pinned_to_nothing: self.pinned_to_nothing()? })
+    }
+
+    /// Whether other rows say the same of a version of which a bit may have flipped, or after which another one may have
+    /// come: the history, and the last generation.
+    fn is_borne_out(&self, version: &Descriptor, is_current: bool) -> Result<bool, StateError> {
+        let publication = version.publication();
+        let (service, generation) = (publication.service.as_str(), publication.generation);
+        self.read(|transaction| {
+            let history = transaction.open_table(HISTORY)?;
+            let newest = history.range((service, 0)..=(service, u64::MAX))?.next_back().transpose()?;
+            let newest = newest.map(|(key, _)| key.value().1);
+            let last = transaction.open_table(GENERATION)?.get(service)?.map(|last| last.value());
+            let is_last = newest.max(last) == Some(generation);
+            let entry = history.get((service, generation))?;
+            let entry = entry.and_then(|row| history::parse_entry(generation, row.value()).ok());
+            Ok(entry.map_or(is_current, |entry| entry.is_of(publication)) && (is_last || !is_current))
+        })
     }
 
     fn take_table<T: Kept>(
         &self,
         damaged: &Damaged,
         services: &BTreeSet<String>,
-        mut is_right: impl FnMut(&T::Row) -> bool,
+        mut is_right: impl FnMut(&T::Row, bool) -> Result<bool, StateError>,
     ) -> Result<Salvaged, StateError> {
-        let (mut rows, mut wrong) = (BTreeSet::new(), BTreeSet::new());
-        let extent = damaged.read::<T>(services, |row| {
-            if rows.contains(&row) || wrong.contains(&row) {
-                return;
-            }
-            if is_right(&row) {
-                rows.insert(row)
-            } else {
-                wrong.insert(row)
-            };
+        let (mut in_doubt, mut sound) = (BTreeSet::new(), BTreeSet::new());
+        let extent = damaged.read::<T>(services, |row, is_sound| {
+            let rows = if is_sound { &mut sound } else { &mut in_doubt };
+            rows.insert(row);
         });
-        let taken = rows.len();
-        while !rows.is_empty() {
-            let later = rows.iter().nth(BATCH).cloned().map(|first| rows.split_off(&first));
-            self.write(|transaction| T::write(&rows, transaction))?;
-            rows = later.unwrap_or_default();
+        let (mut taken, mut wrong) = (0, Vec::new());
+        // What is as it was written takes the place of what is not.
+        for (read, is_sound) in [(in_doubt, false), (sound, true)] {
+            let mut rows = BTreeSet::new();
+            for row in read {
+                if is_right(&row, is_sound)? {
+                    rows.insert(row);
+                } else {
+                    wrong.push(T::of_what(&row));
+                }
+            }
+            taken += rows.len();
+            while !rows.is_empty() {
+                let later = rows.iter().nth(BATCH).cloned().map(|first| rows.split_off(&first));
+                self.write(|transaction| T::write(&rows, transaction))?;
+                rows = later.unwrap_or_default();
+            }
         }
-        Ok(Salvaged {
-            what: T::WHAT,
-            rows: taken,
-            wrong: wrong.iter().map(T::of_what).collect(),
-            is_whole: extent.is_whole,
-            unknown: extent.unknown,
+        wrong.dedup();
+        let Extent { is_whole, is_older, unknown } = extent;
+        Ok(Salvaged { what: T::WHAT, rows: taken, wrong, is_whole, is_older, unknown })
+    }
+
+    /// Whatever these services were at, they go on above that; and so do the others above what was taken over of them.
+    fn go_on_above(&self, lost: &BTreeSet<&String>, highest: Generation, now: SystemTime) -> Result<(), StateError> {
+        let behind = self.inspect()?.behind;
+        self.write(|transaction| {
+            let mut tables = Tables::open(transaction)?;
+            let lost = lost.iter().map(|service| (service.as_str(), highest));
+            for (service, generation) in behind.iter().map(|(service, last)| (service.as_str(), *last)).chain(lost) {
+                let last = tables.last_generation(service)?.unwrap_or_default();
+                tables.generations.insert(service, last.max(generation))?;
+            }
+            tables.index(now)
         })
     }
 
-    /// Whatever these services were at, they go on above that.
-    fn go_on_above(&self, services: &[&String], highest: Generation) -> Result<(), StateError> {
-        self.write(|transaction| {
-            let mut generations = transaction.open_table(GENERATION)?;
-            services.iter().try_for_each(|service| Ok(generations.insert(service.as_str(), highest).map(drop)?))
+    fn pinned_to_nothing(&self) -> Result<Vec<String>, StateError> {
+        self.read(|transaction| {
+            let (currents, mut services) = (transaction.open_table(CURRENT)?, Vec::new());
+            for row in transaction.open_table(PINS)?.iter()? {
+                let service = row?.0.value().to_owned();
+                if currents.get(service.as_str())?.is_none() {
+                    services.push(service);
+                }
+            }
+            Ok(services)
         })
     }
 }
 
-type Found<K, V> = Result<Range<'static, K, V>, StorageError>;
+/// Whether a generation can have been given out. One of which a bit may have flipped is believed up to where
+/// `generation_floor` can still go above it.
+fn is_sane(generation: Generation, is_sound: bool) -> bool {
+    generation <= if is_sound { HIGHEST_GENERATION } else { LARGEST_FLOOR }
+}
+
+/// A service's only key, where its name is the key.
+fn named(service: &str) -> [Vec<u8>; 2] {
+    [service.into(), service.into()]
+}
 
 struct Pins;
 
@@ -157,8 +260,8 @@ impl Rows for Pins {
         (service.to_owned(), since)
     }
 
-    fn of(table: &ReadOnlyTable<&'static str, u64>, service: &str) -> Found<&'static str, u64> {
-        table.range(service..=service)
+    fn keys(service: &str) -> [Vec<u8>; 2] {
+        named(service)
     }
 }
 
@@ -188,8 +291,8 @@ impl Rows for Generations {
         (service.to_owned(), generation)
     }
 
-    fn of(table: &ReadOnlyTable<&'static str, u64>, service: &str) -> Found<&'static str, u64> {
-        table.range(service..=service)
+    fn keys(service: &str) -> [Vec<u8>; 2] {
+        named(service)
     }
 }
 
@@ -219,11 +322,8 @@ impl Rows for Histories {
         (service.to_owned(), generation, json.to_owned())
     }
 
-    fn of(
-        table: &ReadOnlyTable<(&'static str, u64), &'static [u8]>,
-        service: &str,
-    ) -> Found<(&'static str, u64), &'static [u8]> {
-        table.range((service, 0)..=(service, u64::MAX))
+    fn keys(service: &str) -> [Vec<u8>; 2] {
+        [0, u64::MAX].map(|generation| Self::Key::as_bytes(&(service, generation)))
     }
 }
 
@@ -255,8 +355,8 @@ impl Rows for Currents {
         (service.to_owned(), descriptor.to_owned())
     }
 
-    fn of(table: &ReadOnlyTable<&'static str, &'static [u8]>, service: &str) -> Found<&'static str, &'static [u8]> {
-        table.range(service..=service)
+    fn keys(service: &str) -> [Vec<u8>; 2] {
+        named(service)
     }
 }
 
@@ -286,8 +386,8 @@ impl Rows for Superseded {
         (service.to_owned(), *digest, at, descriptor.to_owned())
     }
 
-    fn of(table: &ReadOnlyTable<VersionKey, VersionValue>, service: &str) -> Found<VersionKey, VersionValue> {
-        table.range((service, &[0; 32])..=(service, &[0xff; 32]))
+    fn keys(service: &str) -> [Vec<u8>; 2] {
+        [[0; 32], [0xff; 32]].map(|digest| Self::Key::as_bytes(&(service, &digest)))
     }
 }
 
@@ -319,8 +419,8 @@ impl Rows for Keys {
         (key.to_owned(), lines.to_owned())
     }
 
-    fn of(table: &ReadOnlyTable<&'static str, &'static str>, key: &str) -> Found<&'static str, &'static str> {
-        table.range(key..=key)
+    fn keys(service: &str) -> [Vec<u8>; 2] {
+        named(service)
     }
 }
 

@@ -8,8 +8,9 @@ use weir_origin::config::Config;
 use weir_origin::fsck::{self, Fault, Found, Options, Outcome, Report};
 use weir_origin::versions::Asked;
 use weir_shared::descriptor::Descriptor;
+use weir_shared::process::key_pair;
 
-use crate::node::{Home, Node, SERVICE, service};
+use crate::node::{Home, Node, SERVICE, blob_of, service};
 use crate::upstream::Upstream;
 
 const PAGE: usize = 4096;
@@ -23,14 +24,28 @@ struct Stopped {
     pinned: Descriptor,
     /// What was current before.
     other: Descriptor,
+    /// The database as it would be had the process been killed.
+    killed: Vec<u8>,
 }
 
 impl Stopped {
     /// `floor`: the clock was ahead once.
     async fn new(floor: u64) -> Self {
-        let (home, upstream) = (Home::new(), Upstream::small());
+        let home = Home::new();
+        Self::of(home, |config| config.generation_floor = floor).await
+    }
+
+    async fn signed() -> Self {
+        let home = Home::new();
+        let key = home.file("signing.key");
+        key_pair::write(&key).unwrap();
+        Self::of(home, |config| config.signing.keys = vec![key]).await
+    }
+
+    async fn of(home: Home, configure: impl FnOnce(&mut Config)) -> Self {
+        let upstream = Upstream::small();
         let mut config = home.config(&upstream.url());
-        config.generation_floor = floor;
+        configure(&mut config);
         let node = home.start(config.clone()).await;
         let first = node.published(|_| true).await;
         upstream.push("deploy/more", b"more\n");
@@ -39,9 +54,10 @@ impl Stopped {
         let digest = first.publication().digest;
         node.running.versions().roll_back(&service(), &digest, Asked::default()).await.unwrap();
         let pinned = node.descriptor().await;
+        let killed = fs::read(home.data_dir().join("state.redb")).unwrap();
         node.stop().await;
         config.generation_floor = 0;
-        Self { home, upstream, config, pinned, other }
+        Self { home, upstream, config, pinned, other, killed }
     }
 
     fn state(&self) -> PathBuf {
@@ -60,6 +76,15 @@ impl Stopped {
         }
         assert!(spoiled > 0);
         fs::write(self.state(), file).unwrap();
+    }
+
+    /// Changes the page of what is current, where these bytes stand.
+    fn spoil_current(&self, bytes: &[u8], spoil: impl Fn(&mut [u8])) {
+        self.spoil(bytes, |page, at| {
+            if page.windows(17).any(|window| window == b"\"representations\"") {
+                spoil(&mut page[at..at + bytes.len()]);
+            }
+        });
     }
 
     fn mend(&self) -> (Report, Found) {
@@ -178,4 +203,128 @@ async fn no_database_that_was_set_aside_is_written_over() {
     assert!(found.remark.unwrap().contains("set aside as state.redb.damaged-4;"));
     assert!(fs::metadata(aside(4)).unwrap().len() > 1000);
     stopped.start().await.stop().await;
+}
+
+/// What is current is not taken over, and what is published anew is above everything that was read.
+async fn is_published_anew(stopped: &Stopped) {
+    let (_, found) = stopped.mend();
+    let remark = found.remark.unwrap();
+    assert!(remark.contains(" 0 current versions") && remark.contains("all 1 pins"), "{remark}");
+    assert!(remark.contains(&format!("the pin holds what is published next, which need not be the same: {SERVICE}")));
+    let node = stopped.start().await;
+    let again = node.published(|_| true).await;
+    assert!(again.publication().generation > stopped.pinned.publication().generation, "{again:?}");
+    node.tarball(&again).await;
+    node.stop().await;
+}
+
+fn other_digit(digit: &mut u8) {
+    *digit = if *digit == b'0' { b'1' } else { b'0' };
+}
+
+#[tokio::test]
+async fn a_generation_that_has_become_lower_is_not_believed() {
+    let stopped = Stopped::new(0).await;
+    let generation = format!("\"generation\":{}", stopped.pinned.publication().generation);
+    stopped.spoil_current(generation.as_bytes(), |found| other_digit(&mut found[14]));
+    is_published_anew(&stopped).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_has_become_another_is_not_believed() {
+    let stopped = Stopped::new(0).await;
+    let commit = format!("\"commit\":\"{}\"", stopped.pinned.publication().commit);
+    stopped.spoil_current(commit.as_bytes(), |found| other_digit(&mut found[15]));
+    is_published_anew(&stopped).await;
+}
+
+#[tokio::test]
+async fn what_does_not_bear_its_signatures_is_not_signed_anew() {
+    let stopped = Stopped::signed().await;
+    let text = String::from_utf8(stopped.pinned.bytes().to_vec()).unwrap();
+    let (_, signature) = text.split_once("\"sig\":\"").unwrap();
+    stopped.spoil_current(&signature.as_bytes()[..20], |found| found[10] = if found[10] == b'A' { b'B' } else { b'A' });
+    let (_, found) = stopped.mend();
+    let remark = found.remark.unwrap();
+    assert!(remark.contains(" 0 current versions"), "{remark}");
+    let node = stopped.start().await;
+    assert!(node.published(|_| true).await.publication().generation > stopped.pinned.publication().generation);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_version_whose_blob_is_lost_as_well_is_kept_and_the_blob_made_again() {
+    let stopped = Stopped::new(0).await;
+    for version in [&stopped.pinned, &stopped.other] {
+        fs::remove_file(stopped.home.blob(&blob_of(version))).unwrap();
+    }
+    stopped.spoil(b"\"why\":\"", noise);
+    stopped.upstream.push("deploy/even-more", b"more\n");
+    let (_, found) = stopped.mend();
+    let remark = found.remark.unwrap();
+    assert!(remark.contains("all 1 current versions, all 1 superseded versions"), "{remark}");
+    let node = stopped.start().await;
+    node.poll().await;
+    assert_eq!(node.descriptor().await.bytes(), stopped.pinned.bytes(), "what was pinned, and not where its ref is");
+    for version in [&stopped.pinned, &stopped.other] {
+        node.tarball(version).await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_bad_page_of_the_database_s_own_costs_nothing_and_neither_does_a_kill() {
+    for was_killed in [false, true] {
+        let stopped = Stopped::new(0).await;
+        let mut file = if was_killed { stopped.killed.clone() } else { fs::read(stopped.state()).unwrap() };
+        // Where what the database knows of its free pages begins: said by the slot of the last commit.
+        let slot = 64 + 128 * usize::from(file[9] & 1);
+        let page = u64::from_le_bytes(*file[slot + 40..].first_chunk().unwrap()) & 0xf_ffff;
+        noise(&mut file[PAGE * (page as usize + 1)..][..PAGE], 0);
+        fs::write(stopped.state(), file).unwrap();
+        let (report, found) = stopped.mend();
+        assert_eq!((found.outcome, report.exit_code()), (Outcome::Mended, 1), "{report:?}");
+        let node = stopped.start().await;
+        node.poll().await;
+        assert_eq!(node.descriptor().await.bytes(), stopped.pinned.bytes());
+        assert_eq!(node.status().await["services"][0]["condition"], "pinned");
+        assert_eq!(node.running.versions().history(&service(), None, 10).await.unwrap().publications.len(), 3);
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn where_the_tables_are_lost_those_of_before_are_read_and_all_goes_on_above() {
+    let stopped = Stopped::new(0).await;
+    // The page that names the tables. When the origin stops properly that of before is the same one.
+    let mut file = stopped.killed.clone();
+    let slot = 64 + 128 * usize::from(file[9] & 1);
+    let page = u64::from_le_bytes(*file[slot + 8..].first_chunk().unwrap()) & 0xf_ffff;
+    noise(&mut file[PAGE * (page as usize + 1)..][..PAGE], 0);
+    fs::write(stopped.state(), file).unwrap();
+    let (_, found) = stopped.mend();
+    assert!(found.remark.as_ref().unwrap().contains("before the last write"), "{found:?}");
+    let node = stopped.start().await;
+    let again = node.published(|_| true).await;
+    assert!(again.publication().generation > stopped.pinned.publication().generation, "{again:?}");
+    node.tarball(&again).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_bit_of_the_database_s_version_is_damage() {
+    let stopped = Stopped::new(0).await;
+    let whole = fs::read(stopped.state()).unwrap();
+    for slot in [64, 192] {
+        let mut file = whole.clone();
+        file[slot] ^= 1;
+        fs::write(stopped.state(), file).unwrap();
+        let looked = fsck::run(&stopped.config, Options { mend: false, threads: 1 }, &|_| ()).unwrap();
+        assert_eq!(looked.exit_code(), 4, "{looked:?}");
+        let (report, _) = stopped.mend();
+        assert_eq!(report.exit_code(), 1, "{report:?}");
+        let node = stopped.start().await;
+        assert_eq!(node.descriptor().await.bytes(), stopped.pinned.bytes());
+        node.stop().await;
+    }
 }
