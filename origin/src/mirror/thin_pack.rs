@@ -161,7 +161,7 @@ mod tests {
             let last = *id.as_bytes().last().unwrap();
             buffer.clear();
             buffer.resize(usize::from(last) * 50, last);
-            Ok((last % 2 == 0).then_some(Data { kind: Kind::Blob, object_hash: id.kind(), data: buffer }))
+            Ok(last.is_multiple_of(2).then_some(Data { kind: Kind::Blob, object_hash: id.kind(), data: buffer }))
         }
     }
 
