@@ -1,6 +1,5 @@
 //! `weir-edge explain` and `weir-edge purge`: ask a running edge on its admin listener.
 
-use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,6 +20,7 @@ use tokio_rustls::TlsConnector;
 use weir_edge::Config;
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::output::print;
 use weir_shared::process::tls;
 
 /// How long an edge may take to answer: a purge of a large cache deletes many files.
@@ -100,10 +100,10 @@ impl Command {
                 let path = format!("/v1/explain?service={service}{digest}");
                 let answer = edge.ask(config, Method::GET, &path, String::new()).await?;
                 if json {
-                    say(&format!("{answer:#}"))?;
+                    print(format_args!("{answer:#}"))?;
                 } else {
                     let words = answer["words"].as_array().context("the edge's answer has no `words`")?;
-                    words.iter().filter_map(Value::as_str).try_for_each(say)?;
+                    words.iter().filter_map(Value::as_str).try_for_each(print)?;
                 }
             }
             Command::Purge { what, soft, edge } => {
@@ -129,18 +129,10 @@ impl Command {
                 }
                 let verb = if soft { "to be looked at again" } else { "purged" };
                 let (services, blobs) = (counted(services, "service"), counted(blobs, "blob"));
-                say(&format!("{verb}: {services}, {blobs}, {}", counted(bytes, "byte")))?;
+                print(format_args!("{verb}: {services}, {blobs}, {}", counted(bytes, "byte")))?;
             }
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// Writes to standard output. Who reads it may have seen enough: `weir-edge explain shop | head -1`.
-fn say(text: &str) -> io::Result<()> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
     }
 }
 

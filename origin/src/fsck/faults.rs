@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weir_shared::descriptor::Representation;
 
-use super::look::{Seen, Unsound};
+use super::look::{STATE, Seen, Unsound};
 use super::report::{Fault, Found, Outcome};
 use crate::blob_store::Bytes;
 use crate::data_dir::DataDir;
@@ -57,17 +57,15 @@ fn in_state(seen: &Seen, found: &mut Faults) {
         found.add(Fault::WrongSignature, format!("{service} {digest}"), detail);
     }
     if seen.state.has_wrong_index {
-        found.add(
-            Fault::WrongIndex,
-            "state.redb",
-            "what it says of who names which blob is not what the versions name",
-        );
+        found.add(Fault::WrongIndex, STATE, "what it says of who names which blob is not what the versions name");
     }
 }
 
 fn in_store(seen: &Seen, data_dir: &DataDir, found: &mut Faults) {
     let named: BTreeSet<_> =
         seen.state.versions.iter().flat_map(|version| &version.forms).map(|form| form.digest).collect();
+    // What cannot be read may name any of them.
+    let names_are_read = !seen.unsound.iter().any(|(name, how)| *name == STATE && matches!(how, Unsound::Damaged(_)));
     for (digest, blob) in &seen.blobs {
         match &blob.bytes {
             Bytes::Sound => {}
@@ -84,7 +82,7 @@ fn in_store(seen: &Seen, data_dir: &DataDir, found: &mut Faults) {
         if is_sound && blob.has_wrong_fragments {
             found.add(Fault::WrongFragments, digest.to_string(), "its list of fragments is not as it was written");
         }
-        if is_sound && !named.contains(digest) && !seen.state.lingering.contains(digest) {
+        if names_are_read && is_sound && !named.contains(digest) && !seen.state.lingering.contains(digest) {
             found.add(Fault::Unnamed, digest.to_string(), "no version names it; the origin's sweeps will remove it");
         }
     }

@@ -16,6 +16,9 @@ use crate::data_dir::DataDir;
 use crate::database::DatabaseFile;
 use crate::publication::{Inspected, State};
 
+/// The database of publications.
+pub(super) const STATE: &str = "state.redb";
+
 /// All that was seen.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -89,8 +92,8 @@ fn databases(config: &Config, data_dir: &DataDir) -> anyhow::Result<Seen> {
         seen.api = api;
     }
     let read = |file| Ok(State::of(file, config.retention.clone())?.inspect()?);
-    let state = database(&data_dir.state(), read).context("state.redb")?;
-    seen.state = seen.taken("state.redb", state).unwrap_or_default();
+    let state = database(&data_dir.state(), read).context(STATE)?;
+    seen.state = seen.taken(STATE, state).unwrap_or_default();
     Ok(seen)
 }
 

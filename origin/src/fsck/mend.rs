@@ -10,7 +10,7 @@ use weir_shared::digest::BlobDigest;
 
 use super::faults::missing;
 use super::forms;
-use super::look::{Seen, Unsound};
+use super::look::{STATE, Seen, Unsound};
 use super::report::Fault;
 use super::set_aside::set_aside;
 use crate::blob_store::{BlobError, Bytes};
@@ -24,9 +24,6 @@ use crate::publication::{RowKind, UnreadableRow};
 use crate::publisher::Publisher;
 use crate::repository_agent::Restorer;
 use crate::signing::Signer;
-
-/// The database of publications.
-const STATE: &str = "state.redb";
 
 /// What was done about a fault, beyond what is the same for all of its kind.
 #[derive(Debug)]

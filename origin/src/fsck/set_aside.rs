@@ -13,6 +13,7 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::{self, TarballDigest};
 use weir_shared::encoding::Encoding;
 
+use super::look::STATE;
 use super::mend::Fate;
 use super::report::Fault;
 use crate::blob_store::BlobStore;
@@ -52,7 +53,7 @@ pub(super) fn set_aside(config: &Config, data_dir: &DataDir, services: &BTreeSet
     fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
     let aside = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Fate {
-        object: "state.redb".to_owned(),
+        object: STATE.to_owned(),
         fault: Fault::Database,
         is_lost: !salvage.tables.iter().all(Salvaged::is_complete),
         remark: told(&aside, &salvage),

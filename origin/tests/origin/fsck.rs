@@ -385,6 +385,7 @@ async fn a_database_of_noise_is_set_aside_and_that_of_operators_never_is() {
         fs::write(&state, &damaged).unwrap();
         let mended = stopped.mended(4);
         assert_eq!(outcomes(&mended, Fault::Database), [Outcome::Lost]);
+        assert_eq!(outcomes(&mended, Fault::Unnamed), [], "nobody knows what the noise named");
         let aside = format!("state.redb.damaged{aside}");
         assert!(mended.found[0].remark.as_ref().unwrap().contains(&format!("set aside as {aside};")), "{mended:?}");
         assert_eq!(fs::read(state.with_file_name(aside)).unwrap(), damaged, "none is written over");
