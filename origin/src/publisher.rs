@@ -16,7 +16,6 @@ use bytesize::ByteSize;
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
 use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 
@@ -153,12 +152,7 @@ impl Publisher {
             self.be_sure_of(service)?;
             // A pin holds what is there; where that was lost, something is better than nothing.
             let is_held = service.current().filter(|_| service.is_pinned());
-            if let Some(held) = &is_held
-                && let Some(zstd) = held.representation(Encoding::Zstd)
-                && self.blobs.contains(&zstd.digest, zstd.size)
-            {
-                service.found_its_blob();
-            }
+            self.look_for_lost(service);
             if is_held.is_some() || service.is_withdrawn() {
                 settled.push(true);
                 continue;

@@ -50,7 +50,7 @@ pub fn begin_anew(root: &Path) -> anyhow::Result<()> {
             ensure!(found.len() == 0, "{} is there: move it away first if it is to be given up", path.display());
             fs::remove_file(&path).with_context(|| format!("{} cannot be removed", path.display()))?;
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {}
         Err(error) => return Err(error).with_context(|| format!("{} cannot be looked at", path.display())),
     }
     Store::open(data_dir).with_context(|| format!("{} cannot be made", path.display()))?;

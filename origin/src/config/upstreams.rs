@@ -44,6 +44,7 @@ pub struct UpstreamsConfig {
     pub max_lfs_object: ByteSize,
     /// The fewest bytes of a pack, or an LFS object, in a second, on average over four stall timeouts, at which a fetch keeps
     /// its place.
+    #[serde(with = "config::size")]
     pub lowest_rate: ByteSize,
 }
 

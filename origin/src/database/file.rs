@@ -46,7 +46,8 @@ impl DatabaseFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DatabaseError> {
         let database = guarded(|| match std::fs::metadata(path) {
             Ok(found) if found.is_file() && found.len() == 0 => Err(DatabaseError::Empty),
-            Err(error) if error.kind() == ErrorKind::NotFound => new_file::create(path),
+            // A link to a disk that is not there is no place for a new one.
+            Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => new_file::create(path),
             _ => Ok(Database::open(path)?),
         })?;
         Ok(Self::of(path, database, false))

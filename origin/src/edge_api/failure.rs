@@ -72,13 +72,17 @@ impl Unpublished {
             .and_then(|repository| repository.next_poll)
             .and_then(|next| next.duration_since(now).ok())
             .map_or(LATER, |wait| wait.clamp(Duration::from_secs(1), LATEST));
-        if let Some(Health::Unhealthy { failure, .. }) = repository.map(|repository| &repository.health) {
-            let detail = format!("the upstream could not be polled (step: {}): {}", failure.step, failure.reason);
-            return Self::Failing { timeout: failure.timeout, detail, retry_after };
-        }
         if let Condition::Unhealthy { step, reason, .. } = condition {
             let detail = format!("the upstream's content cannot be published (step: {step}): {reason}");
             return Self::Failing { timeout: false, detail, retry_after };
+        }
+        // One ref that cannot be followed is no reason for the others.
+        let is_polled = |repository: &&RepositoryState| repository.mirrored && repository.consecutive_failures == 0;
+        if let Some(Health::Unhealthy { failure, .. }) =
+            repository.filter(|repository| !is_polled(repository)).map(|repository| &repository.health)
+        {
+            let detail = format!("the upstream could not be polled (step: {}): {}", failure.step, failure.reason);
+            return Self::Failing { timeout: failure.timeout, detail, retry_after };
         }
         let detail = match repository.map_or(&Phase::Idle, |repository| &repository.phase) {
             Phase::Cloning { progress } => {

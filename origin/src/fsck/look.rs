@@ -18,6 +18,8 @@ use crate::publication::{Inspected, State};
 
 /// The database of publications.
 pub(super) const STATE: &str = "state.redb";
+/// The database of what operators defined.
+pub(super) const CATALOG: &str = "catalog.redb";
 
 /// All that was seen.
 #[derive(Debug, Default)]
@@ -83,10 +85,10 @@ pub(super) fn look_again(config: &Config, data_dir: &DataDir, before: &Seen, thr
 fn databases(config: &Config, data_dir: &DataDir) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     if catalog::is_lost(data_dir.root()) {
-        seen.unsound.push(("catalog.redb", Unsound::Damaged("it is not there, although state.redb is".to_owned())));
+        seen.unsound.push((CATALOG, Unsound::Damaged("it is not there, although state.redb is".to_owned())));
     }
-    let catalog = database(&data_dir.catalog(), |file| Ok(catalog::inspect(&file)?)).context("catalog.redb")?;
-    if let Some(api) = seen.taken("catalog.redb", catalog) {
+    let catalog = database(&data_dir.catalog(), |file| Ok(catalog::inspect(&file)?)).context(CATALOG)?;
+    if let Some(api) = seen.taken(CATALOG, catalog) {
         seen.refused_definitions = api.refused();
         seen.definitions = (api.repositories.len() + api.services.len() + api.nameless.len()) as u64;
         seen.api = api;

@@ -10,11 +10,11 @@ use weir_shared::digest::BlobDigest;
 
 use super::faults::missing;
 use super::forms;
-use super::look::{STATE, Seen, Unsound};
+use super::look::{CATALOG, STATE, Seen, Unsound};
 use super::report::Fault;
 use super::set_aside::set_aside;
 use crate::blob_store::{BlobError, Bytes};
-use crate::catalog::{Definitions, Documents};
+use crate::catalog::{Definitions, Documents, Store};
 use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::database::DatabaseFile;
@@ -37,13 +37,28 @@ pub(super) struct Fate {
 /// Mends what can be mended.
 pub(super) fn mend(config: &Config, data_dir: &DataDir, seen: &Seen) -> anyhow::Result<Vec<Fate>> {
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &seen.api);
+    if !data_dir.catalog().exists() && !data_dir.state().exists() {
+        // That of operators is made first: one of publications beside none would say that it was lost.
+        Store::open(data_dir.clone())?;
+    }
+    let is_damaged = |which: &str| {
+        seen.unsound.iter().any(|(name, unsound)| *name == which && matches!(unsound, Unsound::Damaged(_)))
+    };
+    if is_damaged(STATE) && is_damaged(CATALOG) {
+        // Which services are defined is what pins on damaged pages are believed by.
+        let remark =
+            "what it holds is taken over when catalog.redb is back: put back a copy, or begin a new one, first";
+        let waits =
+            Fate { object: STATE.to_owned(), fault: Fault::Database, is_lost: false, remark: remark.to_owned() };
+        return Ok(vec![waits, catalog_is_gone()]);
+    }
     let mut fates = databases(config, data_dir, &defined, seen)?;
     let metrics = Metrics::register(&Registry::new())?;
     let events = Arc::new(EventLog::new(&config.limits, metrics.clone()));
     let (floor, retention) = (config.generation_floor, config.retention.clone());
     // What a killed process left goes with this.
     let mut publisher = Publisher::open(data_dir.clone(), floor, retention, events, metrics.clone())?;
-    let is_new = seen.unsound.iter().any(|(name, unsound)| *name == STATE && matches!(unsound, Unsound::Damaged(_)));
+    let is_new = is_damaged(STATE);
     let state = if is_new { &publisher.inspect()? } else { &seen.state };
     publisher.mend_rows(state, SystemTime::now())?;
     publisher.sign_with(Arc::new(Signer::new(config.signing.read()?)))?;
@@ -75,11 +90,19 @@ fn databases(config: &Config, data_dir: &DataDir, defined: &Definitions, seen: &
                 fates.push(set_aside(config, data_dir, &services)?);
                 continue;
             }
-            Unsound::Damaged(_) => (false, "put back a copy of it: Git cannot bring back what operators defined"),
+            Unsound::Damaged(_) => {
+                fates.push(catalog_is_gone());
+                continue;
+            }
         };
         fates.push(Fate { object: (*name).to_owned(), fault: Fault::Database, is_lost, remark: remark.to_owned() });
     }
     Ok(fates)
+}
+
+fn catalog_is_gone() -> Fate {
+    let remark = "put back a copy of it: Git cannot bring back what operators defined".to_owned();
+    Fate { object: CATALOG.to_owned(), fault: Fault::Database, is_lost: false, remark }
 }
 
 /// What is damaged is removed, so that it is never taken for what its name says; what stands wrongly beside a blob is made

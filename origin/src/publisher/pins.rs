@@ -4,6 +4,7 @@ use std::sync::{PoisonError, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use weir_shared::digest::TarballDigest;
+use weir_shared::encoding::Encoding;
 
 use super::Publisher;
 use crate::publication::{Order, OrderError};
@@ -25,6 +26,17 @@ impl Publisher {
         service.pinned(pinned.since);
         self.show(service, pinned.change);
         Ok(())
+    }
+
+    /// Whether what a service is pinned to, and was lost, is there again.
+    pub(crate) fn look_for_lost(&self, service: &Service) {
+        if service.condition().lost().is_some()
+            && let Some(held) = service.current()
+            && let Some(zstd) = held.representation(Encoding::Zstd)
+            && self.blobs.contains(&zstd.digest, zstd.size)
+        {
+            service.found_its_blob();
+        }
     }
 
     /// Lets a service follow its ref again, from its repository's next look on. False: it was not pinned.

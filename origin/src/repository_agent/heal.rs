@@ -34,7 +34,11 @@ impl Task {
         let publication = descriptor.publication();
         let stored = descriptor.representations().iter().find(|representation| representation.digest == *blob);
         if stored.is_some_and(|stored| self.crew.publisher.blobs().contains(blob, stored.size)) {
-            return true; // Whoever asked before got it healed.
+            // Whoever asked before got it healed.
+            if let Some(service) = self.services.iter().find(|service| service.name == publication.service) {
+                self.crew.publisher.look_for_lost(service);
+            }
+            return true;
         }
         let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
             return true;
@@ -94,6 +98,8 @@ impl Task {
         }
         match healed {
             Ok(()) => service.found_its_blob(),
+            // What the mirror will hold is not known yet.
+            Err(_) if !self.state.borrow().mirrored => {}
             Err(why) => {
                 let reason =
                     format!("a blob of the version that it is pinned to is lost, and cannot be made again: {why}");

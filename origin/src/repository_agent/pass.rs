@@ -29,6 +29,7 @@ impl Task {
         for (service, found) in looked {
             let who = Who::Service(service.name.clone());
             self.lfs.wanted.waits_no_more(&who);
+            self.crew.publisher.look_for_lost(&service);
             let result = match found {
                 Ok(Found::Settled(commit)) => Ok(Some(commit)),
                 Ok(Found::ToBuild(seen)) => match self.setbacks.why_not(&service.name, &seen.key, Instant::now()) {

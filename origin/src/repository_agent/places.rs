@@ -20,12 +20,17 @@ use super::state::WaitsFor;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 
+/// Mirrors that are read in full at a time: what makes one doubtful, a full disk, may make all of them so.
+const CLOSE_LOOKS: usize = 2;
+
 /// The places of one origin.
 pub(crate) struct Places {
     listings: Arc<Semaphore>,
     fetches: Arc<FetchPlaces>,
     /// For files of LFS: as many as for first clones, divided likewise.
     lfs: Arc<FetchPlaces>,
+    /// To read a whole mirror, packs and all.
+    close_looks: Arc<Semaphore>,
     of_a_host: usize,
     requests_per_minute: u32,
     /// Those that a repository is at.
@@ -68,6 +73,7 @@ impl Places {
             listings: metrics.bounds.semaphore("listings", limits.concurrent_listings),
             fetches: Arc::new(FetchPlaces::new(Shares::new(limits.concurrent_fetches, of_a_host))),
             lfs: Arc::new(FetchPlaces::new(Shares::new(half(limits.concurrent_fetches), half(of_a_host)))),
+            close_looks: metrics.bounds.semaphore("close_looks", CLOSE_LOOKS),
             of_a_host,
             requests_per_minute: limits.requests_per_minute_per_host,
             hosts: Mutex::default(),
@@ -93,6 +99,11 @@ impl Places {
         show("saved_up_requests_of_a_host", Budget::saved_up(limits.requests_per_minute_per_host), |places| {
             places.busiest(|host| host.budget().taken(Instant::now()))
         });
+    }
+
+    /// A place to read a whole mirror.
+    pub(super) async fn to_look_closely(&self) -> OwnedSemaphorePermit {
+        self.close_looks.clone().acquire_owned().await.expect("it is never closed")
     }
 
     fn busiest(&self, in_use: impl Fn(&Host) -> usize) -> usize {

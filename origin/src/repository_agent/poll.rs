@@ -94,6 +94,7 @@ impl Poller {
     /// for it. Dropped, or after as long as a poll may take, it ends.
     async fn examine(&self) {
         let poll_timeout = self.config.borrow().poll_timeout;
+        let _place = self.places.to_look_closely().await;
         self.state.send_modify(|state| state.phase = Phase::Examining);
         let mirror = self.mirror.clone();
         let job = Job::begin(&format!("look {}", self.name), &self.threads, move |stop| {

@@ -1,6 +1,6 @@
 //! Reading configuration files: TOML, unknown keys refused by name, paths relative to the file.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -88,7 +88,9 @@ pub fn changed_keys<T: Serialize>(one: &T, other: &T) -> Vec<String> {
 pub fn same_address(listeners: &[(&str, Option<SocketAddr>)]) -> Option<String> {
     let set: Vec<_> = listeners.iter().filter_map(|(key, listen)| Some((key, (*listen)?))).collect();
     let clash = |one: SocketAddr, other: SocketAddr| {
-        let overlap = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+        // That of IPv6 takes what comes over IPv4 too.
+        let holds = |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+        let overlap = one.ip() == other.ip() || holds(one.ip(), other.ip()) || holds(other.ip(), one.ip());
         one.port() != 0 && one.port() == other.port() && overlap
     };
     set.iter().enumerate().find_map(|(place, (key, listen))| {
@@ -137,7 +139,8 @@ pub mod duration {
     }
 }
 
-/// Sizes as people write them: `64MiB`, `10GB`, `512B`. Only nothing has no unit: whoever writes `10` means no ten bytes. For `#[serde(with = "…::size")]`.
+/// Sizes as people write them: `64MiB`, `10GB`, `512B`. Only nothing has no unit: whoever writes `10` means no ten bytes.
+/// For `#[serde(with = "…::size")]`.
 pub mod size {
     use std::fmt;
 
@@ -169,7 +172,8 @@ pub mod size {
         }
 
         fn visit_i64<E: Error>(self, number: i64) -> Result<ByteSize, E> {
-            self.visit_str(&number.to_string())
+            let number = u64::try_from(number).map_err(|_| E::custom(format!("`{number}` is less than nothing")))?;
+            self.visit_u64(number)
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {

@@ -71,11 +71,15 @@ impl Workshop {
             let mut commits: Vec<_> = of_it.map(|(_, commit)| commit.clone()).collect();
             match revision::tip(&mirror, &service.revision, &mut Reach::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),
-                Err(error) => return Err(unclear(service, &error)),
+                Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {
+                    return Err(unclear(service, &error));
+                }
+                // The mirror is whole, and what is followed is not there: nothing can be built of it.
+                Err(_) => {}
             }
             for commit in commits {
-                if let Err(error @ RevisionError::CommitMissing(_)) = revision::look_up(&mirror, &commit) {
-                    return Err(unclear(service, &error));
+                if let Err(RevisionError::CommitMissing(_)) = revision::look_up(&mirror, &commit) {
+                    continue;
                 }
                 let key = tarball::content_key(&mirror, &commit, repository, &service.selection);
                 if key.is_ok_and(|key| !known.insert(key)) {
