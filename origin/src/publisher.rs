@@ -151,9 +151,7 @@ impl Publisher {
         for Sighting { service, commit, key } in found {
             self.be_sure_of(service)?;
             // A pin holds what is there; where that was lost, something is better than nothing.
-            let is_held = service.current().filter(|_| service.is_pinned());
-            self.look_for_lost(service);
-            if is_held.is_some() || service.is_withdrawn() {
+            if (service.is_pinned() && service.current().is_some()) || service.is_withdrawn() {
                 settled.push(true);
                 continue;
             }
