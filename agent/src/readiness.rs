@@ -41,7 +41,8 @@ mod tests {
     fn releases_make_an_agent_ready_and_what_fails_is_told() {
         let (shop, bakery): (ServiceName, ServiceName) = ("shop".parse().unwrap(), "bakery".parse().unwrap());
         let digest = TarballDigest::of(b"one");
-        let release = Release { digest, generation: 1, commit: None, directory: "releases/1".into() };
+        let release =
+            Release { digest, generation: 1, commit: None, revision_id: None, directory: "releases/1".into() };
         let well = ServiceStatus { release: Some(release), ..ServiceStatus::default() };
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
         // It runs again by now.

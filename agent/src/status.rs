@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::TarballDigest;
+use weir_shared::revision_id::RevisionId;
 
 use crate::edge_client::Protocol;
 
@@ -18,6 +19,8 @@ pub struct Release {
     pub generation: u64,
     /// The commit of that generation.
     pub commit: Option<CommitId>,
+    /// The revision of that generation, whatever kind of source it is of.
+    pub revision_id: Option<RevisionId>,
     /// The release's own folder, `root/<service>/releases/<name>`.
     pub directory: PathBuf,
 }

@@ -88,6 +88,12 @@ impl Clock {
     }
 }
 
+/// A time as a gauge shows it.
+pub(crate) fn unix_seconds(at: SystemTime) -> i64 {
+    let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

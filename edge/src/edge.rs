@@ -11,25 +11,31 @@ use tokio::net::TcpListener;
 use weir_shared::process::admin::Admin;
 use weir_shared::process::bounds;
 use weir_shared::process::directory_lock::{DirectoryLock, Released};
+use weir_shared::process::metric_families::MetricFamilies;
 use weir_shared::process::process_metrics;
 use weir_shared::process::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_shared::process::shutdown::Drain;
 
 use crate::access::{Access, HeardFile};
-use crate::agent_api::{AgentApi, Sources};
-use crate::blob_cache::{BlobCache, Directory};
+use crate::agent_api::{AgentApi, ApiMetrics, Sources};
+use crate::cache::Cache;
+use crate::catalog::{Catalog, CatalogMetrics, Lookup};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::metrics::Metrics;
-use crate::operator_api::OperatorApi;
-use crate::origin_client::{Origin, Origins, probe};
-use crate::origin_follower::{self, Following};
+use crate::operator_api::{OperatorApi, OperatorMetrics};
+use crate::origin_client::{Origin, OriginMetrics, Origins, probe};
+use crate::origin_follower::{self, FollowerMetrics, Following};
 use crate::reload::{Handshakes, Reloading};
-use crate::service_table::{Gzips, Lookup, Rules, Standings, Store, Table};
 use crate::status::Status;
 
-/// How often last words are written to disk.
+/// How often validations are written to disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The same while the disk does not take the catalog: the file is written once it does.
+const FAILED_FLUSH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a stopping edge waits for the disk to take the last validations.
+const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a free port is looked for when any will do: TCP and UDP must have the same.
 const PORT_ATTEMPTS: u32 = 16;
@@ -43,9 +49,9 @@ pub struct Running {
     admin_address: Option<SocketAddr>,
     registry: Registry,
     drain: Drain,
-    table: Arc<Table>,
+    catalog: Arc<Catalog>,
     status: Arc<Status>,
-    blobs: BlobCache,
+    cache: Cache,
     released: Released,
     reloading: Arc<Reloading>,
 }
@@ -90,12 +96,10 @@ impl Running {
     /// at the deadline. The cache's directory is free when this returns.
     pub async fn drain(self, deadline: Duration) -> bool {
         let clean = self.drain.finish(deadline).await;
-        let table = self.table.clone();
-        let flushed = tokio::task::spawn_blocking(move || table.flush()).await;
-        if !matches!(flushed, Ok(Ok(()))) {
-            tracing::warn!("the last words of origins could not be written; answers will look older after a restart");
+        self.catalog.flush();
+        if !matches!(tokio::time::timeout(LAST_FLUSH_TIMEOUT, self.catalog.durable()).await, Ok(Ok(()))) {
+            tracing::warn!("the last validations could not be written; answers will look older after a restart");
         }
-        self.blobs.close().await;
         self.release().await;
         clean
     }
@@ -103,20 +107,19 @@ impl Running {
     /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
     pub async fn cut(self) {
         self.drain.cut().await;
-        self.blobs.stop().await;
         self.release().await;
     }
 
     /// Waits until no thread that was in the middle of something uses the cache's directory.
     async fn release(self) {
-        drop((self.table, self.status, self.blobs));
+        drop((self.catalog, self.status, self.cache));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
             tracing::warn!("the cache's directory is still in use by a thread of this process");
         }
     }
 }
 
-/// Starts an edge. Returns once its listeners are bound and its table is loaded; origins are not waited for.
+/// Starts an edge. Returns once its listeners are bound and its catalog is loaded; origins are not waited for.
 ///
 /// # Errors
 /// The configuration makes no sense, a file cannot be used, the cache's directory is another process's, or an address
@@ -126,30 +129,29 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let started = SystemTime::now();
     let drain = Drain::new();
     let registry = Registry::new();
-    let metrics = Metrics::register(&registry)?;
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::begin();
-    let rules = Arc::new(config.rules());
     let handshakes = Handshakes::of(&config)?;
 
-    let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, metrics.origin.clone()));
+    let origin_metrics = OriginMetrics::register(&MetricFamilies(&registry))?;
+    let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, origin_metrics.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
-    let (table, blobs, heard, released) = {
-        let (config, origins, metrics, drain) = (config.clone(), origins.clone(), metrics.clone(), drain.clone());
-        let rules = rules.clone();
-        tokio::task::spawn_blocking(move || load(&config, &origins, rules, clock, &metrics, &drain)).await??
+    let (catalog, lock, heard, released) = {
+        let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
+        tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
-    let lookup = Lookup::new(table.clone(), origins.clone(), rules, clock, metrics.table.clone(), &drain);
+    let cache = Cache::open(&config.cache_limits(), lock, origins.clone(), clock, &registry, &drain)?;
+    let lookup = Lookup::new(catalog.clone(), &drain);
     let following = Following {
-        table: table.clone(),
+        catalog: catalog.clone(),
         lookup: lookup.clone(),
         origins: origins.clone(),
         clock,
-        metrics: metrics.follower.clone(),
+        metrics: FollowerMetrics::register(&registry)?,
         drain: drain.clone(),
     };
-    metrics.cache.observe_use(&registry, blobs.gauge_setter())?;
+    let api_metrics = ApiMetrics::register(&MetricFamilies(&registry))?;
     let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
     let access = Access::start(&config.auth, names, heard, &registry, &drain).await;
     let access = match access {
@@ -162,18 +164,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 
     let reloading = Reloading::new(config.clone(), handshakes, access.clone(), origins.clone(), &registry)?;
     let reloading = Arc::new(reloading);
-    let gzips = Gzips::new(lookup.clone(), origins.clone(), metrics.table.clone(), &drain);
-    let standings = Standings::new(lookup.clone(), origins.clone(), clock, &drain);
-    let sources =
-        Sources { lookup: lookup.clone(), gzips: gzips.clone(), standings: standings.clone(), blobs: blobs.clone() };
-    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), metrics.api.clone(), &drain);
+    let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
+    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), &drain);
     let status = Arc::new(Status {
         name: config.name.to_string(),
-        table: table.clone(),
+        catalog: catalog.clone(),
         lookup: lookup.clone(),
-        gzips: gzips.clone(),
-        standings,
-        blobs: blobs.clone(),
+        cache: cache.clone(),
         origins: origins.clone(),
         access: access.clone(),
         reloading: reloading.clone(),
@@ -181,6 +178,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         started,
         drain: drain.clone(),
     });
+    let operator_metrics = OperatorMetrics::register(&registry)?;
     let looked_at = Arc::downgrade(&status);
     bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let listening = async {
@@ -188,7 +186,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         // Last of all, so that nobody reads "ready" before agents can connect.
         let admin_address = match config.admin_listen {
             Some(admin) => {
-                let operators = operator_api(admin, &config, &status, &registry, &metrics, &drain)?;
+                let operators = operator_api(admin, &config, &status, &registry, operator_metrics, &drain)?;
                 Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, &drain).await?)
             }
             None => None,
@@ -203,32 +201,25 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     probe::start(&origins, &drain);
-    access.follow(origin_follower::start(&following, blobs.clone(), &config), &drain);
-    flush_now_and_then(&table, &drain);
-    Ok(Running { address, admin_address, registry, drain, table, status, blobs, released, reloading })
+    access.follow(origin_follower::start(&following, cache.clone(), config.follow_options()), &drain);
+    flush_now_and_then(&catalog, &drain);
+    Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloading })
 }
 
 /// Opens what is on disk. Blocks.
 fn load(
     config: &Config,
-    origins: &Arc<Origins>,
-    rules: Arc<Rules>,
+    origins: Arc<Origins>,
     clock: Clock,
-    metrics: &Metrics,
-    drain: &Drain,
-) -> anyhow::Result<(Arc<Table>, BlobCache, HeardFile, Released)> {
+    metrics: CatalogMetrics,
+) -> anyhow::Result<(Arc<Catalog>, DirectoryLock, HeardFile, Released)> {
     let dir = &config.cache.dir;
-    let cannot = || format!("cannot use [cache] dir {}", dir.display());
-    let (lock, released) = DirectoryLock::take(dir).with_context(cannot)?;
-    let directory = Directory::open(dir, lock.clone()).with_context(cannot)?;
+    let (lock, released) =
+        DirectoryLock::take(dir).with_context(|| format!("cannot use [cache] dir {}", dir.display()))?;
     let heard = HeardFile::new(dir, lock.clone());
-    let store = Store::open(&dir.join("table.redb"), lock).with_context(cannot)?;
-    let services = config.cache.services;
-    let table =
-        Table::load(store, services, origins.clone(), rules, clock, metrics.table.clone()).with_context(cannot)?;
-    let blobs = BlobCache::open(directory, &config.cache, origins.clone(), clock, metrics.clone(), drain)
-        .with_context(cannot)?;
-    Ok((Arc::new(table), blobs, heard, released))
+    let (path, policies) = (dir.join("catalog.log"), Arc::new(config.freshness_policies()));
+    let catalog = Catalog::load(&path, lock.clone(), config.catalog_bounds(), origins, policies, clock, metrics);
+    Ok((catalog, lock, heard, released))
 }
 
 /// What answers on the admin listener.
@@ -237,7 +228,7 @@ fn operator_api(
     config: &Config,
     status: &Arc<Status>,
     registry: &Registry,
-    metrics: &Metrics,
+    metrics: OperatorMetrics,
     drain: &Drain,
 ) -> anyhow::Result<OperatorApi> {
     let (ready, shown) = (status.clone(), status.clone());
@@ -247,7 +238,7 @@ fn operator_api(
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         drain: drain.clone(),
     };
-    OperatorApi::new(listen, &config.admin, admin, status.clone(), metrics.operators.clone())
+    OperatorApi::new(listen, &config.admin, admin, status.clone(), metrics)
 }
 
 /// Binds TCP, then UDP with the same port, and serves on both.
@@ -277,20 +268,19 @@ async fn listen(
     }
 }
 
-fn flush_now_and_then(table: &Arc<Table>, drain: &Drain) {
-    let (table, drain) = (table.clone(), drain.clone());
+fn flush_now_and_then(catalog: &Arc<Catalog>, drain: &Drain) {
+    let (catalog, drain) = (catalog.clone(), drain.clone());
     drain.clone().spawn(async move {
         loop {
+            let flushed = catalog.clone();
+            if let Err(error) = tokio::task::spawn_blocking(move || flushed.flush()).await {
+                tracing::error!(%error, "writing the last validations failed");
+            }
+            let has_failed = catalog.write_failure().is_some();
             tokio::select! {
-                () = tokio::time::sleep(FLUSH_INTERVAL) => {}
+                () = tokio::time::sleep(if has_failed { FAILED_FLUSH_INTERVAL } else { FLUSH_INTERVAL }) => {}
                 // What is left is written at the end of the drain.
                 () = drain.begun() => return,
-            }
-            let table = table.clone();
-            match tokio::task::spawn_blocking(move || table.flush()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "the last words of origins could not be written"),
-                Err(error) => tracing::error!(%error, "writing the last words of origins failed"),
             }
         }
     });

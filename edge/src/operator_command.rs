@@ -119,24 +119,24 @@ impl Command {
                     }
                 }
                 let done = edge.ask(config, Method::POST, "/v1/purge", order.to_string()).await?;
-                let [services, blobs, bytes] =
-                    ["services", "blobs", "bytes"].map(|key| done[key].as_u64().unwrap_or_default());
-                if (services, blobs) == (0, 0) {
+                let [services, objects, bytes] =
+                    ["services", "objects", "bytes"].map(|key| done[key].as_u64().unwrap_or_default());
+                if (services, objects) == (0, 0) {
                     let (kind, name) = (&done["kind"], &done["name"]);
                     let [kind, name] = [kind, name].map(|text| text.as_str().unwrap_or_default());
                     eprintln!("nothing of the {kind} {name} is held there, and nothing was purged: is that its name?");
                     return Ok(ExitCode::from(NOTHING_HELD));
                 }
                 let verb = if soft { "to be looked at again" } else { "purged" };
-                let (services, blobs) = (counted(services, "service"), counted(blobs, "blob"));
-                print(format_args!("{verb}: {services}, {blobs}, {}", counted(bytes, "byte")))?;
+                let (services, objects) = (counted(services, "service"), counted(objects, "object"));
+                print(format_args!("{verb}: {services}, {objects}, {}", counted(bytes, "byte")))?;
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// `1 blob`, `2 blobs`.
+/// `1 object`, `2 objects`.
 fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -15,8 +15,8 @@ use weir_shared::process::serve::ServerTls;
 use weir_shared::process::tls::{self, ClientAuth, TlsError};
 
 use crate::access::Access;
+use crate::clock::unix_seconds;
 use crate::config::Config;
-use crate::metrics::unix_seconds;
 use crate::origin_client::Origins;
 
 /// What belongs together with all else that says who may read.
@@ -241,9 +241,9 @@ mod tests {
         assert_eq!(
             left(|config| {
                 config.auth.mode = AuthMode::Required;
-                config.cache.fills = 1;
+                config.cache.fetches = 1;
             }),
-            ["auth.mode", "cache.fills"]
+            ["auth.mode", "cache.fetches"]
         );
     }
 
@@ -253,7 +253,7 @@ mod tests {
         for (changed, expected) in [
             (&["auth.client_ca", "auth.mode"][..], Some("auth.mode")),
             (&["auth.certificate", "auth.keys", "tls.key"], Some("auth.keys")),
-            (&["auth.certificate", "auth.client_ca", "cache.fills"], None),
+            (&["auth.certificate", "auth.client_ca", "cache.fetches"], None),
             (&["auth.mode", "auth.keys"], None),
         ] {
             assert_eq!(other_half_of_certificates(&keys(changed)).map(String::as_str), expected, "{changed:?}");

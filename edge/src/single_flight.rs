@@ -99,6 +99,11 @@ where
         lock(&self.flights).len()
     }
 
+    /// Tasks under way whose keys match. Goes through all.
+    pub(crate) fn count(&self, matches: impl Fn(&K) -> bool) -> usize {
+        lock(&self.flights).keys().filter(|key| matches(key)).count()
+    }
+
     /// Whether the task of this key is under way.
     pub(crate) fn is_under_way(&self, key: &K) -> bool {
         lock(&self.flights).contains_key(key)

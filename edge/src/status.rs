@@ -12,26 +12,24 @@ use weir_shared::process::shutdown::Drain;
 use weir_shared::query::{self, QueryError};
 
 use crate::access::Access;
-use crate::blob_cache::BlobCache;
+use crate::cache::Cache;
+use crate::catalog::{Catalog, Entry, Lookup, LookupError};
 use crate::clock::Clock;
 use crate::origin_client::Origins;
 use crate::reload::Reloading;
-use crate::service_table::{Entry, Gzips, Lookup, LookupError, Standings, Table};
 
 /// Services that one page of `/status` lists at the most.
 const MAX_LISTED: usize = 1000;
 
-/// What went wrong with the last questions, and for how long that is taken as given.
+/// The errors of the last queries, and for how long each holds.
 type Failures = HashMap<ServiceName, (LookupError, Duration)>;
 
-/// All that an edge holds, for those who look.
+/// All parts of an edge that are shown.
 pub(crate) struct Status {
     pub(crate) name: String,
-    pub(crate) table: Arc<Table>,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) lookup: Lookup,
-    pub(crate) gzips: Gzips,
-    pub(crate) standings: Standings,
-    pub(crate) blobs: BlobCache,
+    pub(crate) cache: Cache,
     pub(crate) origins: Arc<Origins>,
     pub(crate) access: Access,
     pub(crate) reloading: Arc<Reloading>,
@@ -45,13 +43,13 @@ pub(crate) struct Status {
 struct Facts {
     draining: bool,
     origin_reached: bool,
-    something_held: bool,
+    something_stored: bool,
     /// Why nobody can read, or somebody who should not.
     access_troubles: Vec<String>,
     /// What the files of keys and denials said last is in force, and they say something else by now.
     access_files_unreadable: bool,
     certificate_has_ended: bool,
-    table_failure: Option<String>,
+    catalog_failure: Option<String>,
     disk_failure: Option<String>,
     /// Origins that do not answer, with the reason.
     down: Vec<(String, String)>,
@@ -72,24 +70,20 @@ impl Status {
         readiness(&Facts {
             draining: self.drain.has_begun(),
             origin_reached: self.origins.any_reached(),
-            something_held: !self.table.is_empty(),
+            something_stored: !self.catalog.is_empty(),
             access_troubles: self.access.troubles(),
             access_files_unreadable: self.access.files_are_unreadable(),
             certificate_has_ended: self.reloading.certificate_has_ended(),
-            table_failure: self.table.write_failure(),
-            disk_failure: self.blobs.disk_failure(),
+            catalog_failure: self.catalog.write_failure(),
+            disk_failure: self.cache.disk_failure(),
             down: down.map(|origin| (origin.name().to_owned(), origin.last_error().unwrap_or_default())).collect(),
         })
     }
 
     /// What is used of each bound.
     pub(crate) fn bounds(&self) -> Vec<Bound> {
-        let (services, most) = self.table.fill_level();
-        let mut bounds =
-            vec![("services", services, most), ("gzips", self.gzips.under_way() as u64, self.gzips.limit() as u64)];
-        bounds.extend(self.standings.bounds());
-        bounds.extend(self.lookup.bounds());
-        bounds.extend(self.blobs.bounds());
+        let mut bounds: Vec<_> = self.lookup.bounds().collect();
+        bounds.extend(self.cache.bounds());
         bounds
     }
 
@@ -100,7 +94,7 @@ impl Status {
     pub(crate) fn document(&self, query: &str) -> Result<Value, QueryError> {
         let page = Page::parse(query)?;
         let now = self.clock.now();
-        let all = self.table.snapshot();
+        let all = self.catalog.all();
         let total = all.len();
         let (listed, next) = page.of(all, MAX_LISTED);
         let failures = self.lookup.failures();
@@ -119,10 +113,10 @@ impl Status {
                 "up": origin.is_up(),
                 "circuit": origin.circuit().as_str(),
                 "last_error": origin.last_error(),
-                "events_followed": self.table.vouch(id).is_in_step(),
-                "last_heartbeat_seconds": self.table.vouch(id).last_heartbeat().map(|at| now.since(at).as_secs()),
+                "events_followed": self.catalog.lease(id).is_in_step(),
+                "last_heartbeat_seconds": self.catalog.lease(id).last_heartbeat().map(|at| now.since(at).as_secs()),
             })).collect::<Vec<_>>(),
-            "cache": self.blobs.usage(),
+            "cache": self.cache.usage(),
             "services_total": total,
             "services": services,
             "next_after": next.map(|name| name.to_string()),
@@ -130,17 +124,16 @@ impl Status {
     }
 
     fn service(&self, name: &ServiceName, entry: &Entry, failures: &Failures) -> Value {
-        let age = self.table.age(entry, self.clock.now());
+        let age = self.catalog.age(entry, self.clock.now());
         let origin = entry.origin.map(|id| &self.origins.all()[id]);
         let version = entry.version.as_ref();
         let publication = version.map(|version| version.descriptor().publication());
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
         let why = match (publication, origin) {
-            (None, _) if entry.is_unreadable => "what stands on disk cannot be read; the origin is asked",
             (None, _) => "the origin says that it is gone",
             (_, None) => "the origin it came from is no longer configured; all are asked",
             (_, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",
-            _ if self.table.is_vouched_for(entry) => "the origin's event stream says that nothing has changed",
+            _ if self.catalog.is_leased(entry) => "the origin's event stream says that nothing has changed",
             _ => "as the origin last said",
         };
         json!({
@@ -152,13 +145,13 @@ impl Status {
             "size": publication.map(|p| p.size),
             "generation": entry.highest.0,
             "revision": entry.highest.1,
-            "freshness": entry.judge(age).as_str(),
+            "freshness": entry.evaluate(age).as_str(),
             "age_seconds": age.as_secs(),
-            "stale_seconds": entry.rule.parameters.stale_for(age),
+            "stale_seconds": entry.policy.limits.stale_for(age),
             "origin": origin.map(|origin| origin.name()),
             "representations": representations.map(|r| json!({
                 "encoding": r.encoding.as_str(),
-                "held": self.blobs.tier(&r.digest),
+                "held": self.cache.tier(&r.digest),
             })).collect::<Vec<_>>(),
             "last_failure": failures.get(name).map(|(error, _)| error.reason()),
             "refused_generation": entry.refused().map(|refused| refused.offered.0),
@@ -167,16 +160,16 @@ impl Status {
     }
 }
 
-/// An edge can work without its origins once it holds something; a new one has to have reached one. One whose certificate
-/// has ended is trusted by nobody, and one that does not know who may read should not be asked. One that cannot write its
-/// table can take no new version, and is not ready; one whose disk takes no blobs serves what it holds.
+/// An edge can work without its origins once it has stored something; a new one has to have reached one. One whose
+/// certificate has ended is trusted by nobody, and one that does not know who may read should not be asked. One whose disk
+/// fails works from memory.
 fn readiness(facts: &Facts) -> Readiness {
     if facts.draining {
         return Readiness::NotReady(vec!["draining".to_owned()]);
     }
     let mut missing = Vec::new();
-    if !facts.origin_reached && !facts.something_held {
-        let mut reason = "nothing is held yet and no origin has been reached".to_owned();
+    if !facts.origin_reached && !facts.something_stored {
+        let mut reason = "nothing is stored yet and no origin has been reached".to_owned();
         facts.down.iter().for_each(|(_, why)| reason.extend(["; ", why]));
         missing.push(reason);
     }
@@ -184,14 +177,15 @@ fn readiness(facts: &Facts) -> Readiness {
     if facts.certificate_has_ended {
         missing.push("the certificate that agents see has ended: replace it and send SIGHUP".to_owned());
     }
-    if let Some(reason) = &facts.table_failure {
-        missing.push(format!("new versions cannot be taken: {reason}"));
-    }
     if !missing.is_empty() {
         return Readiness::NotReady(missing);
     }
-    let mut troubles: Vec<String> =
-        facts.disk_failure.iter().map(|reason| format!("the disk did not take the last blob: {reason}")).collect();
+    let mut troubles: Vec<String> = facts
+        .catalog_failure
+        .iter()
+        .map(|reason| format!("the disk does not take the catalog, which a crash would set back: {reason}"))
+        .collect();
+    troubles.extend(facts.disk_failure.iter().map(|reason| format!("the disk did not take the last object: {reason}")));
     if facts.access_files_unreadable {
         troubles.push(
             "a file of keys or denials cannot be used, and what it said last is in force: the log says which line"
@@ -239,7 +233,7 @@ mod tests {
         let nothing = Facts::default();
         assert!(matches!(readiness(&nothing), Readiness::NotReady(reasons) if reasons.len() == 1));
         assert_eq!(readiness(&Facts { origin_reached: true, ..Facts::default() }), Readiness::Ready);
-        let holding = || Facts { something_held: true, ..Facts::default() };
+        let holding = || Facts { something_stored: true, ..Facts::default() };
         assert_eq!(readiness(&holding()), Readiness::Ready);
         let failure = || Some("no space".to_owned());
         let down = || vec![("o:1".to_owned(), "origin o:1 cannot be reached: refused".to_owned())];
@@ -255,8 +249,8 @@ mod tests {
         }
         let unsure = Facts { access_troubles: vec!["unheard".to_owned()], certificate_has_ended: true, ..holding() };
         assert!(matches!(readiness(&unsure), Readiness::NotReady(reasons) if reasons.len() == 2));
-        let broken = Facts { table_failure: failure(), down: down(), ..holding() };
-        assert!(matches!(readiness(&broken), Readiness::NotReady(reasons) if reasons[0].contains("new versions")));
+        let broken = Facts { catalog_failure: failure(), down: down(), ..holding() };
+        assert!(matches!(readiness(&broken), Readiness::Degraded(reasons) if reasons[0].contains("catalog")));
     }
 
     #[test]

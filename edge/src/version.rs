@@ -10,6 +10,8 @@ use weir_shared::descriptor::{Descriptor, Representation};
 use weir_shared::encoding::{self, Encoding};
 use weir_shared::route::Route;
 
+use crate::cache::Delivery;
+
 /// A descriptor with its header values.
 #[derive(Debug)]
 pub(crate) struct Version {
@@ -18,6 +20,8 @@ pub(crate) struct Version {
     /// In the order of the descriptor's representations.
     tags: Vec<Tag>,
     identity_tag: Tag,
+    /// Of gzip that is made on the way: its bytes are not the same each time, its content is.
+    gzip_tag: Tag,
 }
 
 /// Header values that every answer of a version shares.
@@ -26,6 +30,7 @@ pub(crate) struct Values {
     pub(crate) digest: HeaderValue,
     pub(crate) generation: HeaderValue,
     pub(crate) commit: HeaderValue,
+    pub(crate) revision: HeaderValue,
     pub(crate) content_location: HeaderValue,
     pub(crate) unencoded_digest: HeaderValue,
     /// The tag of the descriptor itself.
@@ -39,24 +44,19 @@ pub(crate) struct Tag {
     pub(crate) value: HeaderValue,
 }
 
-/// The form that a request gets.
+/// The representation that a request gets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Form<'a> {
+pub(crate) struct Variant<'a> {
     /// The content coding of what is sent.
     pub(crate) encoding: Encoding,
-    /// The blob that it is sent from.
+    /// What it is made from.
     pub(crate) stored: &'a Representation,
-    /// Bytes of what is sent.
-    pub(crate) length: u64,
+    /// What is made of that on the way.
+    pub(crate) delivery: Delivery,
+    /// Bytes of what is sent. Not known of gzip that is made on the way, which has no ranges therefore.
+    pub(crate) length: Option<u64>,
     /// Its entity tag.
     pub(crate) tag: &'a Tag,
-}
-
-impl Form<'_> {
-    /// Whether the blob is decoded on the way: then there are no ranges of it.
-    pub(crate) fn is_decoded(&self) -> bool {
-        self.encoding != self.stored.encoding
-    }
 }
 
 impl Tag {
@@ -84,12 +84,14 @@ impl Version {
                 digest: value(&publication.digest.to_string()),
                 generation: HeaderValue::from(publication.generation),
                 commit: value(publication.commit.as_str()),
+                revision: value(&publication.revision_id.to_string()),
                 content_location: value(&location.to_string()),
                 unencoded_digest: value(&format!("sha-256=:{}:", STANDARD.encode(publication.sha256.as_bytes()))),
                 descriptor_tag: Tag::new(descriptor.etag()),
             },
             tags,
             identity_tag: Tag::new(tarball_etag(&publication.digest, None)),
+            gzip_tag: Tag::new(format!("W/\"{}+gzip\"", publication.digest)),
             descriptor,
         }
     }
@@ -98,34 +100,26 @@ impl Version {
         &self.descriptor
     }
 
-    /// The form that a request with this `Accept-Encoding` gets. `None`: nothing acceptable is left.
+    /// The variant that a request with this `Accept-Encoding` gets, when none of these codings may be used. `None`: nothing
+    /// acceptable is left.
     ///
-    /// What is stored without a dictionary is offered as it is; identity is decoded from zstd.
-    pub(crate) fn form(&self, accept_encoding: Option<&str>) -> Option<Form<'_>> {
+    /// What is stored without a dictionary is offered as it is; identity, and gzip that is not stored, are made from zstd.
+    pub(crate) fn variant(&self, accept_encoding: Option<&str>, without: &[Encoding]) -> Option<Variant<'_>> {
         let from = |wanted: Encoding| match wanted {
             Encoding::Identity => self.stored(Encoding::Zstd),
+            Encoding::Gzip => self.stored(Encoding::Gzip).or_else(|| self.stored(Encoding::Zstd)),
             Encoding::Dcz => None,
-            coded => self.stored(coded),
+            Encoding::Zstd => self.stored(Encoding::Zstd),
         };
-        let encoding = encoding::negotiate(accept_encoding, |wanted| from(wanted).is_some())?;
+        let available = |wanted| !without.contains(&wanted) && from(wanted).is_some();
+        let encoding = encoding::negotiate(accept_encoding, available)?;
         let (position, stored) = from(encoding)?;
-        Some(match encoding {
-            Encoding::Identity => {
-                Form { encoding, stored, length: self.descriptor.publication().size, tag: &self.identity_tag }
-            }
-            _ => Form { encoding, stored, length: stored.size, tag: &self.tags[position] },
-        })
-    }
-
-    /// Whether a request with this `Accept-Encoding` would get gzip if only it had been made.
-    pub(crate) fn awaits_gzip(&self, accept_encoding: Option<&str>) -> bool {
-        let available = |wanted| wanted == Encoding::Gzip || self.stored(wanted).is_some();
-        self.stored(Encoding::Gzip).is_none() && encoding::negotiate(accept_encoding, available) == Some(Encoding::Gzip)
-    }
-
-    /// The entity tag of the identity coding.
-    pub(crate) fn identity_tag(&self) -> &Tag {
-        &self.identity_tag
+        let (delivery, length, tag) = match encoding {
+            coded if coded == stored.encoding => (Delivery::Stored, Some(stored.size), &self.tags[position]),
+            Encoding::Gzip => (Delivery::Gzip, None, &self.gzip_tag),
+            _ => (Delivery::Decoded, Some(self.descriptor.publication().size), &self.identity_tag),
+        };
+        Some(Variant { encoding, stored, delivery, length, tag })
     }
 
     fn stored(&self, encoding: Encoding) -> Option<(usize, &Representation)> {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How long the first byte of a blob that an edge does not hold takes through the edge, beside the origin's own first byte
-# and the transfer of one piece (1 MiB) from it: medians over 30 blobs of 8 MB, each asked for once through the edge, in
-# one run, over HTTP/2 and TLS 1.3 on loopback, with connections that are there. Nothing is pinned to a core.
+# How long the first byte of a tarball that an edge does not hold takes through the edge, beside the origin's own first byte
+# and the transfer of one frame from it: medians over 30 tarballs of 8 MB, each fetched once through the edge, in one run,
+# over HTTP/2 and TLS 1.3 on loopback, with connections that are there. Nothing is pinned to a core.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo build --release --quiet -p weir -p weir-origin -p weir-edge
@@ -27,7 +27,7 @@ data_dir = "origin-data"
 tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }
 repository = [{ name = "shop", url = "$work/upstream" }]
 service = [
-$(for number in $numbers; do echo "    { name = \"blob-$number\", repository = \"shop\", folder = \"$number\" },"; done)
+$(for number in $numbers; do echo "    { name = \"tarball-$number\", repository = \"shop\", folder = \"$number\" },"; done)
 ]
 TOML
 # Nothing is fetched before it is asked for.
@@ -53,23 +53,24 @@ ask() {
 ask_origin() { ask --cert "$work/edge-client.pem" --key "$work/edge-client.key" "$@"; }
 for number in $numbers; do
     until curl --silent --fail --head --cacert "$work/ca.pem" --header 'Accept-Encoding: zstd' --output /dev/null \
-        "$edge/v1/services/blob-$number/tarball"; do
+        "$edge/v1/services/tarball-$number/tarball"; do
         sleep 0.2
     done
 done
 for number in $numbers; do
-    descriptor=$(curl --silent --fail --cacert "$work/ca.pem" "$edge/v1/services/blob-$number")
-    blob=$(sed 's/.*"representations"//; s/.*"digest": *"\(b3-[0-9a-f]*\)".*/\1/' <<<"$descriptor")
-    read -r through _ <<<"$(ask --header 'Accept-Encoding: zstd' "$edge/v1/services/blob-$number/tarball")"
-    read -r own _ <<<"$(ask_origin "$origin/v1/blobs/$blob")"
-    read -r _ piece <<<"$(ask_origin --range 0-1048575 "$origin/v1/blobs/$blob")"
-    read -r again _ <<<"$(ask --header 'Accept-Encoding: zstd' "$edge/v1/services/blob-$number/tarball")"
-    echo "$through $own $piece $again"
+    descriptor=$(curl --silent --fail --cacert "$work/ca.pem" "$edge/v1/services/tarball-$number")
+    manifest=$(sed 's/.*"representations"//; s/.*"digest": *"\(b3-[0-9a-f]*\)".*/\1/' <<<"$descriptor")
+    read -r through _ <<<"$(ask --header 'Accept-Encoding: zstd' "$edge/v1/services/tarball-$number/tarball")"
+    frame=$(curl --silent --fail --cacert "$work/ca.pem" --cert "$work/edge-client.pem" --key "$work/edge-client.key" \
+        "$origin/v1/objects/shop/$manifest" | sed 's/^{"frames":\[{"digest":"\(b3-[0-9a-f]*\)".*/\1/')
+    read -r own transfer <<<"$(ask_origin "$origin/v1/objects/shop/$frame")"
+    read -r again _ <<<"$(ask --header 'Accept-Encoding: zstd' "$edge/v1/services/tarball-$number/tarball")"
+    echo "$through $own $transfer $again"
 done >"$work/rows"
 median() { cut -d ' ' -f "$1" "$work/rows" | sort -n | awk '{ row[NR] = $1 } END { print (row[int((NR + 1) / 2)] + row[int(NR / 2) + 1]) / 2 }'; }
-awk -v through="$(median 1)" -v own="$(median 2)" -v piece="$(median 3)" -v again="$(median 4)" 'BEGIN {
+awk -v through="$(median 1)" -v own="$(median 2)" -v transfer="$(median 3)" -v again="$(median 4)" 'BEGIN {
     printf "first byte of a miss through the edge   %6d µs\n", through
     printf "first byte of the origin itself         %6d µs\n", own
-    printf "transfer of one piece from the origin   %6d µs\n", piece
+    printf "transfer of one frame from the origin   %6d µs\n", transfer
     printf "first byte of a hit of the edge         %6d µs\n", again
-    printf "a miss beside the origin and one piece  %6.2f\n", through / (own + piece) }'
+    printf "a miss beside the origin and one frame  %6.2f\n", through / (own + transfer) }'

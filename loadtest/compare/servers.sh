@@ -62,6 +62,7 @@ http {
         add_header weir-digest b3-3cf6ac63b8a77ccca0ab08cebc155cb2a78d61585694ead5dec136feb386b2bf;
         add_header weir-generation 1795268547633;
         add_header weir-commit 1072ea43c5c8a2e594c749b64c75eb82176b9def;
+        add_header weir-revision sha1:1072ea43c5c8a2e594c749b64c75eb82176b9def;
         add_header content-location /v1/services/bytes-10000/tarballs/b3-3cf6ac63b8a77ccca0ab08cebc155cb2a78d61585694ead5dec136feb386b2bf;
         add_header vary "Accept-Encoding, Available-Dictionary";
         add_header cache-control "max-age=3600, stale-while-revalidate=60, stale-if-error=31536000";

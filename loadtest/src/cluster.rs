@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::relay::Relay;
+use crate::relay::{Line, Relay};
 use anyhow::Context;
-use bytesize::ByteSize;
 use futures_util::future;
 use tempfile::TempDir;
 use weir_shared::name::ServiceName;
@@ -27,8 +26,27 @@ pub struct Plan {
     pub fresh: Duration,
     /// How many events the origin keeps for edges that come back, when not as many as usual.
     pub kept_events: Option<usize>,
-    /// Whether the edges reach the origin through a relay.
-    pub relayed: bool,
+    /// The line over which a relay connects the edges to the origin, if there is one.
+    pub line: Option<Line>,
+    /// Whether edges fetch what is published before anybody asks for it.
+    pub prefetch: bool,
+}
+
+impl Default for Plan {
+    /// One edge, no agent, and nothing to publish.
+    fn default() -> Self {
+        Self {
+            repositories: Vec::new(),
+            services: Vec::new(),
+            edges: 1,
+            agents: 0,
+            poll_interval: Duration::from_secs(1),
+            fresh: Duration::from_secs(1),
+            kept_events: None,
+            line: None,
+            prefetch: true,
+        }
+    }
 }
 
 /// The running roles. All their files go when it is dropped.
@@ -66,7 +84,10 @@ impl Cluster {
         origin.services.clone_from(&plan.services);
         origin.limits.events = plan.kept_events.unwrap_or(origin.limits.events);
         let origin = weir_origin::start(origin).await.context("the origin does not start")?;
-        let relay = if plan.relayed { Some(Relay::start(origin.address()).await?) } else { None };
+        let relay = match plan.line {
+            Some(line) => Some(Relay::over(line, origin.address()).await?),
+            None => None,
+        };
         let origin_at = relay.as_ref().map_or(origin.address(), Relay::address);
 
         let mut edges = Vec::new();
@@ -77,8 +98,7 @@ impl Cluster {
                 file("edge-client.pem"),
                 file("edge-client.key"),
             );
-            let mut cache = weir_edge::config::CacheConfig::new(file(&format!("edge-cache-{number}")));
-            cache.small = Some(ByteSize::mib(64));
+            let cache = weir_edge::config::CacheConfig::new(file(&format!("edge-cache-{number}")));
             let mut config = weir_edge::config::Config::new(
                 format!("edge-{number}").parse()?,
                 ([127, 0, 0, 1], 0).into(),
@@ -88,6 +108,9 @@ impl Cluster {
             );
             config.admin_listen = Some(([127, 0, 0, 1], 0).into());
             config.freshness.fresh = plan.fresh;
+            if !plan.prefetch {
+                config.push.warm_within = Duration::ZERO;
+            }
             edges.push(weir_edge::start(config).await.context("an edge does not start")?);
         }
 
@@ -105,6 +128,11 @@ impl Cluster {
             agents.push(weir_agent::start(config).await.context("an agent does not start")?);
         }
         Ok(Self { origin, edges, agents, relay, dir })
+    }
+
+    /// The file with the authority of the edges' certificates.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
     }
 
     /// An agent's current release of a service: a symlink to a complete release, once there is one.

@@ -1,16 +1,37 @@
-//! A relay in front of a TCP listener that damages what passes through, as a bad network card or cable would, or lets
-//! nothing through at all.
+//! A relay in front of a TCP listener that damages what passes through, as a bad network card or cable would, lets nothing
+//! through at all, or is as far away and as narrow as a line between continents.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 
 /// Bytes of an answer that pass undamaged before a bit is flipped: the handshake gets through, a body does not.
 const FLIP_AFTER: u64 = 64 << 10;
+
+/// Bytes that pass at a time.
+const PART: usize = 16 << 10;
+
+/// Parts that are on their way at a time, on each connection; the server waits beyond them.
+const MAX_UNDER_WAY: usize = 4096;
+
+/// How late a timer may be: a line that is behind by so much catches up.
+const TIMER_SLACK: Duration = Duration::from_millis(10);
+
+/// The line between the two ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Line {
+    /// How long an answer is on its way: what a round trip takes.
+    pub delay: Duration,
+    /// How much of each connection's answers it carries; `None`: whatever comes.
+    pub bytes_per_second: Option<u64>,
+}
 
 /// A running relay. It ends with the runtime.
 #[derive(Debug)]
@@ -23,6 +44,7 @@ pub struct Relay {
 struct State {
     damage: AtomicBool,
     flipped: AtomicU64,
+    passed: AtomicU64,
     severed: watch::Sender<bool>,
 }
 
@@ -32,6 +54,14 @@ impl Relay {
     /// # Errors
     /// No port can be bound.
     pub async fn start(target: SocketAddr) -> std::io::Result<Self> {
+        Self::over(Line::default(), target).await
+    }
+
+    /// The same over a line that has its delay and its width.
+    ///
+    /// # Errors
+    /// No port can be bound.
+    pub async fn over(line: Line, target: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let state = Arc::new(State::default());
@@ -45,11 +75,12 @@ impl Relay {
                         return;
                     }
                     if let Ok(server) = TcpStream::connect(target).await {
+                        let _ = (client.set_nodelay(true), server.set_nodelay(true));
                         let (client_reader, client_writer) = client.into_split();
                         let (server_reader, server_writer) = server.into_split();
                         tokio::select! {
-                            () = pass(client_reader, server_writer, None) => {}
-                            () = pass(server_reader, client_writer, Some(&state)) => {}
+                            () = pass_requests(client_reader, server_writer) => {}
+                            () = pass_answers(server_reader, client_writer, line, &state) => {}
                             _ = severed.wait_for(|severed| *severed) => {}
                         }
                     }
@@ -78,25 +109,49 @@ impl Relay {
     pub fn flipped(&self) -> u64 {
         self.state.flipped.load(Ordering::Relaxed)
     }
+
+    /// Bytes of answers that were put on the line so far.
+    pub fn passed(&self) -> u64 {
+        self.state.passed.load(Ordering::Relaxed)
+    }
 }
 
-async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, damage: Option<&State>) {
-    let mut buffer = vec![0; 16 << 10];
-    let mut passed = 0;
-    while let Ok(read) = from.read(&mut buffer).await {
-        if read == 0 {
-            break;
+async fn pass_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    let _ = tokio::io::copy(&mut from, &mut to).await;
+}
+
+/// Takes from the server what the line carries, and gives it to the client when it has arrived.
+async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, line: Line, state: &State) {
+    let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_UNDER_WAY);
+    let take = async move {
+        let (mut passed, mut is_free) = (0, Instant::now());
+        let mut part = vec![0; PART];
+        while let Ok(read @ 1..) = from.read(&mut part).await {
+            passed += read as u64;
+            if state.damage.load(Ordering::Relaxed) && passed > FLIP_AFTER {
+                part[read / 2] ^= 1;
+                state.flipped.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(width) = line.bytes_per_second {
+                is_free =
+                    is_free.max(Instant::now() - TIMER_SLACK) + Duration::from_secs_f64(read as f64 / width as f64);
+                sleep_until(is_free).await;
+            }
+            state.passed.fetch_add(read as u64, Ordering::Relaxed);
+            if sender.send((Instant::now() + line.delay, part[..read].to_vec())).await.is_err() {
+                break;
+            }
         }
-        passed += read as u64;
-        if let Some(state) = damage
-            && state.damage.load(Ordering::Relaxed)
-            && passed > FLIP_AFTER
-        {
-            buffer[read / 2] ^= 1;
-            state.flipped.fetch_add(1, Ordering::Relaxed);
+    };
+    let give = async move {
+        while let Some((arrives, part)) = under_way.recv().await {
+            if !line.delay.is_zero() {
+                sleep_until(arrives).await;
+            }
+            if to.write_all(&part).await.is_err() {
+                break;
+            }
         }
-        if to.write_all(&buffer[..read]).await.is_err() {
-            break;
-        }
-    }
+    };
+    tokio::join!(take, give);
 }

@@ -1,21 +1,28 @@
-//! What tarballs cost: builds the commits that are named, one after the other, each with the blob of the one before to
-//! take fragments from, as an origin does.
+//! What tarballs cost: builds the commits that are named, one after the other, each with the recipe of the one before to
+//! take frames from, as an origin does, and stores frames as a store in a local folder does.
 //!
-//! `cargo run --release -p weir-origin --example build_tarballs -- [--threads N] [--cold] REPOSITORY REVISION...` prints a
-//! line for each: wall time, processor time of this process, what was made and what was taken over, and the most memory
-//! that was not file pages. `--cold` takes nothing over. At the end: how long the key of an unchanged folder takes, and
-//! SHA-256 over as many bytes, alone.
+//! `cargo run --release -p weir-origin --example build_tarballs -- [--threads N] [--cold] [--gzip] [--no-fsync] [--dir DIR]
+//! REPOSITORY REVISION...` prints a line for each: wall time, processor time of this process, what was made and what was
+//! reused, what was written, and the most memory that was not file pages. `--cold` reuses nothing; `--no-fsync` does not
+//! wait for the disk. At the end: how long the key of an unchanged folder takes, and SHA-256 over as many bytes, alone.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use bytes::Bytes;
 use clap::Parser;
-use weir_origin::blob_store::BlobStore;
-use weir_origin::tarball::{Built, Earlier, Limits, Means, Selection, build, content_key};
+use object_store::ObjectStoreExt as _;
+use object_store::local::LocalFileSystem;
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use weir_origin::tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, build, content_key};
 use weir_shared::commit_id::CommitId;
+use weir_shared::digest::ObjectDigest;
 
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -23,6 +30,13 @@ struct Arguments {
     threads: usize,
     #[arg(long)]
     cold: bool,
+    #[arg(long)]
+    gzip: bool,
+    #[arg(long)]
+    no_fsync: bool,
+    /// Where the frames go; a temporary folder by default.
+    #[arg(long)]
+    dir: Option<PathBuf>,
     repository: PathBuf,
     #[arg(required = true)]
     revisions: Vec<String>,
@@ -32,29 +46,33 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let repo = gix::open_opts(&arguments.repository, gix::open::Options::isolated())?.into_sync();
     let local = repo.to_thread_local();
-    let dir = tempfile::tempdir()?;
-    let store = BlobStore::open(dir.path())?;
-    let (limits, selection) = (Limits::default(), Selection::default());
-    let mut earlier = None;
+    let dir = match &arguments.dir {
+        Some(dir) => tempfile::tempdir_in(dir)?,
+        None => tempfile::tempdir()?,
+    };
+    let limits = Limits::default();
+    let selection = Selection { gzip: arguments.gzip, ..Selection::default() };
+    let mut base = None;
     let mut last = None;
     for revision in &arguments.revisions {
         let commit: CommitId = local.rev_parse_single(revision.as_str())?.to_string().parse()?;
-        let mut blob = earlier
-            .as_ref()
-            .map_or_else(|| store.temporary(), |earlier: &Earlier| store.temporary_after(earlier.blob()))?;
-        let means = Means {
+        let sink = Folder::new(dir.path(), !arguments.no_fsync)?;
+        let context = BuildContext {
             limits: &limits,
             threads: arguments.threads,
-            earlier: earlier.as_ref(),
+            base: base.as_ref(),
             lfs: None,
             interrupt: &AtomicBool::new(false),
         };
-        let (built, cost) = measured(|| build(&repo, &commit, &selection, &means, &mut blob))?;
-        blob.keep(&built.blob)?;
-        store.keep_fragments(&built.blob, &built.fragments)?;
-        print(revision, &built, &cost);
+        let (built, cost) = measured(|| {
+            let built = build(&repo, &commit, &selection, &context, &sink)?;
+            sink.finish().map(|()| built)
+        })?;
+        let recipe = built.recipe.to_bytes();
+        print(revision, &built, recipe.len(), &sink, &cost);
         if !arguments.cold {
-            earlier = store.earlier(&built.blob);
+            let path = dir.path().to_path_buf();
+            base = Some(Base::new(Recipe::parse(&recipe)?, move |digest| read(&path, digest)));
         }
         last = Some((commit, built));
     }
@@ -75,18 +93,75 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(revision: &str, built: &Built, cost: &Cost) {
+/// The most frames that are being written.
+const WRITES_IN_FLIGHT: usize = 16;
+
+/// A file for each frame, as the origin's store in a local folder writes them, up to sixteen at once.
+struct Folder {
+    store: Arc<LocalFileSystem>,
+    runtime: Runtime,
+    permits: Arc<Semaphore>,
+    failed: Arc<AtomicBool>,
+    files: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Folder {
+    fn new(dir: &Path, fsync: bool) -> anyhow::Result<Self> {
+        Ok(Self {
+            store: Arc::new(LocalFileSystem::new_with_prefix(dir)?.with_fsync(fsync)),
+            runtime: Runtime::new()?,
+            permits: Arc::new(Semaphore::new(WRITES_IN_FLIGHT)),
+            failed: Arc::default(),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Waits until all frames are durable.
+    fn finish(&self) -> anyhow::Result<()> {
+        drop(self.runtime.block_on(self.permits.acquire_many(WRITES_IN_FLIGHT as u32))?);
+        anyhow::ensure!(!self.failed.load(Ordering::Relaxed), "a frame cannot be written");
+        Ok(())
+    }
+}
+
+impl FrameSink for Folder {
+    fn put(&self, frame: Bytes) -> io::Result<ObjectDigest> {
+        let digest = ObjectDigest::of(&frame);
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        let permit = self.runtime.block_on(self.permits.clone().acquire_owned()).map_err(io::Error::other)?;
+        let (store, failed) = (self.store.clone(), self.failed.clone());
+        self.runtime.spawn(async move {
+            let written = store.put(&digest.hex().into(), frame.into()).await;
+            failed.fetch_or(written.is_err(), Ordering::Relaxed);
+            drop(permit);
+        });
+        Ok(digest)
+    }
+}
+
+fn read(dir: &Path, digest: &ObjectDigest) -> io::Result<Bytes> {
+    let bytes = fs::read(dir.join(digest.hex()))?;
+    if ObjectDigest::of(&bytes) == *digest { Ok(bytes.into()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+fn print(revision: &str, built: &Built, recipe_bytes: usize, sink: &Folder, cost: &Cost) {
+    let body: u64 = built.zstd.iter().map(|frame| frame.size).sum();
     println!(
-        "{revision}: wall {:.2} s, cpu {:.2} s, {} of {} fragments taken over, tar {} MB, blob {} MB, {} entries, memory {} MB, {}",
+        "{revision}: wall {:.2} s, cpu {:.2} s, {} of {} frames reused, {} files of {} kB written, tar {} MB, body {:.2} MB, recipe {} kB, {} entries, memory {} MB",
         cost.wall.as_secs_f64(),
         cost.processor.as_secs_f64(),
-        built.reused_fragments,
-        built.fragments.fragments(),
+        built.reused_frames,
+        built.zstd.len(),
+        sink.files.load(Ordering::Relaxed),
+        sink.bytes.load(Ordering::Relaxed) / 1000,
         built.size / 1_000_000,
-        built.blob_size / 1_000_000,
+        body as f64 / 1e6,
+        recipe_bytes / 1000,
         built.entries,
         cost.memory_bytes / 1_000_000,
-        built.blob,
     );
 }
 
@@ -97,10 +172,7 @@ struct Cost {
     memory_bytes: u64,
 }
 
-fn measured<T, E>(work: impl FnOnce() -> Result<T, E>) -> anyhow::Result<(T, Cost)>
-where
-    anyhow::Error: From<E>,
-{
+fn measured<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Cost)> {
     let (begun, processor) = (Instant::now(), processor_time()?);
     let (most, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let result = std::thread::scope(|scope| {

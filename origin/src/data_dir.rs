@@ -54,31 +54,6 @@ impl DataDir {
         &self.root
     }
 
-    /// The database of publications.
-    pub(crate) fn state(&self) -> PathBuf {
-        Self::state_in(&self.root)
-    }
-
-    /// The same of a directory that may be another process's.
-    pub(crate) fn state_in(root: &Path) -> PathBuf {
-        root.join("state.redb")
-    }
-
-    /// The database of what operators defined at run time.
-    pub(crate) fn catalog(&self) -> PathBuf {
-        Self::catalog_in(&self.root)
-    }
-
-    /// The same of a directory that may be another process's.
-    pub(crate) fn catalog_in(root: &Path) -> PathBuf {
-        root.join("catalog.redb")
-    }
-
-    /// The folder of blobs.
-    pub(crate) fn blobs(&self) -> PathBuf {
-        self.root.join("blobs")
-    }
-
     /// The folder of mirrors.
     pub(crate) fn mirrors(&self) -> PathBuf {
         self.root.join("mirrors")
@@ -160,7 +135,7 @@ mod tests {
         let data = DataDir::open(&relative).unwrap().0;
         let whole = std::env::current_dir().unwrap().join(dir.path().file_name().unwrap());
         assert_eq!(data.redact(&format!("at {}", whole.join("x").display())), "at <data_dir>/x");
-        assert_eq!(data.redact(&format!("at {}", data.state().display())), "at <data_dir>/state.redb");
+        assert_eq!(data.redact(&format!("at {}", data.mirrors().display())), "at <data_dir>/mirrors");
     }
 
     #[test]

@@ -64,6 +64,11 @@ pub(crate) async fn start(
     told
 }
 
+/// Says why nothing that needs this much room is to be written.
+pub(crate) fn require_room(data_dir: &DataDir, min_free_bytes: u64) -> Result<(), String> {
+    trouble(free(data_dir.root()), ByteSize(min_free_bytes)).map_or(Ok(()), Err)
+}
+
 /// The room there is, if it may be written to.
 fn free(directory: &Path) -> io::Result<ByteSize> {
     rustix::fs::access(directory, Access::WRITE_OK)?;

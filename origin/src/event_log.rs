@@ -1,7 +1,7 @@
 //! The event log: the last changes of what is published, in memory, in the order in which they became visible.
 //!
-//! Readers keep a place in it and nothing is kept for them: a slow one costs no memory, and when what it has not read
-//! yet is dropped it begins anew with everything that is current. Places are numbered from the process's start, so the
+//! Readers remember an offset in it, and nothing is stored for them: a slow one costs no memory, and when what it has not
+//! read yet is dropped it starts over with everything that is current. Offsets count from the process's start, so the
 //! cursors of an earlier process are unknown here.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub(crate) type Sequence = u64;
 #[derive(Debug)]
 pub(crate) struct EventLog {
     /// Tells this process's cursors from those of any other.
-    incarnation: String,
+    epoch: String,
     ring: Mutex<Ring>,
     newest: watch::Sender<Sequence>,
     max_events: usize,
@@ -40,10 +40,10 @@ struct Ring {
     dropped: Sequence,
 }
 
-/// What follows a place in the log.
+/// What follows an offset in the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Whole lines, up to the place where the next ones begin.
+    /// Whole lines, and the offset where the next ones begin.
     Lines(Vec<Bytes>, Sequence),
     /// Nothing yet.
     UpToDate,
@@ -55,7 +55,7 @@ impl EventLog {
     /// An empty log with these bounds.
     pub(crate) fn new(limits: &LimitsConfig, metrics: Metrics) -> Self {
         Self {
-            incarnation: format!("{:016x}", fastrand::u64(..)),
+            epoch: format!("{:016x}", fastrand::u64(..)),
             ring: Mutex::default(),
             newest: watch::Sender::new(0),
             max_events: limits.events,
@@ -99,23 +99,23 @@ impl EventLog {
 
     /// The cursor of a reader that has dealt with all events up to this one.
     pub(crate) fn cursor(&self, sequence: Sequence) -> Cursor {
-        format!("{}.{sequence}", self.incarnation).parse().expect("hexadecimal digits, a dot and digits")
+        format!("{}.{sequence}", self.epoch).parse().expect("hexadecimal digits, a dot and digits")
     }
 
     /// The cursor of a reader in the middle of everything that is current: whoever comes back with it begins anew.
     pub(crate) fn cursor_of_snapshot(&self) -> Cursor {
-        format!("{}.snapshot", self.incarnation).parse().expect("hexadecimal digits, a dot and a word")
+        format!("{}.snapshot", self.epoch).parse().expect("hexadecimal digits, a dot and a word")
     }
 
-    /// The place of a cursor. `None`: it is another process's, or what follows it was dropped.
-    pub(crate) fn place(&self, cursor: &str) -> Option<Sequence> {
-        let (incarnation, sequence) = cursor.split_once('.')?;
-        let sequence = sequence.parse().ok().filter(|_| incarnation == self.incarnation)?;
+    /// The offset of a cursor. `None`: it is another process's, or what follows it was dropped.
+    pub(crate) fn offset(&self, cursor: &str) -> Option<Sequence> {
+        let (epoch, sequence) = cursor.split_once('.')?;
+        let sequence = sequence.parse().ok().filter(|_| epoch == self.epoch)?;
         let ring = self.ring();
         (ring.dropped..=ring.newest()).contains(&sequence).then_some(sequence)
     }
 
-    /// What follows a place.
+    /// What follows an offset.
     pub(crate) fn read(&self, after: Sequence) -> Read {
         let ring = self.ring();
         let Some(skipped) = after.checked_sub(ring.dropped) else { return Read::Gone };
@@ -183,28 +183,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_place_is_found_again_until_what_follows_it_is_dropped() {
+    fn an_offset_is_found_again_until_what_follows_it_is_dropped() {
         let log = log(3, 1 << 20);
         let begin = log.cursor(log.newest()).to_string();
-        assert_eq!((log.place(&begin), log.read(0)), (Some(0), Read::UpToDate));
+        assert_eq!((log.offset(&begin), log.read(0)), (Some(0), Read::UpToDate));
         for number in 1..=3 {
             log.append(gone(number));
         }
-        assert_eq!(log.place(&begin), Some(0));
+        assert_eq!(log.offset(&begin), Some(0));
         let Read::Lines(lines, 3) = log.read(0) else { panic!("three lines") };
         assert_eq!(numbers(&lines), [1, 2, 3]);
         log.append(gone(4));
-        assert_eq!((log.place(&begin), log.read(0)), (None, Read::Gone));
+        assert_eq!((log.offset(&begin), log.read(0)), (None, Read::Gone));
         let Read::Lines(lines, 4) = log.read(1) else { panic!("the rest") };
         assert_eq!(numbers(&lines), [2, 3, 4]);
         assert_eq!(log.read(4), Read::UpToDate);
 
         let (known, snapshot) = (log.cursor(4).to_string(), log.cursor_of_snapshot().to_string());
-        assert_eq!(log.place(&known), Some(4));
+        assert_eq!(log.offset(&known), Some(4));
         let other = self::log(3, 1 << 20).cursor(0).to_string();
         let future = log.cursor(5).to_string();
         for unknown in [&snapshot, &other, &future, "", "x", "4", &known[..16], &format!("{known}.1")] {
-            assert_eq!(log.place(unknown), None, "{unknown}");
+            assert_eq!(log.offset(unknown), None, "{unknown}");
         }
     }
 

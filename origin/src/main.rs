@@ -1,8 +1,7 @@
 //! `weir-origin`: polls Git repositories and publishes their content to edges.
 
-mod fsck_command;
 mod keys_command;
-mod new_catalog_command;
+mod verify_command;
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -37,9 +36,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Fsck(fsck_command::FsckArguments),
     Keys(keys_command::KeysArguments),
-    NewCatalog(new_catalog_command::NewCatalogArguments),
+    Verify(verify_command::VerifyArguments),
 }
 
 const PROGRAM: &str = "weir-origin";
@@ -48,16 +46,15 @@ const PROGRAM: &str = "weir-origin";
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
-        Some(Command::Fsck(arguments)) => return fsck_command::run(&arguments),
         Some(Command::Keys(arguments)) => {
             return ended(&keys_command::run(arguments));
         }
-        Some(Command::NewCatalog(arguments)) => return ended(&new_catalog_command::run(&arguments)),
+        Some(Command::Verify(arguments)) => return verify_command::run(&arguments).await,
         None => {}
     }
     let file = arguments.config.unwrap_or_default();
     if arguments.check_config {
-        return check(&file);
+        return check(&file).await;
     }
     let config = match Config::load(&file) {
         Ok(config) => config,
@@ -87,7 +84,7 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
 }
 
 /// All that is wrong, a line each; what may come later is told, and is no fault.
-fn check(file: &Path) -> ExitCode {
+async fn check(file: &Path) -> ExitCode {
     let config = match Config::load(file) {
         Ok(config) => config,
         Err(error) => {
@@ -95,26 +92,26 @@ fn check(file: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let FileFaults { mut faults, missing } = config.check_files();
-    faults.extend(weir_origin::ensure_there(&config.data_dir).err().map(|error| error.to_string()));
+    let FileFaults { faults, missing } = config.check_files();
     for line in faults.iter().chain(&missing) {
         eprintln!("{PROGRAM}: {line}");
     }
     if !faults.is_empty() {
         return ExitCode::from(2);
     }
-    // That they cannot be read is told below.
-    for (service, repository) in weir_origin::services_left_alone(&config).unwrap_or_default() {
-        eprintln!(
-            "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which is not there \
-             (any more): it stays at what it is at"
-        );
-    }
-    match weir_origin::refused_documents(&config.data_dir) {
-        Ok(refused) => refused.iter().for_each(|(object, reason)| {
-            eprintln!("{PROGRAM}: {object}, which an operator stored, is refused by this version: {reason}");
-        }),
-        Err(error) => eprintln!("{PROGRAM}: what operators stored was not looked at: {error}"),
+    match weir_origin::stored_documents(&config).await {
+        Ok(stored) => {
+            for (service, repository) in stored.left_alone {
+                eprintln!(
+                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which is not \
+                     there (any more): it stays at what it is at"
+                );
+            }
+            for (object, reason) in stored.refused {
+                eprintln!("{PROGRAM}: {object}, which an operator stored, is refused by this version: {reason}");
+            }
+        }
+        Err(error) => eprintln!("{PROGRAM}: what operators stored was not looked at: {error:#}"),
     }
     println!("configuration ok");
     ExitCode::SUCCESS

@@ -27,41 +27,27 @@ pub(crate) struct Metrics {
     pub(crate) last_success: GaugeVec,
     /// By repository.
     pub(crate) mirrors_set_aside: IntCounterVec,
-    /// By result: `memo`, `built`, `failed`.
+    /// By result: `built`, `failed`.
     pub(crate) builds: IntCounterVec,
     pub(crate) build_duration: Histogram,
-    /// By result: `reused`, `made`.
-    pub(crate) fragments: IntCounterVec,
+    /// By result: `reused`, `built`.
+    pub(crate) frames: IntCounterVec,
     pub(crate) lfs_objects: IntCounter,
     pub(crate) lfs_bytes: IntCounter,
     pub(crate) lfs_failures: IntCounter,
-    pub(crate) publications: IntCounter,
-    pub(crate) revisions: IntCounter,
-    pub(crate) services: IntGauge,
-    /// By kind (`repository`, `service`) and who defined it (`file`, `api`).
-    pub(crate) catalog_objects: IntGaugeVec,
-    /// `kind`.
-    pub(crate) catalog_refused: IntGaugeVec,
     /// By kind.
     pub(crate) catalog_limit: IntGaugeVec,
     /// By what an operator wanted and what became of it.
     pub(crate) catalog_edits: IntCounterVec,
     /// By result: `applied`, `refused`.
     pub(crate) reloads: IntCounterVec,
-    pub(crate) services_unpublished: IntGauge,
-    pub(crate) services_unhealthy: IntGauge,
     /// By status.
     pub(crate) descriptor_requests: IntCounterVec,
     /// By status.
-    pub(crate) blob_requests: IntCounterVec,
-    /// By status.
-    pub(crate) piece_list_requests: IntCounterVec,
-    pub(crate) blob_sent_bytes: IntCounter,
-    pub(crate) blob_corruptions: IntCounter,
-    /// By result: `healed`, `failed`.
-    pub(crate) blob_heals: IntCounterVec,
-    /// By result: `made`, `failed`.
-    pub(crate) gzips: IntCounterVec,
+    pub(crate) object_requests: IntCounterVec,
+    pub(crate) object_sent_bytes: IntCounter,
+    /// By result: `rebuilt`, `failed`.
+    pub(crate) object_rebuilds: IntCounterVec,
     /// By kind.
     pub(crate) events: IntCounterVec,
     pub(crate) event_log_events: IntGauge,
@@ -72,17 +58,8 @@ pub(crate) struct Metrics {
     pub(crate) event_streams_ended: IntCounterVec,
     /// By why: `no_cursor`, `cursor_unknown`.
     pub(crate) event_snapshots: IntCounterVec,
-    pub(crate) store_bytes: IntGauge,
-    pub(crate) store_blobs: IntGauge,
-    pub(crate) store_unnamed_blobs: IntGauge,
     pub(crate) disk_free_bytes: IntGauge,
     pub(crate) disk_usable: IntGauge,
-    pub(crate) swept_blobs: IntCounter,
-    pub(crate) superseded_versions: IntGauge,
-    /// Seconds.
-    pub(crate) oldest_superseded: IntGauge,
-    /// By the bound that they were beyond: `age`, `bytes`.
-    pub(crate) expired_versions: IntCounterVec,
     /// By what is bounded: `versions`, `age_seconds`, `bytes`.
     retention_limit: IntGaugeVec,
     pub(crate) bounds: Bounds,
@@ -196,34 +173,22 @@ impl Metrics {
                 &["repository"],
             )?,
             builds: families.counters_of("weir_origin_builds_total",
-                "Tarballs that a moved ref asked for: memo (the content was built before), built, failed.", "result", &["memo", "built", "failed"])?,
+                "Tarballs of contents that were not known: built, failed.", "result", &["built", "failed"])?,
             build_duration: families.add(Histogram::with_opts(
                 HistogramOpts::new("weir_origin_build_duration_seconds", "How long builds took, storing included.")
                     .buckets(build_buckets),
             )?)?,
-            fragments: families.counters_of("weir_origin_fragments_total",
-                "Fragments of tarballs that were built: reused (copied from an earlier blob), made.", "result", &["reused", "made"])?,
+            frames: families.counters_of(
+                "weir_origin_frames_total",
+                "Frames of tarballs that were built: reused (taken from an earlier version), built.",
+                "result",
+                &["reused", "built"],
+            )?,
             lfs_objects: families
                 .counter("weir_origin_lfs_objects_fetched_total", "LFS objects that were fetched and verified.")?,
             lfs_bytes: families.counter("weir_origin_lfs_bytes_fetched_total", "Bytes of the LFS objects that were fetched and verified.")?,
             lfs_failures: families
                 .counter("weir_origin_lfs_failures_total", "Fetches of LFS objects that did not bring all of them.")?,
-            publications: families.counter("weir_origin_publications_total", "Publications: a service got a new generation.")?,
-            revisions: families.counter(
-                "weir_origin_revisions_total",
-                "New representations under an old generation, after a blob was built again with other bytes.",
-            )?,
-            services: families.gauge("weir_origin_services", "Services that are configured.")?,
-            catalog_objects: families.gauges(
-                "weir_origin_catalog_objects",
-                "Repositories and services that are defined, by kind (repository, service) and by whom (file, api).",
-                &["kind", "defined_by"],
-            )?,
-            catalog_refused: families.gauges(
-                "weir_origin_catalog_refused",
-                "Documents that are stored and refused by the rules of now, by kind (repository, service): /status says why.",
-                &["kind"],
-            )?,
             catalog_limit: families.gauges(
                 "weir_origin_catalog_limit",
                 "How many repositories and services may be defined, by kind (repository, service).",
@@ -241,37 +206,24 @@ impl Metrics {
                 "result",
                 &["applied", "refused"],
             )?,
-            services_unpublished: families
-                .gauge("weir_origin_services_unpublished", "Services of which nothing was ever published.")?,
-            services_unhealthy: families.gauge(
-                "weir_origin_services_unhealthy",
-                "Services that cannot follow their ref, or are pinned to what cannot be had; /status says which and why.",
-            )?,
             descriptor_requests: families.counters(
                 "weir_origin_descriptor_requests_total",
                 "Requests for descriptors, by status.",
                 &["status"],
             )?,
-            blob_requests: families.counters(
-                "weir_origin_blob_requests_total",
-                "GET requests for blobs, by status.",
+            object_requests: families.counters(
+                "weir_origin_object_requests_total",
+                "Requests for objects, by status.",
                 &["status"],
             )?,
-            piece_list_requests: families.counters(
-                "weir_origin_piece_list_requests_total",
-                "Requests for piece lists, by status.",
-                &["status"],
+            object_sent_bytes: families.counter("weir_origin_object_sent_bytes_total", "Bytes of objects handed to HTTP.")?,
+            object_rebuilds: families.counters_of(
+                "weir_origin_object_rebuilds_total",
+                "Versions of which an object was missing or corrupt and that were rebuilt: rebuilt, failed.",
+                "result",
+                &["rebuilt", "failed"],
             )?,
-            blob_sent_bytes: families.counter("weir_origin_blob_sent_bytes_total", "Bytes of blobs handed to HTTP.")?,
-            blob_corruptions: families.counter(
-                "weir_origin_blob_corruptions_total",
-                "Blobs whose bytes on disk were not those of their digest.",
-            )?,
-            blob_heals: families.counters_of("weir_origin_blob_heals_total",
-                "Blobs that were missing or corrupt and were built again: healed, failed.", "result", &["healed", "failed"])?,
-            gzips: families.counters_of("weir_origin_gzips_total",
-                "Gzip forms of tarballs that were asked for and not there: made, failed.", "result", &["made", "failed"])?,
-            events: families.counters_of("weir_origin_events_total", "Events that edges were told of, by kind (descriptor, tombstone, signed_heartbeat).", "event", &["descriptor", "tombstone", "signed_heartbeat"])?,
+            events: families.counters_of("weir_origin_events_total", "Events that edges were told of, by kind (descriptor, tombstone, revision).", "event", &["descriptor", "tombstone", "revision"])?,
             event_log_events: families
                 .gauge("weir_origin_event_log_events", "Events that are kept for readers that come back.")?,
             event_log_bytes: families.gauge(
@@ -285,15 +237,6 @@ impl Metrics {
                 "Event streams that ended: reader_gone, drained, stalled, behind.", "why", &["reader_gone", "drained", "stalled", "behind"])?,
             event_snapshots: families.counters_of("weir_origin_event_snapshots_total",
                 "Event streams that began with everything that is current: no_cursor, cursor_unknown.", "why", &["no_cursor", "cursor_unknown"])?,
-            store_bytes: families.gauge(
-                "weir_origin_store_bytes",
-                "Bytes of the blobs that versions name, each once, at the last sweep.",
-            )?,
-            store_blobs: families.gauge("weir_origin_store_blobs", "Blobs that versions name, at the last sweep.")?,
-            store_unnamed_blobs: families.gauge(
-                "weir_origin_store_unnamed_blobs",
-                "Blobs that nothing names any more and that linger on the disk, at the last sweep.",
-            )?,
             disk_free_bytes: families.gauge(
                 "weir_origin_disk_free_bytes",
                 "Room on the disk of the data directory, looked at every few seconds.",
@@ -302,23 +245,11 @@ impl Metrics {
                 "weir_origin_disk_usable",
                 "1 while the data directory can be written and its disk has the room that a build asks for (min_free).",
             )?,
-            superseded_versions: families.gauge(
-                "weir_origin_superseded_versions",
-                "Superseded versions that are kept, of all services, at the last sweep.",
-            )?,
-            oldest_superseded: families.gauge(
-                "weir_origin_oldest_superseded_version_age_seconds",
-                "How long ago the oldest version that is kept was superseded, at the last sweep.",
-            )?,
-            expired_versions: families.counters_of("weir_origin_expired_versions_total",
-                "Superseded versions that are kept no longer, by the bound: age, bytes.", "bound", &["age", "bytes"])?,
             retention_limit: families.gauges(
                 "weir_origin_retention_limit",
                 "Bounds of the superseded versions that are kept: versions (of a service), age_seconds, bytes (0: no such bound).",
                 &["bound"],
             )?,
-            swept_blobs: families
-                .counter("weir_origin_swept_blobs_total", "Blobs that were removed because nothing names them.")?,
             bounds: Bounds::register(registry)?,
             access_files_readable: families.gauge(
                 "weir_origin_access_files_readable",
@@ -346,7 +277,7 @@ impl Metrics {
             )?,
             signing_keys: families.gauge(
                 "weir_origin_signing_keys",
-                "Keys that publications and heartbeats are signed with; at 0 nothing is signed.",
+                "Keys that publications are signed with; at 0 nothing is signed.",
             )?,
             start_time: families.add(Gauge::new("weir_origin_start_time_seconds", "When the origin started.")?)?,
         };

@@ -8,7 +8,7 @@ use crate::service::Condition;
 
 /// What is wrong, by numbers alone: who probes an origin need not know what it serves.
 #[derive(Debug, Default)]
-struct Troubles {
+struct Problems {
     repositories: usize,
     /// Of them.
     unhealthy_repositories: usize,
@@ -17,52 +17,60 @@ struct Troubles {
     unhealthy_services: usize,
     /// Of them.
     lost_services: usize,
-    beside: Beside,
+    surroundings: Surroundings,
 }
 
-/// What is known beside the catalogue.
+/// What is known besides the catalogue.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct Surroundings {
     /// Why the disk takes nothing new.
     pub(crate) disk: Option<String>,
     /// A file of keys or denials cannot be used.
     pub(crate) access_files_unreadable: bool,
     /// The certificate that edges see has ended, and the one that operators see.
     pub(crate) certificates_have_ended: (bool, bool),
+    /// The store may have lost what operators defined.
+    pub(crate) definitions_missing: bool,
+    /// Repositories of which nothing is published until an operator confirms their state.
+    pub(crate) suspended: usize,
 }
 
 /// As it is now.
-pub(crate) fn readiness(catalog: &Catalog, beside: Beside) -> Readiness {
+pub(crate) fn readiness(catalog: &Catalog, surroundings: Surroundings) -> Readiness {
     if let Err(reason) = catalog.ready() {
         return Readiness::NotReady(vec![reason]);
     }
     let snapshot = catalog.snapshot();
     let unhealthy = snapshot.agents.values().filter(|agent| matches!(agent.state().health, Health::Unhealthy { .. }));
     let ill = snapshot.services.values().filter(|each| matches!(each.condition(), Condition::Unhealthy { .. }));
-    Troubles {
-        repositories: snapshot.agents.len(),
+    Problems {
+        repositories: snapshot.agents.size(),
         unhealthy_repositories: unhealthy.count(),
-        services: snapshot.services.len(),
+        services: snapshot.services.size(),
         unhealthy_services: ill.count(),
         lost_services: snapshot.services.values().filter(|each| each.condition().lost().is_some()).count(),
-        beside,
+        surroundings,
     }
     .readiness()
 }
 
-impl Troubles {
+impl Problems {
     fn readiness(self) -> Readiness {
-        let (of_edges, of_operators) = self.beside.certificates_have_ended;
+        let (of_edges, of_operators) = self.surroundings.certificates_have_ended;
         if of_edges {
             let reason = "the certificate that edges see has ended: replace it and send SIGHUP";
             return Readiness::NotReady(vec![reason.to_owned()]);
         }
-        let mut reasons: Vec<String> = self.beside.disk.into_iter().collect();
+        let mut reasons: Vec<String> = self.surroundings.disk.into_iter().collect();
         for (is_so, reason) in [
             (of_operators, "the certificate that operators see has ended: replace it and send SIGHUP"),
             (
-                self.beside.access_files_unreadable,
+                self.surroundings.access_files_unreadable,
                 "a file of keys or denials cannot be used, and edges are told what it said last: the log says which line",
+            ),
+            (
+                self.surroundings.definitions_missing,
+                "the store is new and holds nothing that operators defined: if its data was lost, put it back",
             ),
         ] {
             reasons.extend(is_so.then(|| reason.to_owned()));
@@ -74,6 +82,12 @@ impl Troubles {
             if ill > 0 {
                 reasons.push(format!("{ill} of {all} {what} (/status says why); what was published is served"));
             }
+        }
+        if self.surroundings.suspended > 0 {
+            let (suspended, all) = (self.surroundings.suspended, self.repositories);
+            reasons.push(format!(
+                "{suspended} of {all} repositories publish nothing until an operator confirms their state (/status says why)"
+            ));
         }
         if self.lost_services > 0 {
             let (lost, all) = (self.lost_services, self.services);
@@ -89,31 +103,35 @@ mod tests {
 
     #[test]
     fn what_somebody_should_look_at_is_told_with_its_number() {
-        let with = |beside| Troubles { repositories: 3, services: 5, beside, ..Troubles::default() };
-        let well = || with(Beside::default());
+        let with = |surroundings| Problems { repositories: 3, services: 5, surroundings, ..Problems::default() };
+        let well = || with(Surroundings::default());
         assert_eq!(well().readiness(), Readiness::Ready);
-        let down = Troubles {
+        let down = Problems {
             unhealthy_repositories: 3,
-            ..with(Beside { disk: Some("it is full".to_owned()), ..Beside::default() })
+            ..with(Surroundings { disk: Some("it is full".to_owned()), ..Surroundings::default() })
         };
         let Readiness::Degraded(reasons) = down.readiness() else { panic!("it is not well") };
         assert_eq!(reasons.len(), 2);
         assert!(reasons[0] == "it is full" && reasons[1].starts_with("3 of 3 repositories"), "{reasons:?}");
-        let ill = Troubles { unhealthy_services: 1, ..well() };
+        let ill = Problems { unhealthy_services: 1, ..well() };
         assert!(matches!(ill.readiness(), Readiness::Degraded(reasons) if reasons[0].starts_with("1 of 5 services")));
-        let lost = Troubles { lost_services: 2, ..well() };
+        let lost = Problems { lost_services: 2, ..well() };
         assert!(
             matches!(lost.readiness(), Readiness::Degraded(reasons) if reasons[0].contains("pinned to what cannot"))
         );
     }
     #[test]
     fn files_that_cannot_be_used_and_certificates_that_have_ended_are_told() {
-        let with = |beside| Troubles { beside, ..Troubles::default() }.readiness();
-        let unreadable = Beside { access_files_unreadable: true, ..Beside::default() };
+        let with = |surroundings| Problems { surroundings, ..Problems::default() }.readiness();
+        let unreadable = Surroundings { access_files_unreadable: true, ..Surroundings::default() };
         assert!(matches!(with(unreadable), Readiness::Degraded(reasons) if reasons[0].contains("keys or denials")));
-        let operators = Beside { certificates_have_ended: (false, true), ..Beside::default() };
+        let missing = Surroundings { definitions_missing: true, ..Surroundings::default() };
+        assert!(matches!(with(missing), Readiness::Degraded(reasons) if reasons[0].contains("the store is new")));
+        let suspended = Surroundings { suspended: 1, ..Surroundings::default() };
+        assert!(matches!(with(suspended), Readiness::Degraded(reasons) if reasons[0].contains("an operator confirms")));
+        let operators = Surroundings { certificates_have_ended: (false, true), ..Surroundings::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
-        let edges = Beside { certificates_have_ended: (true, true), ..Beside::default() };
+        let edges = Surroundings { certificates_have_ended: (true, true), ..Surroundings::default() };
         assert!(matches!(with(edges), Readiness::NotReady(reasons) if reasons[0].contains("SIGHUP")));
     }
 }

@@ -1,11 +1,12 @@
 //! Composition: every part from its configuration, joined.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use prometheus::Registry;
 use tokio::net::TcpListener;
@@ -20,24 +21,23 @@ use weir_shared::process::process_metrics;
 use weir_shared::process::serve::{self, HttpMetrics};
 use weir_shared::process::shutdown::Drain;
 
-use crate::catalog::{self, Catalog, Definitions, Documents, Earlier, Editor, Estate, Store, StoreError};
-use crate::census::Census;
+use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{Certificates, ReadAll};
 use crate::config::Config;
 use crate::data_dir::DataDir;
-use crate::database::{OfDatabase, way_out};
 use crate::edge_api::{EdgeApi, Events};
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
+use crate::new_store::NewStore;
 use crate::operator_api::OperatorApi;
-use crate::publication::StateError;
-use crate::publisher::{PublishError, Published, Publisher};
-use crate::readiness::{Beside, readiness};
-use crate::repository_agent::{Crew, Handle, RepositoryState};
+use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
+use crate::readiness::{Surroundings, readiness};
+use crate::repository_agent::{Context, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
+use crate::store::{Objects, Records, StoreMetrics};
 use crate::versions::Versions;
-use crate::{access, disk_watch, housekeeping, mirror, status};
+use crate::{access, disk_watch, mirror, status};
 
 /// How long work that was told to stop is waited for when the origin stops.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
@@ -83,8 +83,18 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let address = listener.local_addr()?;
 
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
-    let Loaded { data_dir, released, publisher, published, store, api } =
-        load(&config, signer.clone(), log.clone(), metrics.clone(), started).await?;
+    let (publish_metrics, store_metrics) = (PublishMetrics::register(&registry)?, StoreMetrics::register(&registry)?);
+    let root = config.data_dir.clone();
+    let (data_dir, released) = spawn_blocking(move || DataDir::open(&root)).await??;
+    let options = Options {
+        generation_floor: config.generation_floor,
+        retention: config.retention.clone(),
+        signer,
+        events: log.clone(),
+        metrics: publish_metrics,
+    };
+    let Loaded { publisher, started: published, stored } =
+        load(&config, data_dir.clone(), options, store_metrics, &metrics, started).await?;
     if let Err(reason) = spawn_blocking(mirror::check_git_program).await? {
         tracing::warn!(
             reason,
@@ -95,32 +105,35 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let drain = Drain::new();
     let access = access::start(&config.access, &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
-    let census = Arc::new(Census::new(metrics.clone()));
-    let crew = Crew::new(publisher.clone(), data_dir, census, metrics.clone(), &config.limits, &config.upstreams);
-    let published_again = crew.published.clone();
-    let estate = Estate {
+    let context =
+        Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams);
+    let dependencies = Dependencies {
         file: Documents::new(&config.repositories, &config.services),
-        api,
-        store,
+        stored,
         secrets_dir: config.operator.secrets_dir.clone(),
         limits: config.limits.clone(),
-        crew,
-        log: log.clone(),
+        context,
     };
-    let Published { current, pins, retired } = published;
-    let before = current.iter().map(|(name, current)| (name.clone(), current.publication().generation)).collect();
-    let earlier = Earlier { current: current.into_iter().collect(), pins: pins.into_iter().collect(), retired };
-    let (catalog, editor) = catalog::begin(estate, earlier, &drain).await;
-    drain.spawn(housekeeping::run(publisher.clone(), published_again, drain.clone()));
+    let generation = |descriptor: &Descriptor| descriptor.publication().generation;
+    let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
+    let (catalog, editor) = catalog::begin(dependencies, published, &drain).await;
+    drain.spawn(publisher.clone().collect_garbage(drain.clone()));
+    let new_store =
+        NewStore { created_at: publisher.store_created_at(), operators: config.operator_listen.is_some() };
+    CatalogCollector::register(&registry, catalog.clone(), new_store)?;
+    if new_store.may_have_lost_definitions(&catalog.snapshot(), SystemTime::now()) {
+        tracing::warn!(
+            data_dir = %config.data_dir.display(),
+            "the store is new, and holds nothing that operators defined: if it was lost, put it back; until operators \
+             define something, for a day at the most, requests for unknown services are answered with 503"
+        );
+    }
 
-    let published = catalog.clone();
-    let current = move || published.snapshot().services.values().filter_map(|service| service.generation()).collect();
-    let heartbeats = signer.beat(&config.name, current, log.clone(), &drain);
     metrics.show_retention(&config.retention);
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
-    let api = EdgeApi::new(catalog.clone(), publisher, metrics.clone(), &config.limits, events, heartbeats);
+    let api = EdgeApi::new(catalog.clone(), publisher.clone(), metrics.clone(), &config.limits, events, new_store);
     serve::tcp(listener, Some(certificates.of_edges()), api, http.listener("edge"), &drain);
     let operators =
         OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
@@ -139,12 +152,17 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         Some(listen) => {
             let (shown, name) = (catalog.clone(), config.name.clone());
             let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
-            let beside = move || Beside {
-                disk: disk.borrow().clone(),
-                access_files_unreadable: access_files.get() == 0,
-                certificates_have_ended: seen.have_ended(SystemTime::now()),
-            };
-            let ready = Arc::new(move || readiness(&shown, beside()));
+            let ready = Arc::new(move || {
+                let now = SystemTime::now();
+                let surroundings = Surroundings {
+                    disk: disk.borrow().clone(),
+                    access_files_unreadable: access_files.get() == 0,
+                    certificates_have_ended: seen.have_ended(now),
+                    definitions_missing: new_store.may_have_lost_definitions(&shown.snapshot(), now),
+                    suspended: publisher.suspended().len(),
+                };
+                readiness(&shown, surroundings)
+            });
             let (shown, how) = (catalog.clone(), ready.clone());
             let admin = Admin {
                 registry,
@@ -178,58 +196,37 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     })
 }
 
-/// What a data directory holds.
+/// What a store holds.
 struct Loaded {
-    data_dir: DataDir,
-    released: Released,
     publisher: Arc<Publisher>,
-    published: Published,
-    store: Store,
+    started: Started,
     /// What operators defined.
-    api: Documents,
+    stored: StoredDefinitions,
 }
 
-/// Opens the data directory, and reads what operators defined and what was published.
+/// Opens the store, and reads what operators defined and what was published.
 async fn load(
     config: &Config,
-    signer: Arc<Signer>,
-    log: Arc<EventLog>,
-    metrics: Metrics,
+    data_dir: DataDir,
+    options: Options,
+    store_metrics: StoreMetrics,
+    metrics: &Metrics,
     now: SystemTime,
 ) -> anyhow::Result<Loaded> {
-    let (root, floor, retention) = (config.data_dir.clone(), config.generation_floor, config.retention.clone());
+    let objects = Objects::open(&config.store, data_dir.root(), store_metrics.clone(), &metrics.bounds).await?;
+    let records = Records::open_local(data_dir.root(), store_metrics)
+        .with_context(|| format!("the folder of records in {} cannot be used", data_dir.root().display()))?;
+    let (publisher, stored) = Publisher::open(objects, records, data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);
-    spawn_blocking(move || {
-        let (data_dir, released) = DataDir::open(&root)?;
-        catalog::ensure_there(&root)?;
-        let of_catalog = |error: StoreError| {
-            let told = way_out(&data_dir.catalog(), true, error.of_database());
-            anyhow::Error::new(error).context(told)
-        };
-        let store = Store::open(data_dir.clone()).map_err(of_catalog)?;
-        let api = store.documents().map_err(of_catalog)?;
-        let defined = Definitions::of(&file, &api);
-        let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
-        for unused in data_dir.unused_mirrors(&repositories) {
-            tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
-        }
-        let of_state = |error: StateError| {
-            let told = way_out(&data_dir.state(), false, error.of_database());
-            anyhow::Error::new(error).context(told)
-        };
-        let opened = Publisher::open(data_dir.clone(), floor, retention, log, metrics);
-        let mut publisher = opened.map_err(|error| match error {
-            PublishError::State(error) => of_state(error),
-            error => anyhow::Error::new(error).context(format!("what {} holds cannot be opened", root.display())),
-        })?;
-        publisher.sign_with(signer).map_err(of_state)?;
-        let services = defined.services.keys().map(ServiceName::as_str);
-        // What a document is stored for is not taken for deleted, whatever the document is like.
-        let services: HashSet<&str> = services.chain(api.nameless.iter().map(|each| each.key.as_str())).collect();
-        let published = publisher.load(&services, now).map_err(of_state)?;
-        Ok(Loaded { data_dir, released, publisher: Arc::new(publisher), published, store, api })
-    })
-    .await?
+    let defined = Definitions::of(&file, &Documents::stored(&stored));
+    let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
+    for unused in data_dir.unused_mirrors(&repositories) {
+        tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
+    }
+    // What a document is stored for is not taken for deleted, whatever the document is like.
+    let services = defined.services.iter().filter_map(|(name, each)| Some((name.clone(), each.document.repository()?)));
+    let started = publisher.start(&services.collect(), now).await?;
+    Ok(Loaded { publisher, started, stored })
 }
 
 impl Running {

@@ -56,7 +56,7 @@ pub enum Condition {
     },
 }
 
-/// A blob of what a service is pinned to cannot be had.
+/// An object of what a service is pinned to cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     /// Since when.
@@ -197,8 +197,8 @@ impl Service {
         matches!(*self.condition.borrow(), Condition::Pinned { .. })
     }
 
-    /// A blob of what it is pinned to cannot be had.
-    pub(crate) fn lost_its_blob(&self, reason: String, now: SystemTime) {
+    /// An object of what it is pinned to is lost.
+    pub(crate) fn mark_lost(&self, reason: String, now: SystemTime) {
         self.condition.send_if_modified(|condition| match condition {
             Condition::Pinned { lost: lost @ None, .. } => {
                 tracing::error!(service = %self.name, reason, "the service is pinned to what cannot be had");
@@ -210,7 +210,7 @@ impl Service {
     }
 
     /// What it is pinned to can be had again.
-    pub(crate) fn found_its_blob(&self) {
+    pub(crate) fn mark_found(&self) {
         self.condition.send_if_modified(|condition| match condition {
             Condition::Pinned { lost, .. } => lost.take().is_some(),
             _ => false,
@@ -259,7 +259,7 @@ impl Service {
     }
 
     /// It cannot follow its ref. Logged when the reason is a new one.
-    pub(crate) fn fell_ill(&self, step: &'static str, reason: String, now: SystemTime) {
+    pub(crate) fn mark_failed(&self, step: &'static str, reason: String, now: SystemTime) {
         let published = self.current.borrow().is_some();
         self.condition.send_modify(|condition| {
             if self.is_withdrawn() {

@@ -10,7 +10,7 @@ use weir_shared::process::admin::Readiness;
 use crate::catalog::{Catalog, NotMirrored, Refused, Snapshot, Written};
 use crate::config::ServiceConfig;
 use crate::mirror::FetchSnapshot;
-use crate::publication::history::Time;
+use crate::publish::Time;
 use crate::repository_agent::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Lost, Otherwise, Service};
 
@@ -87,6 +87,7 @@ pub(crate) fn state_of_service(
             "condition": "unhealthy",
             "waits_for_lfs_since": null,
             "failure": { "of": "service", "since": null, "step": "document", "reason": refused.reason },
+            "seen": null,
             "pinned": null,
             "published": null,
         })
@@ -135,6 +136,7 @@ fn repository(agent: &Handle) -> Value {
             "step": failure.step, "reason": failure.reason, "timeout": failure.timeout,
         })),
         "mirrored": mirrored,
+        "suspended": agent.suspension().map(|why| json!({ "since": time(why.since), "reason": why.reason })),
         "polls": attempts,
         "consecutive_failures": consecutive_failures,
         "last_success": last_success.map(time),
@@ -189,6 +191,9 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
                 }
             }
         },
+        "seen": agent.and_then(|agent| agent.revision(&service.revision.to_string())).map(|seen| {
+            json!({ "revision_id": seen.revision_id, "seen_at": time(seen.seen_at) })
+        }),
         "pinned": match &condition {
             Condition::Pinned { since, otherwise, .. } => {
                 json!({ "since": time(*since), "otherwise": would_be(otherwise) })

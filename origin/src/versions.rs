@@ -3,29 +3,29 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
-use weir_shared::descriptor::Generation;
-use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
-use weir_shared::name::ServiceName;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::{RepositoryName, ServiceName};
 
-use crate::blob_store::{BlobError, StoredBlob};
 use crate::bounds::Bounds;
 use crate::catalog::Catalog;
 use crate::diff::Stoppable;
 pub use crate::diff::{Diff, Difference, Held, Kind};
-pub use crate::publication::history::{Entry, Listed, Page, Why};
-use crate::publication::{Order, OrderError, StateError};
-use crate::publisher::Publisher;
-use crate::repository_agent::Handle;
+pub use crate::publish::{Entry, HistoryPage, Listed, Why};
+use crate::publish::{PublishError, Publisher, VersionChange, VersionChangeError};
 use crate::service::Service;
+use crate::store::ObjectError;
+use crate::tar_reader::{ReadError, TarReader};
 
 /// Diffs at a time: each reads two whole tarballs. Further ones wait.
 const DIFFS: usize = 2;
 
-/// Rollbacks at a time: each reads a whole blob. Further ones wait; not for diffs, because they are wanted in an emergency.
+/// Rollbacks at a time: each verifies every object of a version. Further ones wait; not for diffs, because they are wanted
+/// in an emergency.
 const ROLLBACKS: usize = 2;
 
 /// How long they wait for their turn.
@@ -34,8 +34,8 @@ const TURN_WAIT: Duration = Duration::from_secs(10);
 /// How long two tarballs are compared.
 const DIFF_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long a blob that is missing or damaged is waited for while it is built again.
-const HEAL_WAIT: Duration = Duration::from_secs(60);
+/// How long an object that is missing or damaged is waited for while it is rebuilt.
+const REBUILD_WAIT: Duration = Duration::from_secs(60);
 
 /// What operators do with versions. A call that is given up finishes what it had begun to write.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ pub enum VersionError {
     NotRetained(ServiceName, TarballDigest),
     /// Another generation is current than the one that was expected.
     #[error("`{service}` is not at the generation that was expected: another write came before")]
-    Overtaken {
+    GenerationConflict {
         /// Of what.
         service: ServiceName,
         /// The one it is at.
@@ -79,9 +79,9 @@ pub enum VersionError {
     #[error("`{0}` was changed or deleted just now, and nothing was done: ask again")]
     Withdrawn(ServiceName),
     /// Its bytes are gone.
-    #[error("the blob {0} of that version is damaged or missing, and could not be built again; the log says why")]
-    Lost(BlobDigest),
-    /// The state or a blob cannot be read or written just now.
+    #[error("the object {0} of that version is damaged or missing, and could not be rebuilt; the log says why")]
+    Lost(ObjectDigest),
+    /// Something cannot be read or written just now.
     #[error("{0}")]
     Unreadable(String),
     /// As many are made as may be at a time, and none ended soon.
@@ -95,27 +95,30 @@ pub enum VersionError {
     Fault,
 }
 
-impl From<OrderError> for VersionError {
-    fn from(error: OrderError) -> Self {
+impl From<VersionChangeError> for VersionError {
+    fn from(error: VersionChangeError) -> Self {
         match error {
-            OrderError::State(error) => error.into(),
-            OrderError::NothingPublished(service) => Self::NothingPublished(service),
-            OrderError::NotRetained(service, digest) => Self::NotRetained(service, digest),
-            OrderError::Overtaken { service, current } => Self::Overtaken { service, current },
-            OrderError::Withdrawn(service) => Self::Withdrawn(service),
+            VersionChangeError::Publish(error) => error.into(),
+            VersionChangeError::NothingPublished(service) => Self::NothingPublished(service),
+            VersionChangeError::NotRetained(service, digest) => Self::NotRetained(service, digest),
+            VersionChangeError::GenerationConflict { service, current } => Self::GenerationConflict { service, current },
+            VersionChangeError::Withdrawn(service) => Self::Withdrawn(service),
         }
     }
 }
 
-impl From<StateError> for VersionError {
-    fn from(error: StateError) -> Self {
+impl From<PublishError> for VersionError {
+    fn from(error: PublishError) -> Self {
         Self::Unreadable(error.to_string())
     }
 }
 
-impl From<std::io::Error> for VersionError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Unreadable(format!("the version cannot be read: {error}"))
+impl From<ReadError> for VersionError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Object(ObjectError::Missing(at) | ObjectError::Corrupt(at)) => Self::Lost(at.digest),
+            error => Self::Unreadable(format!("the version cannot be read: {error}")),
+        }
     }
 }
 
@@ -141,9 +144,9 @@ impl Versions {
         service: &ServiceName,
         before: Option<Generation>,
         limit: usize,
-    ) -> Result<Page, VersionError> {
+    ) -> Result<HistoryPage, VersionError> {
         let service = self.service(service)?;
-        self.blocking(move |publisher| Ok(publisher.history(&service.name, before, limit)?)).await
+        Ok(self.publisher.history(&service.repository, &service.name, before, limit).await?)
     }
 
     /// What differs between two retained digests of a service. `limit` differences are listed, at most 1,000; the others
@@ -160,21 +163,25 @@ impl Versions {
     ) -> Result<Diff, VersionError> {
         let service = self.service(service)?;
         let turn = turn(&self.diffs, "diffs").await?;
-        let (old, new) = (self.tarball(&service, old).await?, self.tarball(&service, new).await?);
+        let (old, new) = (self.readable(&service, old).await?, self.readable(&service, new).await?);
         let stop = CancellationToken::new();
         // Also when whoever asked has gone.
         let _stops = stop.clone().drop_guard();
-        let compared = self.blocking(move |_| {
-            let tar = |zstd| Ok::<_, VersionError>(Stoppable::new(zstd::Decoder::new(zstd)?, stop.clone()));
-            let diff = crate::diff::diff(tar(old.reader())?, tar(new.reader())?, limit)?;
+        let runtime = Handle::current();
+        let compared = spawn_blocking(move || {
+            let tar = |reader: TarReader| Stoppable::new(reader.blocking(runtime.clone()), stop.clone());
+            let diff = crate::diff::diff(tar(old), tar(new), limit);
             drop(turn);
-            Ok(diff)
+            diff.map_err(|error| VersionError::Unreadable(format!("the version cannot be read: {error}")))
         });
-        tokio::time::timeout(DIFF_TIMEOUT, compared).await.unwrap_or(Err(VersionError::TooLong))
+        match tokio::time::timeout(DIFF_TIMEOUT, compared).await {
+            Ok(compared) => compared.map_err(|_| VersionError::Fault)?,
+            Err(_) => Err(VersionError::TooLong),
+        }
     }
 
     /// Publishes a retained digest under a new generation, and pins the service to it until it is unpinned. The current
-    /// digest is only pinned. A blob that is damaged is built again first.
+    /// digest is only pinned. A version of which an object is missing is rebuilt first.
     ///
     /// # Errors
     /// There is no such service, the digest is not retained or its bytes are lost, or another generation is current than
@@ -187,11 +194,11 @@ impl Versions {
     ) -> Result<(), VersionError> {
         let (service, digest) = (self.service(service)?, *digest);
         let turn = turn(&self.rollbacks, "rollbacks").await?;
-        self.tarball(&service, &digest).await?;
+        self.readable(&service, &digest).await?;
         drop(turn);
         // Looked up again: it may have been changed meanwhile.
         let service = self.service(&service.name)?;
-        self.order(&service, asked, move |publisher, service, order| publisher.pin(service, order, Some(&digest))).await
+        self.to_the_end(move |publisher| async move { publisher.pin(&service, Some(&digest), asked.change()).await }).await
     }
 
     /// Pins a service to what it is at, until it is unpinned.
@@ -199,8 +206,8 @@ impl Versions {
     /// # Errors
     /// There is no such service, nothing is published of it, or another generation is current than the expected one.
     pub async fn pin(&self, service: &ServiceName, asked: Asked) -> Result<(), VersionError> {
-        self.order(&self.service(service)?, asked, |publisher, service, order| publisher.pin(service, order, None))
-            .await
+        let service = self.service(service)?;
+        self.to_the_end(move |publisher| async move { publisher.pin(&service, None, asked.change()).await }).await
     }
 
     /// Lets a service follow its ref again, at once, by what the mirror holds. False: it was not pinned.
@@ -209,77 +216,71 @@ impl Versions {
     /// There is no such service, or another generation is current than the expected one.
     pub async fn unpin(&self, service: &ServiceName, asked: Asked) -> Result<bool, VersionError> {
         let service = self.service(service)?;
-        let was_pinned = self.order(&service, asked, |publisher, service, order| publisher.unpin(service, order)).await;
+        let of = service.clone();
+        let was_pinned =
+            self.to_the_end(move |publisher| async move { publisher.unpin(&of, asked.change()).await }).await;
         // Without an agent it is done all the same, and followed as soon as there is one. What failed may have been done.
-        if let Ok(agent) = self.agent(&service) {
+        if let Some(agent) = self.catalog.repository(&service.repository) {
             agent.look();
         }
         was_pinned
+    }
+
+    /// Takes over what can be read of a repository's state after damage: it publishes again. False: it was not suspended.
+    ///
+    /// # Errors
+    /// The state cannot be read or written.
+    pub async fn confirm(&self, repository: &RepositoryName) -> Result<bool, VersionError> {
+        let (publisher, repository) = (self.publisher.clone(), repository.clone());
+        let confirmed = tokio::spawn(async move { publisher.confirm(&repository).await });
+        Ok(confirmed.await.map_err(|_| VersionError::Fault)??)
     }
 
     fn service(&self, name: &ServiceName) -> Result<Arc<Service>, VersionError> {
         self.catalog.service(name).ok_or_else(|| VersionError::NoSuchService(name.clone()))
     }
 
-    fn agent(&self, service: &Service) -> Result<Handle, VersionError> {
-        let agent = self.catalog.repository(&service.repository);
-        agent.ok_or_else(|| VersionError::NoSuchService(service.name.clone()))
-    }
-
-    async fn order<T: Send + 'static>(
+    /// Makes a change in a task of its own: whoever gives up the call does not leave it half made.
+    async fn to_the_end<T: Send + 'static, F: Future<Output = Result<T, VersionChangeError>> + Send>(
         &self,
-        service: &Arc<Service>,
-        asked: Asked,
-        follow: impl FnOnce(&Publisher, &Service, &Order<'_>) -> Result<T, OrderError> + Send + 'static,
+        change: impl FnOnce(Arc<Publisher>) -> F + Send + 'static,
     ) -> Result<T, VersionError> {
-        let service = service.clone();
-        self.blocking(move |publisher| {
-            let Asked { by, expected } = &asked;
-            let order =
-                Order { service: &service.name, expected: *expected, by: by.as_deref(), now: SystemTime::now() };
-            Ok(follow(publisher, &service, &order)?)
-        })
-        .await
+        let publisher = self.publisher.clone();
+        let made = tokio::spawn(async move { change(publisher).await });
+        Ok(made.await.map_err(|_| VersionError::Fault)??)
     }
 
-    /// The verified blob of a version, as zstd. One that is missing or damaged is built again first.
-    async fn tarball(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<StoredBlob, VersionError> {
-        let blob = match self.verified(service, digest).await? {
-            Ok(file) => return Ok(file),
-            Err(blob) => blob,
+    /// The tar of a version all of whose objects are stored. One of which an object is missing or damaged is rebuilt first.
+    async fn readable(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<TarReader, VersionError> {
+        let (version, lost) = match self.open(service, digest).await? {
+            (_, Ok(tar)) => return Ok(tar),
+            (version, Err(lost)) => (version, lost),
         };
         // A build that takes longer than the wait goes on, and helps whoever tries again.
-        let _ = tokio::time::timeout(HEAL_WAIT, self.agent(service)?.heal(blob)).await;
-        self.verified(service, digest).await?.map_err(VersionError::Lost)
+        if let Some(agent) = self.catalog.repository(&service.repository) {
+            let _ = tokio::time::timeout(REBUILD_WAIT, agent.rebuild(lost, version)).await;
+        }
+        self.open(service, digest).await?.1.map_err(VersionError::Lost)
     }
 
-    /// The error within is the blob that is missing or damaged.
-    async fn verified(
+    /// The error within is the object that is missing or damaged.
+    async fn open(
         &self,
         service: &Arc<Service>,
         digest: &TarballDigest,
-    ) -> Result<Result<StoredBlob, BlobDigest>, VersionError> {
-        let (service, digest) = (service.clone(), *digest);
-        self.blocking(move |publisher| {
-            let version = publisher.version(&service.name, &digest)?;
-            let version = version.ok_or_else(|| VersionError::NotRetained(service.name.clone(), digest))?;
-            let Some(zstd) = version.representation(Encoding::Zstd) else {
-                return Err(VersionError::Unreadable(format!("the version {digest} has no zstd form")));
-            };
-            match publisher.open_verified(&zstd.digest) {
-                Ok(blob) => Ok(Ok(blob)),
-                Err(BlobError::Missing | BlobError::Corrupt) => Ok(Err(zstd.digest)),
-                Err(BlobError::Unreadable(error)) => Err(error.into()),
-            }
-        })
-        .await
+    ) -> Result<(Descriptor, Result<TarReader, ObjectDigest>), VersionError> {
+        let version = self.publisher.version(&service.repository, &service.name, digest).await?;
+        let version = version.ok_or_else(|| VersionError::NotRetained(service.name.clone(), *digest))?;
+        match TarReader::open(self.publisher.objects(), &version).await.map_err(VersionError::from) {
+            Ok(tar) => Ok((version, Ok(tar))),
+            Err(VersionError::Lost(object)) => Ok((version, Err(object))),
+            Err(error) => Err(error),
+        }
     }
+}
 
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Publisher) -> Result<T, VersionError> + Send + 'static,
-    ) -> Result<T, VersionError> {
-        let publisher = self.publisher.clone();
-        spawn_blocking(move || work(&publisher)).await.map_err(|_| VersionError::Fault)?
+impl Asked {
+    fn change(self) -> VersionChange {
+        VersionChange { expected: self.expected, by: self.by, now: SystemTime::now() }
     }
 }

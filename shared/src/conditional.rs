@@ -1,20 +1,20 @@
 //! Entity tags and conditional requests (RFC 9110 section 13) for tarballs.
 //!
 //! A tarball has one strong tag per representation: identity `"b3-<64 hex>"`, coded `"b3-<64 hex>+zstd.<16 hex>"`, the
-//! sixteen being the first of the blob digest. For `If-None-Match` the digest part decides, whatever the coding: an
+//! sixteen being the first of the representation's digest. For `If-None-Match` the digest part decides, whatever the coding: an
 //! agent that holds the content holds it however it arrived. For `If-Range` the whole tag must match, because a range
 //! is of one representation's bytes.
 
 use std::borrow::Cow;
 
-use crate::digest::{BlobDigest, TarballDigest};
+use crate::digest::{ObjectDigest, TarballDigest};
 use crate::encoding::Encoding;
 
-/// The tag of a tarball in one representation. `blob` is `None` for identity.
-pub fn tarball_etag(digest: &TarballDigest, coded: Option<(Encoding, &BlobDigest)>) -> String {
+/// The tag of a tarball in one representation. `object` is `None` for identity.
+pub fn tarball_etag(digest: &TarballDigest, coded: Option<(Encoding, &ObjectDigest)>) -> String {
     match coded {
         None | Some((Encoding::Identity, _)) => format!("\"{digest}\""),
-        Some((encoding, blob)) => format!("\"{digest}+{encoding}.{}\"", &blob.hex()[..16]),
+        Some((encoding, object)) => format!("\"{digest}+{encoding}.{}\"", &object.hex()[..16]),
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
 
     fn tags() -> (TarballDigest, String, String) {
         let digest = TarballDigest::of(b"a");
-        let coded = tarball_etag(&digest, Some((Encoding::Zstd, &BlobDigest::of(b"z"))));
+        let coded = tarball_etag(&digest, Some((Encoding::Zstd, &ObjectDigest::of(b"z"))));
         (digest, tarball_etag(&digest, None), coded)
     }
 

@@ -12,10 +12,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::commit_id::CommitId;
-use crate::digest::{BlobDigest, Sha256, TarballDigest};
+use crate::digest::{ObjectDigest, Sha256, TarballDigest};
 use crate::encoding::Encoding;
 use crate::envelope::{Envelope, EnvelopeError, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
+use crate::revision_id::RevisionId;
 use crate::token::{PublicKey, SigningKey};
 
 /// The largest descriptor that is read, in bytes. `omitted` is what makes one grow: about 100,000 left-out paths fit, and
@@ -43,8 +44,13 @@ pub struct Publication {
     pub sha256: Sha256,
     /// Bytes of the uncompressed tarball.
     pub size: u64,
-    /// The commit that the ref pointed at.
+    /// The commit at which the content was first seen under this generation.
     pub commit: CommitId,
+    /// The same revision, whatever kind of source the repository is.
+    pub revision_id: RevisionId,
+    /// Which readers it is for: all of them.
+    #[serde(default)]
+    pub selector: Selector,
     /// When the origin published it. Whole seconds, UTC.
     #[serde(with = "rfc3339")]
     pub published_at: SystemTime,
@@ -53,6 +59,20 @@ pub struct Publication {
     /// What the folder holds and the tarball does not, with the reason: never left out silently.
     #[serde(default)]
     pub omitted: Vec<Omission>,
+}
+
+/// Which readers a publication is for: all of them, written `null`. A later version will know others; this one refuses them,
+/// because a publication that is not for a reader must not be taken by it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Selector;
+
+impl<'de> Deserialize<'de> for Selector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Option::<serde::de::IgnoredAny>::deserialize(deserializer)? {
+            None => Ok(Self),
+            Some(_) => Err(serde::de::Error::custom("a `selector` is not known here: upgrade this node")),
+        }
+    }
 }
 
 /// An entry that was left out of a tarball.
@@ -81,18 +101,20 @@ pub enum OmissionReason {
     Other,
 }
 
-/// One stored form of a tarball.
+/// One stored encoding of a tarball.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Representation {
-    /// The content coding of the blob's bytes.
+    /// The content coding of the body.
     pub encoding: Encoding,
     /// For [`Encoding::Dcz`]: the SHA-256 of the dictionary, which is an older tarball of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dictionary: Option<Sha256>,
-    /// The blob that holds the bytes.
-    pub digest: BlobDigest,
-    /// Bytes of the blob.
+    /// With one frame, the frame, which is the body; with more, their [manifest](crate::manifest).
+    pub digest: ObjectDigest,
+    /// Bytes of the body.
     pub size: u64,
+    /// How many frames the body has, at least one.
+    pub frames: u32,
 }
 
 /// What is written between a descriptor's braces.
@@ -100,9 +122,12 @@ pub struct Representation {
 pub struct DescriptorFields {
     /// The statement.
     pub publication: Publication,
-    /// Grows when representations come or go under the same publication.
+    /// The ref that the service follows, as its definition has it: a range of versions as the range.
+    #[serde(rename = "ref")]
+    pub followed_ref: String,
+    /// Grows when the ref becomes another one, and when representations come or go under the same publication.
     pub revision: u64,
-    /// The forms in which the tarball can be had. When read: those in a coding that this version knows.
+    /// The encodings in which the tarball can be had. When read: those in a coding that this version knows.
     #[serde(deserialize_with = "known_representations")]
     pub representations: Vec<Representation>,
 }
@@ -114,13 +139,14 @@ fn known_representations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
         #[serde(borrow)]
         encoding: Cow<'a, str>,
         dictionary: Option<Sha256>,
-        digest: BlobDigest,
+        digest: ObjectDigest,
         size: u64,
+        frames: u32,
     }
     let offered = Vec::<Offered<'_>>::deserialize(deserializer)?;
-    let known = offered.into_iter().filter_map(|Offered { encoding, dictionary, digest, size }| {
+    let known = offered.into_iter().filter_map(|Offered { encoding, dictionary, digest, size, frames }| {
         let encoding = Encoding::PREFERENCE.into_iter().find(|known| known.as_str() == encoding)?;
-        Some(Representation { encoding, dictionary, digest, size })
+        (frames > 0).then_some(Representation { encoding, dictionary, digest, size, frames })
     });
     Ok(known.collect())
 }
@@ -159,6 +185,8 @@ impl Descriptor {
             publication: &'a RawValue,
             #[serde(skip_serializing_if = "Option::is_none")]
             envelope: Option<Envelope>,
+            #[serde(rename = "ref")]
+            followed_ref: &'a str,
             revision: u64,
             representations: &'a [Representation],
         }
@@ -167,6 +195,7 @@ impl Descriptor {
         let written = Written {
             publication: &publication,
             envelope: (!keys.is_empty()).then(|| Envelope::sign(PUBLICATION_TYPE, exact, keys)),
+            followed_ref: &fields.followed_ref,
             revision: fields.revision,
             representations: &fields.representations,
         };
@@ -233,17 +262,27 @@ impl Descriptor {
         }
     }
 
+    /// The ref that the service follows, as its definition has it.
+    pub fn followed_ref(&self) -> &str {
+        &self.fields.followed_ref
+    }
+
+    /// Everything that was read.
+    pub fn fields(&self) -> &DescriptorFields {
+        &self.fields
+    }
+
     /// The revision of the representations under this publication.
     pub fn revision(&self) -> u64 {
         self.fields.revision
     }
 
-    /// The forms in which the tarball can be had.
+    /// The encodings in which the tarball can be had.
     pub fn representations(&self) -> &[Representation] {
         &self.fields.representations
     }
 
-    /// The form in one coding that needs no dictionary.
+    /// The stored body in one coding that needs no dictionary.
     pub fn representation(&self, encoding: Encoding) -> Option<&Representation> {
         self.fields.representations.iter().find(|r| r.encoding == encoding && r.dictionary.is_none())
     }
@@ -281,18 +320,19 @@ mod tests {
 
     fn example() -> String {
         let digest = TarballDigest::of(b"tar");
-        let blob = BlobDigest::of(b"zst");
+        let object = ObjectDigest::of(b"zst");
         format!(
             r#"{{"publication": {{"service": "shop-prod", "repository": "shop", "generation": 1795164249650, "digest": "{digest}",
-            "sha256": "{}", "size": 40960, "commit": "{}", "published_at": "2026-11-20T09:30:00Z", "format": 1,
+            "sha256": "{}", "size": 40960, "commit": "{commit}", "revision_id": "sha1:{commit}",
+            "selector": null, "published_at": "2026-11-20T09:30:00Z", "format": 1,
             "omitted": [{{"path": "vendor/lib", "reason": "submodule"}}]}},
-            "revision": 2, "future_field": true,
-            "representations": [{{"encoding": "zstd", "digest": "{blob}", "size": 9120}},
-                                {{"encoding": "future", "digest": "{blob}", "size": 1}},
-                                {{"encoding": "dcz", "dictionary": "{}", "digest": "{blob}", "size": 312}}]}}"#,
+            "ref": "main", "revision": 2, "future_field": true,
+            "representations": [{{"encoding": "zstd", "digest": "{object}", "size": 9120, "frames": 1}},
+                                {{"encoding": "future", "digest": "{object}", "size": 1, "frames": 1}},
+                                {{"encoding": "dcz", "dictionary": "{}", "digest": "{object}", "size": 312, "frames": 1}}]}}"#,
             "a".repeat(64),
-            "b".repeat(40),
             "c".repeat(64),
+            commit = "b".repeat(40),
         )
     }
 
@@ -322,12 +362,13 @@ mod tests {
         let expected = format!(
             concat!(
                 r#"{{"service":"shop-prod","repository":"shop","generation":1795164249650,"digest":"{}","sha256":"{}","#,
-                r#""size":40960,"commit":"{}","published_at":"2026-11-20T09:30:00Z","format":1,"#,
+                r#""size":40960,"commit":"{commit}","revision_id":"sha1:{commit}","selector":null,"#,
+                r#""published_at":"2026-11-20T09:30:00Z","format":1,"#,
                 r#""omitted":[{{"path":"vendor/lib","reason":"submodule"}}]}}"#
             ),
             TarballDigest::of(b"tar"),
             "a".repeat(64),
-            "b".repeat(40)
+            commit = "b".repeat(40)
         );
         assert_eq!(serde_json::to_string(parsed.publication()).unwrap(), expected);
         let (key, _) = SigningKey::generate().unwrap();
@@ -372,6 +413,9 @@ mod tests {
     fn a_format_of_the_future_and_a_broken_document_are_refused_in_plain_words() {
         let error = Descriptor::parse(example().replace(r#""format": 1"#, r#""format": 9"#).into()).unwrap_err();
         assert!(error.to_string().contains("upgrade this node"), "{error}");
+        let text = example().replace(r#""selector": null"#, r#""selector": {"ring": "canary"}"#);
+        let error = Descriptor::parse(text.into()).unwrap_err();
+        assert!(error.to_string().contains("selector"), "{error}");
         let error = Descriptor::parse("{}".into()).unwrap_err();
         assert!(error.to_string().contains("publication"), "{error}");
     }

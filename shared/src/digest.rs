@@ -1,7 +1,7 @@
-//! Content addresses: what a tarball *is* and what a blob's bytes *are*.
+//! Content addresses: what a tarball *is* and what an object's bytes *are*.
 //!
 //! Two types, so that one is never taken for the other: a [`TarballDigest`] is the BLAKE3 of a tarball's uncompressed
-//! bytes and the identity of the content; a [`BlobDigest`] is the BLAKE3 of the stored bytes of one representation.
+//! bytes and the identity of the content; an [`ObjectDigest`] is the BLAKE3 of the stored bytes of one immutable object.
 //! Both are written `b3-<64 hex>` everywhere: in URLs, JSON, headers and file names.
 
 use std::fmt;
@@ -88,12 +88,8 @@ blake3_digest! {
     TarballDigest
 }
 blake3_digest! {
-    /// The BLAKE3 of the stored bytes of one representation: the name of a blob.
-    BlobDigest
-}
-blake3_digest! {
-    /// A node of the tree over services and their generations that a [heartbeat](crate::heartbeat) is signed for.
-    TreeDigest
+    /// The BLAKE3 of the bytes of one immutable object (a frame, a manifest, a state page): its name.
+    ObjectDigest
 }
 
 /// A SHA-256, for the places where an RFC demands it (`Unencoded-Digest`, RFC 9842 dictionaries). 64 hex digits in JSON.

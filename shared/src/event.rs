@@ -5,12 +5,15 @@
 //! (`resync`), gets everything that is current, and the end of that (`snapshot_end`). Kinds that a reader does not know
 //! are passed over, so that later ones can be added.
 
+use std::time::SystemTime;
+
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::descriptor::{Generation, MAX_DESCRIPTOR_BYTES};
-use crate::name::ServiceName;
+use crate::descriptor::{Generation, MAX_DESCRIPTOR_BYTES, rfc3339};
+use crate::name::{RepositoryName, ServiceName};
+use crate::revision_id::RevisionId;
 
 /// The longest line, in bytes, its end not counted: the largest descriptor with its cursor and the names of the fields.
 pub const MAX_LINE_BYTES: usize = MAX_DESCRIPTOR_BYTES + 1024;
@@ -74,6 +77,8 @@ pub enum EventKind {
         /// The highest generation it had.
         generation: Generation,
     },
+    /// Up to which revision the published content of a ref is right.
+    Revision(RevisionSeen),
     /// Everything up to now was told.
     Heartbeat,
     /// What was told before is void: everything that is current follows.
@@ -82,8 +87,32 @@ pub enum EventKind {
     SnapshotEnd,
     /// Who may read: a JSON value that whoever decides it understands. The last one holds.
     Access(Bytes),
-    /// The envelope of a [heartbeat](crate::heartbeat) that the origin signed: all that it counts was told before it.
-    SignedHeartbeat(Bytes),
+}
+
+/// What the owner of a repository says of one ref: the published content of every service that follows it is right as of
+/// this revision. Said when the revision or the reachability changes, and in each snapshot; never durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RevisionSeen {
+    /// The repository.
+    pub repository: RepositoryName,
+    /// The ref, as definitions of services have it, and so as descriptors name it.
+    pub followed_ref: String,
+    /// Where the ref was.
+    pub revision_id: RevisionId,
+    /// When the upstream last said so.
+    pub seen_at: SystemTime,
+    /// Whether the upstream answers.
+    pub upstream: Upstream,
+}
+
+/// Whether an upstream answers. Whole seconds, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upstream {
+    /// Whether the last poll got an answer.
+    pub reachable: bool,
+    /// Since when that is so.
+    #[serde(with = "rfc3339")]
+    pub since: SystemTime,
 }
 
 /// The line is not an event.
@@ -119,9 +148,21 @@ struct Line<'a> {
     generation: Option<Generation>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     access: Option<&'a RawValue>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    heartbeat: Option<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    repository: Option<RepositoryName>,
+    #[serde(borrow, rename = "ref", default, skip_serializing_if = "Option::is_none")]
+    followed_ref: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revision_id: Option<RevisionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seen_at: Option<Seconds>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    upstream: Option<Upstream>,
 }
+
+/// RFC 3339 in UTC, whole seconds.
+#[derive(Serialize, Deserialize)]
+struct Seconds(#[serde(with = "rfc3339")] SystemTime);
 
 impl EventKind {
     /// The word on the wire, and the value of a metric's label.
@@ -129,11 +170,11 @@ impl EventKind {
         match self {
             EventKind::Descriptor(_) => "descriptor",
             EventKind::Tombstone { .. } => "tombstone",
+            EventKind::Revision(_) => "revision",
             EventKind::Heartbeat => "heartbeat",
             EventKind::Resync => "resync",
             EventKind::SnapshotEnd => "snapshot_end",
             EventKind::Access(_) => "access",
-            EventKind::SignedHeartbeat(_) => "signed_heartbeat",
         }
     }
 }
@@ -141,7 +182,7 @@ impl EventKind {
 impl Event {
     /// Reads one line, its end taken off. `None`: a kind of the future, to be passed over.
     ///
-    /// The bytes of a descriptor, of `access` and of a signed heartbeat are a part of the line's own: nothing is copied.
+    /// The bytes of a descriptor and of `access` are a part of the line's own: nothing is copied.
     ///
     /// # Errors
     /// It is not JSON, or a field is missing or wrong.
@@ -164,9 +205,13 @@ impl Event {
             "resync" => EventKind::Resync,
             "snapshot_end" => EventKind::SnapshotEnd,
             "access" => EventKind::Access(part(read.access.ok_or_else(|| missing("access", "access"))?)),
-            "signed_heartbeat" => EventKind::SignedHeartbeat(part(
-                read.heartbeat.ok_or_else(|| missing("signed_heartbeat", "heartbeat"))?,
-            )),
+            "revision" => EventKind::Revision(RevisionSeen {
+                repository: read.repository.ok_or_else(|| missing("revision", "repository"))?,
+                followed_ref: read.followed_ref.ok_or_else(|| missing("revision", "ref"))?.into_owned(),
+                revision_id: read.revision_id.ok_or_else(|| missing("revision", "revision_id"))?,
+                seen_at: read.seen_at.ok_or_else(|| missing("revision", "seen_at"))?.0,
+                upstream: read.upstream.ok_or_else(|| missing("revision", "upstream"))?,
+            }),
             _ => return Ok(None),
         };
         Ok(Some(Self { cursor: read.cursor, kind }))
@@ -175,7 +220,7 @@ impl Event {
     /// Writes the line, its end included.
     ///
     /// # Errors
-    /// The bytes of a descriptor, of `access` or of a signed heartbeat are not one JSON value, or hold a line break.
+    /// The bytes of a descriptor or of `access` are not one JSON value, or hold a line break.
     pub fn line(&self) -> Result<Bytes, EventError> {
         let raw = |bytes: &Bytes| -> Result<Box<RawValue>, serde_json::Error> {
             // A line break can stand between the tokens of a document only, and is nobody's meaning. Origins write none.
@@ -184,12 +229,12 @@ impl Event {
             }
             serde_json::from_slice(bytes)
         };
-        let (mut descriptor, mut access, mut heartbeat, mut tombstone) = (None, None, None, (None, None));
+        let (mut descriptor, mut access, mut tombstone, mut revision) = (None, None, (None, None), None);
         match &self.kind {
             EventKind::Descriptor(bytes) => descriptor = Some(raw(bytes)?),
             EventKind::Access(bytes) => access = Some(raw(bytes)?),
-            EventKind::SignedHeartbeat(bytes) => heartbeat = Some(raw(bytes)?),
             EventKind::Tombstone { service, generation } => tombstone = (Some(service.clone()), Some(*generation)),
+            EventKind::Revision(seen) => revision = Some(seen),
             EventKind::Heartbeat | EventKind::Resync | EventKind::SnapshotEnd => {}
         }
         let mut line = serde_json::to_vec(&Line {
@@ -199,7 +244,11 @@ impl Event {
             service: tombstone.0,
             generation: tombstone.1,
             access: access.as_deref(),
-            heartbeat: heartbeat.as_deref(),
+            repository: revision.map(|seen| seen.repository.clone()),
+            followed_ref: revision.map(|seen| seen.followed_ref.as_str().into()),
+            revision_id: revision.map(|seen| seen.revision_id.clone()),
+            seen_at: revision.map(|seen| Seconds(seen.seen_at)),
+            upstream: revision.map(|seen| seen.upstream),
         })?;
         line.push(b'\n');
         Ok(line.into())
@@ -273,6 +322,15 @@ mod tests {
         let line = r#"{"generation": 9, "service": "shop", "cursor": "a1b2.7", "event": "tombstone", "later": {}}"#;
         let tombstone = EventKind::Tombstone { service: "shop".parse().unwrap(), generation: 9 };
         assert_eq!(read(line).unwrap(), Some(event(tombstone)));
+        let line = r#"{"event": "revision", "cursor": "a1b2.7", "repository": "shop", "ref": "semver:1.x",
+            "revision_id": "sha1:aa", "seen_at": "2026-11-20T09:30:00Z",
+            "upstream": {"reachable": false, "since": "2026-11-20T09:31:00Z"}}"#;
+        let seen_at = humantime::parse_rfc3339("2026-11-20T09:30:00Z").unwrap();
+        let upstream = Upstream { reachable: false, since: seen_at + std::time::Duration::from_secs(60) };
+        let (repository, revision_id) = ("shop".parse().unwrap(), "sha1:aa".parse().unwrap());
+        let followed_ref = "semver:1.x".to_owned();
+        let seen = RevisionSeen { repository, followed_ref, revision_id, seen_at, upstream };
+        assert_eq!(read(line).unwrap(), Some(event(EventKind::Revision(seen))));
         for (word, kind) in [
             ("heartbeat", EventKind::Heartbeat),
             ("resync", EventKind::Resync),
@@ -297,7 +355,7 @@ mod tests {
             (r#"{"event": "tombstone", "cursor": "a", "service": "a"}"#, "no `generation`"),
             (r#"{"event": "tombstone", "cursor": "a", "service": "A", "generation": 1}"#, "is not a service name"),
             (r#"{"event": "access", "cursor": "a"}"#, "`access` has no `access`"),
-            (r#"{"event": "signed_heartbeat", "cursor": "a"}"#, "no `heartbeat`"),
+            (r#"{"event": "revision", "cursor": "a", "repository": "shop"}"#, "no `ref`"),
             (r#"{"event": "heartbeat", "cursor": "a"} {}"#, "trailing"),
         ] {
             let error = read(line).unwrap_err().to_string();
@@ -341,7 +399,16 @@ mod tests {
         let kind = prop_oneof![
             any_json().prop_map(EventKind::Descriptor),
             any_json().prop_map(EventKind::Access),
-            any_json().prop_map(EventKind::SignedHeartbeat),
+            (".{0,20}", any::<bool>(), 0u64..4_000_000_000).prop_map(|(followed_ref, reachable, at)| {
+                let seen_at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at);
+                EventKind::Revision(RevisionSeen {
+                    repository: "shop".parse().unwrap(),
+                    followed_ref,
+                    revision_id: "sha1:aa".parse().unwrap(),
+                    seen_at,
+                    upstream: Upstream { reachable, since: seen_at },
+                })
+            }),
             ("[a-z0-9][a-z0-9._-]{0,99}", any::<u64>()).prop_map(|(service, generation)| EventKind::Tombstone {
                 service: service.parse().unwrap(),
                 generation,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::digest::{BlobDigest, TarballDigest};
-use crate::name::ServiceName;
+use crate::digest::{ObjectDigest, TarballDigest};
+use crate::name::{RepositoryName, ServiceName};
 
 /// A path of the wire contract, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,16 +16,8 @@ pub enum Route {
     TarballVersion(ServiceName, TarballDigest),
     /// `/v1/services/{service}/versions/{digest}`: the descriptor of a retained version.
     Version(ServiceName, TarballDigest),
-    /// `/v1/services/{service}/versions/{digest}/gzip`: has the gzip representation of a retained version made.
-    Gzip(ServiceName, TarballDigest),
-    /// `/v1/blobs/{digest}`: the bytes of a blob.
-    Blob(BlobDigest),
-    /// `/v1/blobs/{digest}/pieces`: the piece list of a blob.
-    Pieces(BlobDigest),
-    /// `/v1/services/{service}/heartbeat`: the origin's signed heartbeat, and the service's place in it.
-    Standing(ServiceName),
-    /// `/v1/heartbeat`: the origin's signed heartbeat.
-    Heartbeat,
+    /// `/v1/objects/{repository}/{digest}`: the bytes of a frame, a manifest or a `dcz` body.
+    Object(RepositoryName, ObjectDigest),
     /// `/v1/events`: the event stream.
     Events,
 }
@@ -54,19 +46,15 @@ impl Route {
         match route {
             (Some("services"), Some(service), None, ..) => Ok(Route::Service(read(service)?)),
             (Some("services"), Some(service), Some("tarball"), None, ..) => Ok(Route::Tarball(read(service)?)),
-            (Some("services"), Some(service), Some("heartbeat"), None, ..) => Ok(Route::Standing(read(service)?)),
             (Some("services"), Some(service), Some("tarballs"), Some(digest), None, _) => {
                 Ok(Route::TarballVersion(read(service)?, read(digest)?))
             }
             (Some("services"), Some(service), Some("versions"), Some(digest), None, _) => {
                 Ok(Route::Version(read(service)?, read(digest)?))
             }
-            (Some("services"), Some(service), Some("versions"), Some(digest), Some("gzip"), None) => {
-                Ok(Route::Gzip(read(service)?, read(digest)?))
+            (Some("objects"), Some(repository), Some(digest), None, ..) => {
+                Ok(Route::Object(read(repository)?, read(digest)?))
             }
-            (Some("blobs"), Some(digest), None, ..) => Ok(Route::Blob(read(digest)?)),
-            (Some("blobs"), Some(digest), Some("pieces"), None, ..) => Ok(Route::Pieces(read(digest)?)),
-            (Some("heartbeat"), None, ..) => Ok(Route::Heartbeat),
             (Some("events"), None, ..) => Ok(Route::Events),
             _ => Err(RouteError::Unknown),
         }
@@ -78,10 +66,8 @@ impl Route {
             Route::Service(service)
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
-            | Route::Version(service, _)
-            | Route::Gzip(service, _)
-            | Route::Standing(service) => Some(service),
-            Route::Blob(_) | Route::Pieces(_) | Route::Heartbeat | Route::Events => None,
+            | Route::Version(service, _) => Some(service),
+            Route::Object(..) | Route::Events => None,
         }
     }
 
@@ -92,11 +78,7 @@ impl Route {
             Route::Tarball(_) => "tarball",
             Route::TarballVersion(..) => "tarball_version",
             Route::Version(..) => "version",
-            Route::Gzip(..) => "gzip",
-            Route::Blob(_) => "blob",
-            Route::Pieces(_) => "pieces",
-            Route::Standing(_) => "standing",
-            Route::Heartbeat => "heartbeat",
+            Route::Object(..) => "object",
             Route::Events => "events",
         }
     }
@@ -109,11 +91,7 @@ impl fmt::Display for Route {
             Route::Tarball(service) => write!(f, "/v1/services/{service}/tarball"),
             Route::TarballVersion(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}"),
             Route::Version(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}"),
-            Route::Gzip(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}/gzip"),
-            Route::Blob(digest) => write!(f, "/v1/blobs/{digest}"),
-            Route::Pieces(digest) => write!(f, "/v1/blobs/{digest}/pieces"),
-            Route::Standing(service) => write!(f, "/v1/services/{service}/heartbeat"),
-            Route::Heartbeat => f.write_str("/v1/heartbeat"),
+            Route::Object(repository, digest) => write!(f, "/v1/objects/{repository}/{digest}"),
             Route::Events => f.write_str("/v1/events"),
         }
     }
@@ -132,12 +110,8 @@ mod tests {
             Route::Service(service.clone()),
             Route::Tarball(service.clone()),
             Route::TarballVersion(service.clone(), digest),
-            Route::Version(service.clone(), digest),
-            Route::Gzip(service.clone(), digest),
-            Route::Standing(service),
-            Route::Heartbeat,
-            Route::Blob(BlobDigest::of(b"blob")),
-            Route::Pieces(BlobDigest::of(b"blob")),
+            Route::Version(service, digest),
+            Route::Object("shop".parse().unwrap(), ObjectDigest::of(b"frame")),
             Route::Events,
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));
@@ -156,15 +130,15 @@ mod tests {
             "/v1/services/a/b",
             "/v1/services/a/tarball/",
             "/v1/services/a/",
-            "/v1/blobs",
+            "/v1/objects",
+            "/v1/objects/a",
+            "/v1/objects/a/b3-0/",
+            "/v1/objects/a/b3-0/pieces",
             "/v1/events/",
             "/v1/events/a",
-            "/v1/blobs/b3-0/piece",
-            "/v1/blobs/b3-0/pieces/",
-            "/v1/blobs/b3-0/pieces/0",
             "/v1/services/a/versions/b3-0/zstd",
-            "/v1/services/a/versions/b3-0/gzip/",
-            "/v1/services/a/tarballs/b3-0/gzip",
+            "/v1/services/a/heartbeat",
+            "/v1/heartbeat",
         ] {
             assert_eq!(Route::parse(path), Err(RouteError::Unknown), "{path}");
         }
@@ -173,9 +147,8 @@ mod tests {
             "/v1/services/A/tarball",
             "/v1/services/../tarball",
             "/v1/services/a/tarballs/b3-0",
-            "/v1/services/a/versions/b3-0/gzip",
-            "/v1/blobs/x",
-            "/v1/blobs/x/pieces",
+            "/v1/objects/a/x",
+            "/v1/objects/A/b3-0",
         ] {
             assert!(matches!(Route::parse(path), Err(RouteError::Malformed(_))), "{path}");
         }
@@ -183,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_back_the_same(path in "/v1/(services|blobs|events)(/[a-z0-9._/-]{0,40}){0,4}") {
+        fn what_is_read_is_written_back_the_same(path in "/v1/(services|objects|events)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, header};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::TarballDigest;
+use weir_shared::revision_id::RevisionId;
 
 use super::decode::Coding;
 
@@ -21,6 +22,7 @@ pub(crate) struct Answer {
     pub(crate) digest: Option<TarballDigest>,
     pub(crate) generation: u64,
     pub(crate) commit: Option<CommitId>,
+    pub(crate) revision_id: Option<RevisionId>,
 }
 
 impl Answer {
@@ -30,6 +32,7 @@ impl Answer {
             digest: read(headers, "weir-digest")?,
             generation: read(headers, "weir-generation")?.ok_or(AnswerError("weir-generation"))?,
             commit: read(headers, "weir-commit")?,
+            revision_id: read(headers, "weir-revision")?,
         })
     }
 
@@ -76,14 +79,23 @@ mod tests {
     fn digest_and_generation_are_needed() {
         let digest = TarballDigest::of(b"a").to_string();
         let commit = "a".repeat(40);
-        let all = [("weir-digest", digest.as_str()), ("weir-generation", "7"), ("weir-commit", commit.as_str())];
+        let revision = format!("sha1:{commit}");
+        let all = [
+            ("weir-digest", digest.as_str()),
+            ("weir-generation", "7"),
+            ("weir-commit", commit.as_str()),
+            ("weir-revision", revision.as_str()),
+        ];
         let answer = Answer::of(&headers(&all)).unwrap();
         assert_eq!((answer.generation, answer.require_digest()), (7, Ok(TarballDigest::of(b"a"))));
         assert_eq!(answer.commit.unwrap().as_str(), commit);
+        assert_eq!(answer.revision_id.unwrap().as_str(), revision);
         assert_eq!(Answer::of(&headers(&all[..1])), Err(AnswerError("weir-generation")));
         let unnamed = Answer::of(&headers(&all[1..])).unwrap();
         assert_eq!(unnamed.require_digest(), Err(AnswerError("weir-digest")));
-        for wrong in [("weir-digest", "b3-0"), ("weir-generation", "-1"), ("weir-commit", "HEAD")] {
+        for wrong in
+            [("weir-digest", "b3-0"), ("weir-generation", "-1"), ("weir-commit", "HEAD"), ("weir-revision", "HEAD")]
+        {
             let mut pairs = all.to_vec();
             pairs.retain(|(name, _)| *name != wrong.0);
             pairs.push(wrong);

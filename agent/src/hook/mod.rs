@@ -34,7 +34,7 @@ pub(crate) struct Hook {
 pub(crate) struct Run {
     command: String,
     directory: PathBuf,
-    variables: [(&'static str, String); 4],
+    variables: [(&'static str, String); 5],
     service: ServiceName,
     timeout: Duration,
 }
@@ -94,6 +94,7 @@ impl Hook {
                 ("WEIR_SERVICE", self.service.to_string()),
                 ("WEIR_DIGEST", release.digest().to_string()),
                 ("WEIR_COMMIT", text(job.release.commit.as_ref().map(ToString::to_string))),
+                ("WEIR_REVISION", text(job.release.revision_id.as_ref().map(ToString::to_string))),
                 ("WEIR_PREVIOUS_DIGEST", text(job.previous.map(|digest| digest.to_string()))),
             ],
             directory: path,

@@ -243,7 +243,7 @@ fn log_switch(follower: &Follower, state: &State, why: Why) {
         service = %follower.exchange.service,
         release = %release.directory,
         generation = release.generation,
-        commit = release.commit.as_ref().map(tracing::field::display),
+        revision = release.revision_id.as_ref().map(tracing::field::display),
         why = why.as_str(),
         "switched to another release"
     );
@@ -256,15 +256,21 @@ pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<
         digest: record.directory.digest(),
         generation: record.generation,
         commit: record.commit.clone(),
+        revision_id: record.revision_id.clone(),
         directory: directory.release_path(record.directory),
     })
 }
 
 fn record(directory: ReleaseName, answer: &Answer) -> Record {
-    Record { directory, generation: answer.generation, commit: answer.commit.clone() }
+    Record {
+        directory,
+        generation: answer.generation,
+        commit: answer.commit.clone(),
+        revision_id: answer.revision_id.clone(),
+    }
 }
 
-/// The release is current, perhaps under a new generation and commit.
+/// The release is current, perhaps under a new generation and revision.
 fn confirm(directory: &ServiceDirectory, answer: &Answer) -> Result<(), ReleaseError> {
     let current = directory.state().release.map(|release| record(release.directory, answer));
     directory.confirm(answer.generation, current)

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::TarballDigest;
+use weir_shared::revision_id::RevisionId;
 
 use super::name::ReleaseName;
 
@@ -22,6 +23,9 @@ pub(crate) struct Record {
     pub(crate) generation: u64,
     /// The commit of that generation; `None` when that is lost.
     pub(crate) commit: Option<CommitId>,
+    /// The revision of that generation, whatever kind of source it is of; `None` when that is lost.
+    #[serde(default)]
+    pub(crate) revision_id: Option<RevisionId>,
 }
 
 /// Whether `exec` has run for the release.
@@ -131,7 +135,7 @@ impl State {
         };
         let release = link.map(|name| {
             // Known only by its name when the state was lost: its bytes were verified when it got that name.
-            known(name).unwrap_or(Record { directory: name, generation: 0, commit: None })
+            known(name).unwrap_or(Record { directory: name, generation: 0, commit: None, revision_id: None })
         });
         let hook = if release.is_some() { HookMark::Pending } else { HookMark::Done };
         Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
@@ -179,8 +183,10 @@ mod tests {
     use super::*;
 
     fn record(content: &[u8], generation: u64) -> Record {
-        let commit = Some("a".repeat(40).parse().unwrap());
-        Record { directory: ReleaseName::new(TarballDigest::of(content), 0), generation, commit }
+        let commit = "a".repeat(40).parse().unwrap();
+        let revision_id = Some(RevisionId::from(&commit));
+        let directory = ReleaseName::new(TarballDigest::of(content), 0);
+        Record { directory, generation, commit: Some(commit), revision_id }
     }
 
     fn two() -> State {

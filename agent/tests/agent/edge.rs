@@ -220,7 +220,8 @@ fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<
     let etag = tarball_etag(&published.digest, None);
     let mut response = Response::builder()
         .header("weir-generation", published.generation)
-        .header("weir-commit", commit(published.generation));
+        .header("weir-commit", commit(published.generation))
+        .header("weir-revision", format!("sha1:{}", commit(published.generation)));
     let digest = if fault == Some(&Fault::WrongDigest) { TarballDigest::of(b"another") } else { published.digest };
     if fault != Some(&Fault::NoDigest) {
         response = response.header("weir-digest", digest.to_string());

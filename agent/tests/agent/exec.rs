@@ -25,8 +25,8 @@ async fn it_runs_in_the_new_release_and_knows_the_old_one() {
     let edge = world.edge().await;
     let log = world.path().join("log");
     let exec = format!(
-        "echo \"$WEIR_SERVICE $WEIR_DIGEST $WEIR_COMMIT [$WEIR_PREVIOUS_DIGEST] $(cat content) $PWD $WEIR_RELEASE \
-         $(readlink ../../current)\" >> {}",
+        "echo \"$WEIR_SERVICE $WEIR_DIGEST $WEIR_COMMIT $WEIR_REVISION [$WEIR_PREVIOUS_DIGEST] $(cat content) $PWD \
+         $WEIR_RELEASE $(readlink ../../current)\" >> {}",
         log.display()
     );
     let (one, first) = edge.answers.publish(&shop(), with_content("1"));
@@ -39,7 +39,7 @@ async fn it_runs_in_the_new_release_and_knows_the_old_one() {
     let line = |digest: &str, generation, previous: &str, content| {
         let at = releases.join(digest);
         let (at, commit) = (at.display(), commit(generation));
-        format!("shop {digest} {commit} [{previous}] {content} {at} {at} releases/{digest}")
+        format!("shop {digest} {commit} sha1:{commit} [{previous}] {content} {at} {at} releases/{digest}")
     };
     let (one, two) = (one.to_string(), two.to_string());
     assert_eq!(lines(&log), [line(&one, first, "", 1), line(&two, second, &one, 2)]);

@@ -5,8 +5,8 @@ use prometheus::{IntCounter, IntGauge, Registry};
 use weir_shared::process::metric_families::MetricFamilies;
 
 use super::decision::Decision;
+use super::observed::Observed;
 use super::standing::Standing;
-use crate::metrics::Observed;
 
 /// The families of one edge's access.
 pub(super) struct AccessMetrics {

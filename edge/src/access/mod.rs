@@ -7,6 +7,7 @@ mod credential;
 mod decision;
 mod heard;
 mod metrics;
+mod observed;
 mod standing;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

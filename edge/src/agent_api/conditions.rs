@@ -9,7 +9,7 @@ use weir_shared::digest::TarballDigest;
 use weir_shared::range::{Requested, requested};
 
 use super::headers::joined;
-use crate::version::{Form, Tag, Version};
+use crate::version::{Tag, Variant};
 
 /// What is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,46 +27,35 @@ pub(super) enum Decision {
 }
 
 /// Decides, in the order of RFC 9110 section 13.2.2. Dates are not looked at: no `Last-Modified` is ever sent.
-pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDigest, form: &Form<'_>) -> Decision {
-    let current = form.tag.text.as_str();
+pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDigest, variant: &Variant<'_>) -> Decision {
+    let current = variant.tag.text.as_str();
     if !holds_if_match(headers, current) {
         return Decision::PreconditionFailed;
     }
     let not_modified = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| if_none_match(&tags, digest, current));
     if let Some(tag) = not_modified {
-        return Decision::NotModified(matched(tag, form.tag));
+        return Decision::NotModified(matched(tag, variant.tag));
     }
-    if method != Method::GET || form.is_decoded() {
+    if method != Method::GET {
         return Decision::Full;
     }
     if joined(headers, &header::IF_RANGE).is_some_and(|tag| !if_range(&tag, current)) {
         return Decision::Full;
     }
-    match requested(joined(headers, &header::RANGE).as_deref(), form.length) {
+    // What is made on the way in an unknown length has no ranges.
+    let Some(length) = variant.length else { return Decision::Full };
+    match requested(joined(headers, &header::RANGE).as_deref(), length) {
         Requested::Full => Decision::Full,
         Requested::Part(part) => Decision::Part(part),
         Requested::Unsatisfiable => Decision::Unsatisfiable,
     }
 }
 
-/// What preconditions alone decide of a representation that is not made yet, whose tag nobody knows: what is held by its
-/// content needs none of it. `None`: nothing.
-pub(super) fn decide_unmade(method: &Method, headers: &HeaderMap, version: &Version) -> Option<Decision> {
-    let digest = &version.descriptor().publication().digest;
-    match joined(headers, &header::IF_MATCH) {
-        // A tag may yet turn out to match, once the representation is made; HEAD has it made by nobody.
-        Some(tags) if tags.trim() != "*" => return (method == Method::HEAD).then_some(Decision::PreconditionFailed),
-        _ => {}
-    }
-    let tags = joined(headers, &header::IF_NONE_MATCH)?;
-    let identity = version.identity_tag();
-    if_none_match(&tags, digest, &identity.text).map(|tag| Decision::NotModified(matched(tag, identity)))
-}
-
 /// The tag that matched, as a header's value.
 fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
     match tag {
         Cow::Borrowed(_) => current.value.clone(),
+        Cow::Owned(other) if current.text.strip_prefix("W/") == Some(&other) => current.value.clone(),
         Cow::Owned(other) => HeaderValue::try_from(other).expect("it came in a header"),
     }
 }
@@ -80,14 +69,15 @@ pub(super) fn holds_if_match(headers: &HeaderMap, current: &str) -> bool {
 
 /// Strong comparison: the whole tag, and no weak one. None of our tags holds a comma.
 fn if_match(header: &str, current: &str) -> bool {
-    header.trim() == "*" || header.split(',').any(|tag| tag.trim() == current)
+    header.trim() == "*" || !current.starts_with("W/") && header.split(',').any(|tag| tag.trim() == current)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
-    use weir_shared::digest::{BlobDigest, Sha256};
+    use crate::version::Version;
+    use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
+    use weir_shared::digest::{ObjectDigest, Sha256};
     use weir_shared::encoding::Encoding;
 
     fn version() -> Version {
@@ -100,16 +90,20 @@ mod tests {
                 sha256: Sha256::from_bytes([7; 32]),
                 size: 1000,
                 commit: "c".repeat(40).parse().unwrap(),
+                revision_id: format!("sha1:{}", "c".repeat(40)).parse().unwrap(),
+                selector: Selector,
                 published_at: std::time::UNIX_EPOCH,
                 format: FORMAT,
                 omitted: Vec::new(),
             },
+            followed_ref: "main".to_owned(),
             revision: 1,
             representations: vec![Representation {
                 encoding: Encoding::Zstd,
                 dictionary: None,
-                digest: BlobDigest::of(b"zstd"),
+                digest: ObjectDigest::of(b"zstd"),
                 size: 100,
+                frames: 1,
             }],
         }))
     }
@@ -119,18 +113,18 @@ mod tests {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             let value = value
-                .replace("IDENTITY", version.form(None).unwrap().tag.text.as_str())
-                .replace("ZSTD", version.form(Some("zstd")).unwrap().tag.text.as_str());
+                .replace("IDENTITY", version.variant(None, &[]).unwrap().tag.text.as_str())
+                .replace("ZSTD", version.variant(Some("zstd"), &[]).unwrap().tag.text.as_str());
             headers.append(name, value.parse().unwrap());
         }
-        let form = version.form(Some(accept)).unwrap();
-        decide(method, &headers, &version.descriptor().publication().digest, &form)
+        let variant = version.variant(Some(accept), &[]).unwrap();
+        decide(method, &headers, &version.descriptor().publication().digest, &variant)
     }
 
     #[test]
     fn the_order_of_the_rfc() {
         use header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
-        let identity = version().form(None).unwrap().tag.value.clone();
+        let identity = version().variant(None, &[]).unwrap().tag.value.clone();
         for (pairs, expected) in [
             (vec![], Decision::Full),
             (vec![(RANGE, "bytes=1-2")], Decision::Part(1..3)),
@@ -150,31 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_made_yet_can_still_be_held() {
-        use header::{IF_MATCH, IF_NONE_MATCH};
-        let version = version();
-        let tag = version.identity_tag().text.clone();
-        let not_modified = || Some(Decision::NotModified(HeaderValue::try_from(tag.as_str()).unwrap()));
-        for (method, name, value, expected) in [
-            (Method::GET, IF_NONE_MATCH, tag.as_str(), not_modified()),
-            (Method::HEAD, IF_NONE_MATCH, tag.as_str(), not_modified()),
-            (Method::GET, IF_NONE_MATCH, "*", not_modified()),
-            (Method::GET, IF_NONE_MATCH, "\"other\"", None),
-            (Method::GET, IF_MATCH, "\"other\"", None),
-            (Method::HEAD, IF_MATCH, "\"other\"", Some(Decision::PreconditionFailed)),
-            (Method::HEAD, IF_MATCH, "*", None),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(name.clone(), value.parse().unwrap());
-            assert_eq!(decide_unmade(&method, &headers, &version), expected, "{method} {name}: {value}");
-        }
-        assert_eq!(decide_unmade(&Method::GET, &HeaderMap::new(), &version), None);
-    }
-
-    #[test]
-    fn identity_and_head_have_no_ranges() {
+    fn head_has_no_ranges_and_neither_has_what_is_made_gzip() {
         let range = [(header::RANGE, "bytes=1-2")];
-        assert_eq!(decide_for(&Method::GET, "identity", &range), Decision::Full);
+        assert_eq!(decide_for(&Method::GET, "identity", &range), Decision::Part(1..3));
+        assert_eq!(decide_for(&Method::GET, "gzip", &range), Decision::Full);
         assert_eq!(decide_for(&Method::HEAD, "zstd", &range), Decision::Full);
+        let version = version();
+        let weak = version.variant(Some("gzip"), &[]).unwrap().tag;
+        let conditional = [(header::IF_NONE_MATCH, weak.text.as_str())];
+        assert_eq!(decide_for(&Method::GET, "gzip", &conditional), Decision::NotModified(weak.value.clone()));
+        let strong = [(header::IF_MATCH, weak.text.as_str())];
+        assert_eq!(decide_for(&Method::GET, "gzip", &strong), Decision::PreconditionFailed);
     }
 }

@@ -1,4 +1,4 @@
-//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor, byte for byte.
+//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor, byte for byte, with what the edge has seen since.
 
 use std::time::Instant;
 
@@ -10,8 +10,9 @@ use weir_shared::process::serve::{Body, RequestBody};
 use super::conditions::holds_if_match;
 use super::error::ApiError;
 use super::headers::{Lifetime, joined};
+use super::seen::with_seen;
 use super::timing::Waited;
-use super::{Answer, Inner, demand};
+use super::{Answer, Inner, revalidate_mode};
 
 impl Inner {
     pub(super) async fn descriptor(
@@ -20,24 +21,28 @@ impl Inner {
         service: &ServiceName,
     ) -> Result<Answer, ApiError> {
         let begun = Instant::now();
-        let found = self.lookup.find(service, demand(request)).await;
-        let waited = Waited { version: begun.elapsed(), blob: None };
+        let found = self.lookup.find(service, revalidate_mode(request)).await;
+        let waited = Waited { version: begun.elapsed(), body: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
-        let tag = &found.version.values.descriptor_tag;
-        if !holds_if_match(request.headers(), &tag.text) {
+        let (bytes, tag) = (found.version.descriptor().bytes(), &found.version.values.descriptor_tag.text);
+        let (bytes, tag) = match self.lookup.seen(&found) {
+            Some(seen) => with_seen(bytes, tag, &seen),
+            None => (bytes.clone(), tag.clone()),
+        };
+        if !holds_if_match(request.headers(), &tag) {
             return Err(ApiError::PreconditionFailed);
         }
         let held = joined(request.headers(), &header::IF_NONE_MATCH);
-        let not_modified = held.is_some_and(|held| if_none_match_tag(&held, &tag.text));
+        let not_modified = held.is_some_and(|held| if_none_match_tag(&held, &tag));
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
-        headers.insert(header::ETAG, tag.value.clone());
+        headers.insert(header::ETAG, HeaderValue::try_from(tag).expect("digits are visible ASCII"));
         self.rendered.caching(headers, &found, &found.status, Lifetime::Current);
         if not_modified {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            *response.body_mut() = Body::Full(found.version.descriptor().bytes().clone());
+            *response.body_mut() = Body::Full(bytes);
         }
         let answer = Answer { response, status: found.status };
         Ok(if request.method() == Method::GET { answer.after(waited) } else { answer })

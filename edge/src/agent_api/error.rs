@@ -10,9 +10,9 @@ use weir_shared::process::serve::Body;
 use weir_shared::route::RouteError;
 
 use crate::access::Refusal;
-use crate::blob_cache::FillError;
+use crate::cache::FetchError;
+use crate::catalog::LookupError;
 use crate::origin_client::OriginError;
-use crate::service_table::{GzipError, LookupError};
 
 /// When to try again, where nobody knows better.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -26,17 +26,11 @@ pub(super) enum ApiError {
     MethodNotAllowed,
     NotAcceptable(ServiceName),
     PreconditionFailed,
-    Unsatisfiable {
-        length: u64,
-    },
+    Unsatisfiable { length: u64 },
     NoSuchVersion(ServiceName, TarballDigest),
     Lookup(ServiceName, LookupError),
-    Blob(ServiceName, FillError),
-    NoDecoder(ServiceName),
-    NoGzip(ServiceName, GzipError),
-    NotSigned(ServiceName),
-    /// Of a signed heartbeat.
-    Standing(ServiceName, LookupError),
+    Body(ServiceName, FetchError),
+    NoSlot(ServiceName),
 }
 
 impl From<RouteError> for ApiError {
@@ -98,29 +92,13 @@ impl ApiError {
                 format!("`{service}` has no version {digest} (any more), or the service may not be seen."),
             )
             .about("tarball", &digest),
-            ApiError::Lookup(service, error) => lookup(&service, "Nothing", error),
-            ApiError::Standing(service, error) => lookup(&service, "No signed heartbeat", error),
-            ApiError::Blob(service, error) => blob(&service, &error),
-            ApiError::NoGzip(service, reason) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "gzip-unavailable",
-                "The tarball cannot be had as gzip just now",
-                format!("Of `{service}` only `gzip` is accepted, and it is made at the origin: {reason}."),
+            ApiError::Lookup(service, error) => lookup(&service, error),
+            ApiError::Body(service, error) => body(&service, &error),
+            ApiError::NoSlot(service) => overloaded(
+                "Too many tarballs are being decoded or made gzip; one that is accepted as `zstd` needs neither here.",
             )
             .about("service", &service)
             .retry_after(RETRY_AFTER),
-            ApiError::NotSigned(service) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "not-signed",
-                "There is no signed heartbeat of this",
-                format!("The origin of `{service}` has no keys to sign with, or has not signed anything with it yet."),
-            )
-            .about("service", &service),
-            ApiError::NoDecoder(service) => {
-                overloaded("Too many tarballs are being decoded; one that is accepted as `zstd` needs no decoder here.")
-                    .about("service", &service)
-                    .retry_after(RETRY_AFTER)
-            }
         }
     }
 }
@@ -137,8 +115,7 @@ fn challenge(refusal: Refusal) -> HeaderValue {
     }
 }
 
-/// `what`: of the service there is no such thing here.
-fn lookup(service: &ServiceName, what: &str, error: LookupError) -> Problem {
+fn lookup(service: &ServiceName, error: LookupError) -> Problem {
     let problem = match error {
         LookupError::Absent => return Problem::no_such_service(service),
         LookupError::Origin(OriginError::Refused { status, detail, retry_after }) => {
@@ -148,19 +125,19 @@ fn lookup(service: &ServiceName, what: &str, error: LookupError) -> Problem {
             StatusCode::GATEWAY_TIMEOUT,
             "origin-timeout",
             "The origin does not answer",
-            format!("{what} is held of `{service}` here, and {error}."),
+            format!("Nothing is held of `{service}` here, and {error}."),
         ),
         LookupError::Origin(error) => Problem::new(
             StatusCode::BAD_GATEWAY,
             "origin-failed",
             "The origin cannot be asked",
-            format!("{what} is held of `{service}` here, and {error}."),
+            format!("Nothing is held of `{service}` here, and {error}."),
         ),
         LookupError::TooSlow => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             "origin-timeout",
             "The origin does not answer",
-            format!("{what} is held of `{service}` here, and the origin has not answered yet."),
+            format!("Nothing is held of `{service}` here, and the origin has not answered yet."),
         ),
         LookupError::Expired(reason) => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -172,7 +149,7 @@ fn lookup(service: &ServiceName, what: &str, error: LookupError) -> Problem {
             StatusCode::BAD_GATEWAY,
             "generation-regressed",
             "The origin went back",
-            format!("{what} is held of `{service}` here, and {}.", LookupError::Regressed.reason()),
+            format!("Nothing is held of `{service}` here, and {}.", LookupError::Regressed.reason()),
         ),
         LookupError::Full => overloaded("Too many services are being asked for at their origins."),
         LookupError::Internal => internal(),
@@ -180,18 +157,19 @@ fn lookup(service: &ServiceName, what: &str, error: LookupError) -> Problem {
     problem.about("service", service).retry_after(RETRY_AFTER)
 }
 
-fn blob(service: &ServiceName, error: &FillError) -> Problem {
+fn body(service: &ServiceName, error: &FetchError) -> Problem {
     let problem = match error {
-        FillError::Full => overloaded("Too many tarballs are being fetched from origins, or waited for."),
-        FillError::Abandoned => internal(),
-        FillError::NotFound
-        | FillError::Origin(_)
-        | FillError::Broken(_)
-        | FillError::Stalled(_)
-        | FillError::Corrupt
-        | FillError::TooSlow => Problem::new(
+        FetchError::Overloaded => overloaded("Too many tarballs are being fetched from origins, or waited for."),
+        FetchError::Abandoned => internal(),
+        FetchError::NotFound
+        | FetchError::Origin(_)
+        | FetchError::Broken(_)
+        | FetchError::Slow
+        | FetchError::Corrupt
+        | FetchError::BadManifest(_)
+        | FetchError::TimedOut => Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "blob-unavailable",
+            "tarball-unavailable",
             "The tarball cannot be had just now",
             format!("The version of `{service}` is known, but its bytes cannot be had just now: {error}."),
         ),

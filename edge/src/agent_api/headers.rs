@@ -8,12 +8,13 @@ use weir_shared::cache_status::CacheStatus;
 use weir_shared::encoding::Encoding;
 use weir_shared::name::NodeName;
 
-use crate::service_table::Found;
-use crate::version::Form;
+use crate::catalog::LookupResult;
+use crate::version::Variant;
 
 const WEIR_DIGEST: HeaderName = HeaderName::from_static("weir-digest");
 const WEIR_GENERATION: HeaderName = HeaderName::from_static("weir-generation");
 const WEIR_COMMIT: HeaderName = HeaderName::from_static("weir-commit");
+const WEIR_REVISION: HeaderName = HeaderName::from_static("weir-revision");
 const UNENCODED_DIGEST: HeaderName = HeaderName::from_static("unencoded-digest");
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -56,13 +57,20 @@ impl Rendered {
     }
 
     /// What a `304` carries of a tarball, but for the tag.
-    pub(super) fn validators(&self, headers: &mut HeaderMap, found: &Found, status: &CacheStatus, life: Lifetime) {
+    pub(super) fn validators(
+        &self,
+        headers: &mut HeaderMap,
+        found: &LookupResult,
+        status: &CacheStatus,
+        life: Lifetime,
+    ) {
         let values = &found.version.values;
         headers.reserve(20);
         headers.insert(WEIR_DIGEST, values.digest.clone());
         if life == Lifetime::Current {
             headers.insert(WEIR_GENERATION, values.generation.clone());
             headers.insert(WEIR_COMMIT, values.commit.clone());
+            headers.insert(WEIR_REVISION, values.revision.clone());
         }
         headers.insert(header::CONTENT_LOCATION, values.content_location.clone());
         headers.insert(header::VARY, self.vary.clone());
@@ -70,26 +78,21 @@ impl Rendered {
     }
 
     /// What a `200` or `206` carries of a tarball besides; not its length.
-    pub(super) fn representation(&self, headers: &mut HeaderMap, found: &Found, form: &Form<'_>) {
-        headers.insert(header::ETAG, form.tag.value.clone());
-        self.coded(headers, found, form.encoding, form.is_decoded());
-    }
-
-    /// The same without the tag: all that is known of a representation before it is made.
-    pub(super) fn coded(&self, headers: &mut HeaderMap, found: &Found, encoding: Encoding, decoded: bool) {
+    pub(super) fn representation(&self, headers: &mut HeaderMap, found: &LookupResult, variant: &Variant<'_>) {
+        headers.insert(header::ETAG, variant.tag.value.clone());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
-        if encoding != Encoding::Identity {
-            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding.as_str()));
+        if variant.encoding != Encoding::Identity {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(variant.encoding.as_str()));
         }
         headers.insert(UNENCODED_DIGEST, found.version.values.unencoded_digest.clone());
-        let ranges = if decoded { "none" } else { "bytes" };
+        let ranges = if variant.length.is_some() { "bytes" } else { "none" };
         headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static(ranges));
     }
 
     /// What says how this answer came about and how long it holds.
-    pub(super) fn caching(&self, headers: &mut HeaderMap, found: &Found, status: &CacheStatus, life: Lifetime) {
+    pub(super) fn caching(&self, headers: &mut HeaderMap, found: &LookupResult, status: &CacheStatus, life: Lifetime) {
         let lifetime = match life {
-            Lifetime::Current => &found.rule.cache_control,
+            Lifetime::Current => &found.policy.cache_control,
             Lifetime::Immutable => &self.immutable,
         };
         headers.insert(header::CACHE_CONTROL, lifetime.clone());

@@ -3,9 +3,9 @@
 mod conditions;
 mod descriptor;
 mod error;
-mod gzip;
 mod headers;
-mod standing;
+mod metrics;
+mod seen;
 mod tarball;
 mod timing;
 
@@ -23,9 +23,10 @@ use self::headers::Rendered;
 use self::tarball::Which;
 use self::timing::Waited;
 use crate::access::{Access, Decision};
-use crate::blob_cache::BlobCache;
-use crate::metrics::ApiMetrics;
-use crate::service_table::{Demand, Gzips, Lookup, Standings};
+use crate::cache::Cache;
+use crate::catalog::{Lookup, RevalidateMode};
+
+pub(crate) use self::metrics::ApiMetrics;
 
 /// The handler.
 #[derive(Clone)]
@@ -37,16 +38,12 @@ pub(crate) struct AgentApi {
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) lookup: Lookup,
-    pub(crate) gzips: Gzips,
-    pub(crate) standings: Standings,
-    pub(crate) blobs: BlobCache,
+    pub(crate) cache: Cache,
 }
 
 struct Inner {
     lookup: Lookup,
-    gzips: Gzips,
-    standings: Standings,
-    blobs: BlobCache,
+    cache: Cache,
     access: Access,
     metrics: ApiMetrics,
     rendered: Rendered,
@@ -57,7 +54,6 @@ struct Inner {
 enum Target {
     Descriptor(ServiceName),
     Tarball(Which),
-    Standing(ServiceName),
 }
 
 impl Target {
@@ -66,14 +62,8 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(Which::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(Which::Version(service, digest)),
-            Route::Standing(service) => Target::Standing(service),
             // These are an origin's.
-            Route::Version(..)
-            | Route::Gzip(..)
-            | Route::Blob(_)
-            | Route::Pieces(_)
-            | Route::Heartbeat
-            | Route::Events => return Err(ApiError::NoSuchPath),
+            Route::Version(..) | Route::Object(..) | Route::Events => return Err(ApiError::NoSuchPath),
         };
         only_reading(request).map(|()| target)
     }
@@ -81,7 +71,7 @@ impl Target {
     /// For a reader who may not see it there is no such thing.
     fn absent(self) -> ApiError {
         match self {
-            Target::Descriptor(service) | Target::Standing(service) => Which::Current(service).absent(),
+            Target::Descriptor(service) => Which::Current(service).absent(),
             Target::Tarball(which) => which.absent(),
         }
     }
@@ -122,10 +112,8 @@ impl AgentApi {
         drain: &Drain,
     ) -> Self {
         let rendered = Rendered::new(name, port, access.needs_credentials());
-        let Sources { lookup, gzips, standings, blobs } = sources;
-        Self {
-            inner: Arc::new(Inner { lookup, gzips, standings, blobs, access, metrics, rendered, drain: drain.clone() }),
-        }
+        let Sources { lookup, cache } = sources;
+        Self { inner: Arc::new(Inner { lookup, cache, access, metrics, rendered, drain: drain.clone() }) }
     }
 }
 
@@ -135,7 +123,7 @@ impl Handler for AgentApi {
         let (admission, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(which)) => Ok(api.tarball_at_once(request, &which)?),
-            Ok(Target::Descriptor(_) | Target::Standing(_)) => return None,
+            Ok(Target::Descriptor(_)) => return None,
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, admission, answered))
@@ -147,7 +135,6 @@ impl Handler for AgentApi {
         let answered = match target {
             Ok(Target::Tarball(which)) => api.tarball(&request, &which).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
-            Ok(Target::Standing(service)) => api.standing(&service).await,
             Err(error) => Err(error),
         };
         api.finish(&request, &peer, admission, answered)
@@ -231,6 +218,6 @@ fn is_forced(request: &Request<RequestBody>) -> bool {
         && headers.get_all(header::CACHE_CONTROL).iter().any(no_cache)
 }
 
-fn demand(request: &Request<RequestBody>) -> Demand {
-    if is_forced(request) { Demand::Forced } else { Demand::Normal }
+fn revalidate_mode(request: &Request<RequestBody>) -> RevalidateMode {
+    if is_forced(request) { RevalidateMode::Forced } else { RevalidateMode::IfStale }
 }

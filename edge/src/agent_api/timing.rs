@@ -1,6 +1,6 @@
 //! `Server-Timing` (W3C): where the time went of an answer that was not at hand.
 //!
-//! It stands on answers to `GET` for which somebody was asked; what the table or a held blob gives at once has none.
+//! It stands on answers to `GET` for which somebody was asked; what the table or a held body gives at once has none.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(super) struct Waited {
     /// For the version: the table, and the origin's word behind it.
     pub(super) version: Duration,
-    /// For the blob: its cache, and the fill behind it. `None`: no blob was needed.
-    pub(super) blob: Option<Duration>,
+    /// For the body: its cache, and the fill behind it. `None`: no body was needed.
+    pub(super) body: Option<Duration>,
 }
 
 impl Waited {
     fn header(&self, cache: &str) -> String {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let version = milliseconds(self.version);
-        match self.blob {
-            Some(blob) => format!("cache;desc={cache}, origin;dur={version:.1}, fill;dur={:.1}", milliseconds(blob)),
+        match self.body {
+            Some(body) => format!("cache;desc={cache}, origin;dur={version:.1}, fill;dur={:.1}", milliseconds(body)),
             None => format!("cache;desc={cache}, origin;dur={version:.1}"),
         }
     }
@@ -44,8 +44,8 @@ mod tests {
     #[test]
     fn durations_are_milliseconds() {
         let version = Duration::from_micros(1_240);
-        assert_eq!(Waited { version, blob: None }.header("miss"), "cache;desc=miss, origin;dur=1.2");
-        let waited = Waited { version, blob: Some(Duration::from_millis(30)) };
+        assert_eq!(Waited { version, body: None }.header("miss"), "cache;desc=miss, origin;dur=1.2");
+        let waited = Waited { version, body: Some(Duration::from_millis(30)) };
         assert_eq!(waited.header("collapsed"), "cache;desc=collapsed, origin;dur=1.2, fill;dur=30.0");
     }
 }

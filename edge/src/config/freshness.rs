@@ -6,19 +6,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::{ConfigError, duration};
 
-use crate::service_table::freshness::Parameters;
-
 /// `[freshness]`: how old an answer may be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FreshnessConfig {
-    /// How long after the origin's last word an answer is served unasked.
+    /// How long after its last validation an answer is served without asking the origin.
     #[serde(with = "duration")]
     pub fresh: Duration,
     /// How long after that it is served while the origin is asked in the background.
     #[serde(with = "duration")]
     pub stale_while_revalidate: Duration,
-    /// How long a request waits for the origin after that, before it gets what is held.
+    /// How long a request waits for the origin after that, before it gets what is stored.
     #[serde(with = "duration")]
     pub wait: Duration,
     /// How long past its freshness an answer is served while the origin cannot be asked; without end when absent.
@@ -69,15 +67,6 @@ impl Default for FreshnessConfig {
 }
 
 impl FreshnessConfig {
-    pub(super) fn parameters(&self) -> Parameters {
-        Parameters {
-            fresh: self.fresh,
-            stale_while_revalidate: self.stale_while_revalidate,
-            wait: self.wait,
-            stale_if_error: self.stale_if_error,
-        }
-    }
-
     /// Checks a rule that stands in the table `section`.
     pub(super) fn validate(&self, section: &str) -> Result<(), ConfigError> {
         if self.wait.is_zero() {
@@ -96,7 +85,7 @@ impl FreshnessConfig {
 
 impl FreshnessForConfig {
     /// What holds for its services: its own values, and the others of `[freshness]`.
-    pub(super) fn over(&self, others: &FreshnessConfig) -> FreshnessConfig {
+    pub(crate) fn over(&self, others: &FreshnessConfig) -> FreshnessConfig {
         FreshnessConfig {
             fresh: self.fresh.unwrap_or(others.fresh),
             stale_while_revalidate: self.stale_while_revalidate.unwrap_or(others.stale_while_revalidate),

@@ -17,8 +17,6 @@ use weir_shared::name::NodeName;
 use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve, same_address};
 use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
 
-use crate::service_table::Rules;
-
 pub use admin::AdminConfig;
 pub use auth::{AuthConfig, AuthMode, CertificateRule};
 pub use cache::CacheConfig;
@@ -92,13 +90,6 @@ impl Config {
             freshness_for: Vec::new(),
             push: PushConfig::default(),
         }
-    }
-
-    /// How old an answer may be, for each service.
-    pub(crate) fn rules(&self) -> Rules {
-        let of_some = self.freshness_for.iter();
-        let of_some = of_some.map(|some| (some.services.clone(), some.over(&self.freshness).parameters()));
-        Rules::new(of_some, self.freshness.parameters(), self.auth.mode == AuthMode::Required)
     }
 
     /// Reads a file, makes its paths absolute or relative to its own folder, and checks that the whole makes sense.
@@ -211,7 +202,6 @@ mod tests {
     fn the_defaults() {
         let config = load(MINIMAL).unwrap();
         assert_eq!(config.cache.disk, ByteSize::gib(10));
-        assert_eq!(config.cache.small_bytes(), 1 << 30);
         assert_eq!(config.cache.memory, ByteSize::mib(256));
         assert_eq!(config.freshness.fresh, Duration::from_secs(15));
         assert_eq!(config.freshness.stale_if_error, None);
@@ -229,8 +219,8 @@ mod tests {
             "{MINIMAL}\n[freshness]\nfresh = '5s'\n[[freshness_for]]\nservices = 'shop-*'\nwait = '7s'\n\
              [[freshness_for]]\nservices = '*'\nfresh = '0s'\nstale_if_error = '1h'"
         ));
-        let rules = config.unwrap().rules();
-        let of = |service: &str| rules.of(&service.parse().unwrap()).parameters.clone();
+        let policies = config.unwrap().freshness_policies();
+        let of = |service: &str| policies.of(&service.parse().unwrap()).limits.clone();
         let seconds = Duration::from_secs;
         assert_eq!((of("shop-prod").fresh, of("shop-prod").wait), (seconds(5), seconds(7)));
         assert_eq!(
@@ -254,9 +244,10 @@ mod tests {
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"many\"", "disk"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"10\"", "unit"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"10kB\"", "disk"),
-            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"1GiB\"\nsmall = \"1GiB\"", "small"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nin_flight = \"1MiB\"", "in_flight"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nmemory = \"1MiB\"", "memory"),
-            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nblobs = 0", "blobs"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nencoders = 0", "encoders"),
+            ("dir = \"edge-cache\"", "dir = \"edge-cache\"\nservice_bytes = \"1kB\"", "service_bytes"),
             ("[tls]", "[admin]\ntoken = \"x\"\n[tls]", "token"),
             ("[tls]\n", "admin_listen = \"0.0.0.0:7491\"\n[tls]\n", "allow_plain"),
             ("[tls]", "[auth]\nmode = \"tokens\"\n[tls]", "tokens"),

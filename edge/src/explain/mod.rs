@@ -9,10 +9,10 @@ use weir_shared::digest::TarballDigest;
 use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 
-use crate::blob_cache::HeldBlob;
+use crate::cache::{BodyRequest, CachedFrames};
+use crate::catalog::{Entry, Freshness};
 use crate::clock::Moment;
-use crate::service_table::freshness::Verdict;
-use crate::service_table::{Entry, StoreError};
+use crate::origin_client::OriginId;
 use crate::status::Status;
 use crate::version::Version;
 
@@ -22,14 +22,14 @@ pub(crate) struct Explanation {
     service: String,
     /// All of it for a person, a sentence each.
     words: Vec<String>,
-    /// Why no new version can be taken: the disk does not take the table.
-    table_failure: Option<String>,
+    /// Why the disk does not take the catalog.
+    catalog_failure: Option<String>,
     /// The version that was asked about, else the current one.
     version: Option<HeldVersion>,
     /// Other versions that are held in memory, by digest.
     past_versions: Vec<String>,
     /// What is known of the service as such; `None` when nothing is.
-    table: Option<TableEntry>,
+    entry: Option<StoredEntry>,
     /// What went wrong with the last question, while that is taken as given.
     last_failure: Option<String>,
     /// For how long it is, from the question on.
@@ -54,26 +54,22 @@ struct HeldVersion {
 #[derive(Debug, Serialize)]
 struct Form {
     encoding: &'static str,
-    blob: String,
+    /// The manifest, or the one frame.
+    object: String,
     size: u64,
-    /// Where its bytes are; `None` when they are not here.
-    held: Option<HeldBlob>,
-    /// It is being fetched, or verified.
-    on_its_way: bool,
+    cached: CachedFrames,
 }
 
 #[derive(Debug, Serialize)]
-struct TableEntry {
+struct StoredEntry {
     highest_generation: u64,
     highest_revision: u64,
     /// The origin says that the service is gone.
     gone: bool,
-    /// What stands on disk cannot be read.
-    unreadable: bool,
     freshness: &'static str,
     #[serde(skip)]
-    verdict: Verdict,
-    /// Since the origin's last word.
+    verdict: Freshness,
+    /// Since its last validation.
     age_seconds: u64,
     fresh_seconds_left: u64,
     stale_seconds: u64,
@@ -101,42 +97,38 @@ struct RefusedOffer {
 
 impl Status {
     /// Explains a service, or one version of it. Nothing is thereby used, kept for longer, or asked of an origin. Blocks.
-    ///
-    /// # Errors
-    /// The table cannot be read.
-    pub(crate) fn explain(
-        &self,
-        service: &ServiceName,
-        digest: Option<&TarballDigest>,
-    ) -> Result<Explanation, StoreError> {
+    pub(crate) fn explain(&self, service: &ServiceName, digest: Option<&TarballDigest>) -> Explanation {
         let now = self.clock.now();
-        let entry = self.table.look_at(service)?;
+        let entry = self.catalog.get(service);
         let current = entry.as_ref().and_then(|entry| entry.version.as_ref());
         let past = self.lookup.past_versions(|name, _| name == service);
         let is_wanted =
             |version: &Version| digest.is_none_or(|digest| version.descriptor().publication().digest == *digest);
+        let origin = entry.as_ref().and_then(|entry| entry.origin);
         let version = match current {
-            Some(version) if is_wanted(version) => Some(self.held_version(version, true)),
+            Some(version) if is_wanted(version) => Some(self.held_version(version, true, origin)),
             _ if digest.is_none() => None,
-            _ => past.iter().find(|version| is_wanted(version)).map(|version| self.held_version(version, false)),
+            _ => {
+                past.iter().find(|version| is_wanted(version)).map(|version| self.held_version(version, false, origin))
+            }
         };
         let failure = self.lookup.failures().remove(service);
         let mut explanation = Explanation {
             service: service.to_string(),
             words: Vec::new(),
-            table_failure: self.table.write_failure(),
+            catalog_failure: self.catalog.write_failure(),
             version,
             past_versions: past.iter().map(|past| past.descriptor().publication().digest.to_string()).collect(),
-            table: entry.map(|entry| self.table_entry(&entry, now)),
+            entry: entry.as_ref().map(|entry| self.stored_entry(entry, now)),
             last_failure: failure.as_ref().map(|(error, _)| error.reason()),
             last_failure_holds_seconds: failure.map(|(_, pause)| pause.as_secs()),
-            being_asked: self.lookup.is_being_asked(service),
+            being_asked: self.lookup.is_being_queried(service),
         };
         explanation.words = words::of(&explanation, digest);
-        Ok(explanation)
+        explanation
     }
 
-    fn held_version(&self, version: &Version, is_current: bool) -> HeldVersion {
+    fn held_version(&self, version: &Version, is_current: bool, origin: Option<OriginId>) -> HeldVersion {
         let descriptor = version.descriptor();
         let publication = descriptor.publication();
         let published_ago = SystemTime::now().duration_since(publication.published_at).unwrap_or_default();
@@ -152,34 +144,37 @@ impl Status {
             representations: descriptor
                 .representations()
                 .iter()
-                .map(|form| Form {
-                    encoding: Encoding::as_str(form.encoding),
-                    blob: form.digest.to_string(),
-                    size: form.size,
-                    held: self.blobs.look_at(&form.digest, form.size),
-                    on_its_way: self.blobs.is_on_its_way(&form.digest),
+                .map(|stored| Form {
+                    encoding: Encoding::as_str(stored.encoding),
+                    object: stored.digest.to_string(),
+                    size: stored.size,
+                    cached: self.cache.look_at(&BodyRequest {
+                        repository: publication.repository.clone(),
+                        origin,
+                        stored: stored.clone(),
+                        tar_size: publication.size,
+                    }),
                 })
                 .collect(),
         }
     }
 
-    fn table_entry(&self, entry: &Entry, now: Moment) -> TableEntry {
-        let parameters = &entry.rule.parameters;
-        let age = self.table.age(entry, now);
-        let verdict = entry.judge(age);
-        let left = parameters.fresh.saturating_sub(age);
-        TableEntry {
+    fn stored_entry(&self, entry: &Entry, now: Moment) -> StoredEntry {
+        let limits = &entry.policy.limits;
+        let age = self.catalog.age(entry, now);
+        let verdict = entry.evaluate(age);
+        let left = limits.fresh.saturating_sub(age);
+        StoredEntry {
             highest_generation: entry.highest.0,
             highest_revision: entry.highest.1,
-            gone: entry.version.is_none() && !entry.is_unreadable,
-            unreadable: entry.is_unreadable,
+            gone: entry.version.is_none(),
             freshness: verdict.as_str(),
             verdict,
             age_seconds: age.as_secs(),
-            fresh_seconds_left: if verdict == Verdict::Fresh { left.as_secs() } else { 0 },
-            stale_seconds: parameters.stale_for(age),
-            wait_seconds: parameters.wait.as_secs(),
-            by_event_stream: self.table.is_vouched_for(entry),
+            fresh_seconds_left: if verdict == Freshness::Fresh { left.as_secs() } else { 0 },
+            stale_seconds: limits.stale_for(age),
+            wait_seconds: limits.wait.as_secs(),
+            by_event_stream: self.catalog.is_leased(entry),
             origin: entry.origin.map(|id| &self.origins.all()[id]).map(|origin| OriginState {
                 name: origin.name().to_owned(),
                 up: origin.is_up(),

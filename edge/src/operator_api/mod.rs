@@ -3,6 +3,7 @@
 //! What only reads is open on loopback; beyond it, and for whatever changes something, the operator's token is needed.
 
 mod error;
+mod metrics;
 mod purge;
 
 use std::net::SocketAddr;
@@ -22,8 +23,9 @@ use weir_shared::query;
 use self::error::OperatorError;
 use self::purge::Order;
 use crate::config::AdminConfig;
-use crate::metrics::OperatorMetrics;
 use crate::status::Status;
+
+pub(crate) use self::metrics::OperatorMetrics;
 
 /// The longest order that is read, in bytes.
 const MAX_ORDER_BYTES: usize = 4096;
@@ -82,7 +84,10 @@ impl OperatorApi {
                 let order = Order::parse(&request.into_body().read(MAX_ORDER_BYTES).await?)?;
                 let (status, metrics) = (self.status.clone(), self.metrics.clone());
                 let done = tokio::task::spawn_blocking(move || order.carry_out(&status, &metrics)).await;
-                Ok(admin::json(&done.map_err(|_| OperatorError::Failed)??))
+                let mut done = done.map_err(|_| OperatorError::Failed)?;
+                // What was purged stays purged over a restart, unless the disk fails.
+                done["durable"] = self.status.catalog.durable().await.is_ok().into();
+                Ok(admin::json(&done))
             }
             "/v1/explain" => {
                 if !reads {
@@ -92,7 +97,7 @@ impl OperatorApi {
                 let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
                 let status = self.status.clone();
                 let explained = tokio::task::spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
-                let explained = explained.map_err(|_| OperatorError::Failed)?.map_err(|_| OperatorError::Failed)?;
+                let explained = explained.map_err(|_| OperatorError::Failed)?;
                 Ok(admin::json(&serde_json::to_value(&explained).map_err(|_| OperatorError::Failed)?))
             }
             "/" if reads => Ok(admin::list(&["/v1/explain?service=NAME", "POST /v1/purge"])),

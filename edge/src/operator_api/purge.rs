@@ -4,12 +4,14 @@ use std::collections::HashSet;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::error::OperatorError;
-use crate::metrics::OperatorMetrics;
-use crate::service_table::{PurgeMode, StoreError};
+use super::metrics::OperatorMetrics;
+use crate::cache::BodyRequest;
+use crate::catalog::PurgeMode;
+use crate::origin_client::OriginId;
 use crate::status::Status;
 use crate::version::Version;
 
@@ -22,8 +24,8 @@ pub(super) struct Order {
 
 #[derive(Debug, PartialEq, Eq)]
 enum What {
-    /// A tarball in all its representations, or a blob: they are written alike.
-    Digest(TarballDigest, BlobDigest),
+    /// A tarball in all its representations, or an object: they are written alike.
+    Digest(TarballDigest, ObjectDigest),
     Service(ServiceName),
     Repository(RepositoryName),
 }
@@ -65,7 +67,7 @@ impl Order {
     }
 
     /// Does it, and says what was purged. Doing it again is no error. Blocks.
-    pub(super) fn carry_out(&self, status: &Status, metrics: &OperatorMetrics) -> Result<Value, OperatorError> {
+    pub(super) fn carry_out(&self, status: &Status, metrics: &OperatorMetrics) -> Value {
         let (kind, name) = match &self.what {
             What::Digest(digest, _) => ("digest", digest.to_string()),
             What::Service(service) => ("service", service.to_string()),
@@ -75,18 +77,19 @@ impl Order {
             PurgeMode::Soft => "soft",
             PurgeMode::Hard => "hard",
         };
-        let met = self.find(status).and_then(|met| {
-            // Of a service that is not held there may be past versions, and the answer that it is not there.
-            let unheld = self.service().filter(|service| !met.services.contains(*service));
-            met.services.iter().chain(unheld).try_for_each(|service| status.lookup.purge(service, self.mode))?;
-            Ok(met)
-        });
-        let met = met.map_err(|error| {
-            tracing::error!(%error, kind, name, "a purge failed");
-            OperatorError::Failed
-        })?;
-        let blobs: Vec<BlobDigest> = met.blobs.into_iter().collect();
-        let purged = status.blobs.purge(&blobs, self.mode);
+        let met = self.find(status);
+        // Of a service that is not stored there may be past versions, and the answer that it is absent.
+        let unknown = self.service().filter(|service| !met.services.contains(*service));
+        met.services.iter().chain(unknown).for_each(|service| status.lookup.purge(service, self.mode));
+        let mut purged = match self.mode {
+            PurgeMode::Hard => status.cache.purge(&met.representations),
+            PurgeMode::Soft => status.cache.reverify(&met.representations),
+        };
+        if let (What::Digest(_, object), PurgeMode::Hard) = (&self.what, self.mode) {
+            let bytes = status.cache.purge_object(object);
+            purged.objects += u64::from(bytes.is_some());
+            purged.bytes += bytes.unwrap_or(0);
+        }
         metrics.purged(kind, mode);
         let services = met.services.len();
         tracing::info!(
@@ -94,14 +97,14 @@ impl Order {
             name,
             mode,
             services,
-            blobs = purged.blobs,
+            objects = purged.objects,
             bytes = purged.bytes,
             "an operator has purged what was held"
         );
-        Ok(json!({
+        json!({
             "kind": kind, "name": name, "mode": mode,
-            "services": services, "blobs": purged.blobs, "bytes": purged.bytes,
-        }))
+            "services": services, "objects": purged.objects, "bytes": purged.bytes,
+        })
     }
 
     /// The service that it names.
@@ -113,35 +116,36 @@ impl Order {
     }
 
     /// What it is about.
-    fn find(&self, status: &Status) -> Result<Met, StoreError> {
+    fn find(&self, status: &Status) -> Met {
         let mut met = Met::default();
         match &self.what {
-            What::Digest(tarball, blob) => {
-                met.blobs.insert(*blob);
+            What::Digest(tarball, _) => {
                 let is_it = |version: &Version| version.descriptor().publication().digest == *tarball;
-                status.table.look_at_all(|_, entry| met.add(entry.version.iter().filter(|v| is_it(v))))?;
-                met.add(status.lookup.past_versions(|_, digest| digest == tarball).iter());
+                for (_, entry) in status.catalog.all() {
+                    met.add(entry.version.iter().filter(|version| is_it(version)), entry.origin);
+                }
+                met.add(status.lookup.past_versions(|_, digest| digest == tarball).iter(), None);
             }
             What::Service(service) => {
-                if let Some(entry) = status.table.look_at(service)? {
+                if let Some(entry) = status.catalog.get(service) {
                     met.services.insert(service.clone());
-                    met.add(entry.version.iter());
+                    met.add(entry.version.iter(), entry.origin);
                 }
-                met.add(status.lookup.past_versions(|name, _| name == service).iter());
+                met.add(status.lookup.past_versions(|name, _| name == service).iter(), None);
             }
             What::Repository(repository) => {
                 let is_of_it = |version: &Version| version.descriptor().publication().repository == *repository;
-                status.table.look_at_all(|service, entry| {
+                for (service, entry) in status.catalog.all() {
                     if entry.version.as_ref().is_some_and(|version| is_of_it(version)) {
-                        met.services.insert(service.clone());
-                        met.add(entry.version.iter());
+                        met.services.insert(service);
+                        met.add(entry.version.iter(), entry.origin);
                     }
-                })?;
+                }
                 let services = met.services.clone();
-                met.add(status.lookup.past_versions(|name, _| services.contains(name)).iter());
+                met.add(status.lookup.past_versions(|name, _| services.contains(name)).iter(), None);
             }
         }
-        Ok(met)
+        met
     }
 }
 
@@ -149,13 +153,19 @@ impl Order {
 #[derive(Default)]
 struct Met {
     services: HashSet<ServiceName>,
-    blobs: HashSet<BlobDigest>,
+    representations: Vec<BodyRequest>,
 }
 
 impl Met {
-    fn add<'a>(&mut self, versions: impl Iterator<Item = &'a std::sync::Arc<Version>>) {
+    fn add<'a>(&mut self, versions: impl Iterator<Item = &'a std::sync::Arc<Version>>, origin: Option<OriginId>) {
         for version in versions {
-            self.blobs.extend(version.descriptor().representations().iter().map(|r| r.digest));
+            let publication = version.descriptor().publication();
+            self.representations.extend(version.descriptor().representations().iter().map(|stored| BodyRequest {
+                repository: publication.repository.clone(),
+                origin,
+                stored: stored.clone(),
+                tar_size: publication.size,
+            }));
         }
     }
 }

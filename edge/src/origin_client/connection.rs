@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use weir_shared::descriptor::MAX_DESCRIPTOR_BYTES;
-use weir_shared::digest::BlobDigest;
 use weir_shared::event::Cursor;
 use weir_shared::process::http_client::{Http2Client, read_body};
 use weir_shared::route::Route;
@@ -19,16 +18,15 @@ use weir_shared::route::Route;
 use super::breaker::{Breaker, Circuit};
 use super::clients::Clients;
 use super::error::OriginError;
+use super::metrics::OriginMetrics;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
-use crate::metrics::OriginMetrics;
 
 /// How long an origin may take to the head of its answer, the connection included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for a blob or a piece list: before the first byte it is verified, which waits 10 s for its turn, and healed
-/// when it is damaged, which is waited for 10 s and followed by another turn.
-const BLOB_HEAD_TIMEOUT: Duration = Duration::from_secs(40);
+/// The same for an object, which the origin may have to read from a remote store, and to build again when it is damaged.
+const OBJECT_HEAD_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// How long an origin may be silent in the middle of a body.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,7 +61,7 @@ enum Patience {
 impl Patience {
     fn with(kind: &str) -> Self {
         match kind {
-            "blob" | "pieces" => Patience::ToBeMade(BLOB_HEAD_TIMEOUT),
+            "object" => Patience::ToBeMade(OBJECT_HEAD_TIMEOUT),
             _ => Patience::AtHand,
         }
     }
@@ -74,17 +72,6 @@ impl Patience {
             Patience::ToBeMade(wait) => wait,
         }
     }
-}
-
-/// How a blob is asked for.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct BlobRequest {
-    /// The first byte that is wanted.
-    pub(crate) offset: u64,
-    /// The byte behind the last one that is wanted; `None`: all up to the blob's end.
-    pub(crate) end: Option<u64>,
-    /// Caches on the way are to be passed by: what came before was wrong.
-    pub(crate) no_cache: bool,
 }
 
 /// What is read of an origin's problem.
@@ -195,27 +182,16 @@ impl Origin {
         Ok(bytes)
     }
 
-    /// Begins to fetch a blob. The answer's status is 200, or 206 when a part was asked for.
-    pub(super) async fn blob(
-        &self,
-        digest: &BlobDigest,
-        request: BlobRequest,
-    ) -> Result<Response<Incoming>, OriginError> {
+    /// Asks for an object, and gives its bytes as they come.
+    pub(super) async fn object(&self, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
         let mut headers = HeaderMap::new();
-        let is_part = request.offset > 0 || request.end.is_some();
-        if is_part {
-            let last = request.end.map_or_else(String::new, |end| (end - 1).to_string());
-            let range = format!("bytes={}-{last}", request.offset);
-            headers.insert(header::RANGE, HeaderValue::from_str(&range).expect("digits"));
-        }
-        if request.no_cache {
+        if no_cache {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
-        let response = self.get("blob", &Route::Blob(*digest).to_string(), headers).await?;
+        let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
-            StatusCode::OK => Ok(response),
-            StatusCode::PARTIAL_CONTENT if is_part => Ok(response),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for a blob"))),
+            StatusCode::OK => Ok(response.into_body()),
+            status => Err(self.bad_answer(&format!("status {status} in answer to a request for an object"))),
         }
     }
 
@@ -270,36 +246,13 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        self.call(client, kind, Method::GET, path, headers, Patience::with(kind)).await
-    }
-
-    /// Has the origin do something, for which it may take this long.
-    pub(super) async fn post(
-        &self,
-        kind: &'static str,
-        path: &str,
-        wait: Duration,
-    ) -> Result<Response<Incoming>, OriginError> {
-        self.call(&self.clients().requests, kind, Method::POST, path, HeaderMap::new(), Patience::ToBeMade(wait)).await
-    }
-
-    /// One request, whose answer is waited for until its head has come.
-    async fn call(
-        &self,
-        client: &Http2Client,
-        kind: &'static str,
-        method: Method,
-        path: &str,
-        headers: HeaderMap,
-        patience: Patience,
-    ) -> Result<Response<Incoming>, OriginError> {
+        let patience = Patience::with(kind);
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
             let reason = why_before(self.name(), self.last_error().as_deref());
             return Err(self.unreachable(format!("{reason}; it is left alone for a moment")));
         }
         let mut request = Request::builder()
-            .method(method)
             .uri(format!("https://{}{path}", self.authority))
             .body(Empty::new())
             .expect("an authority that was checked and a path of the protocol");

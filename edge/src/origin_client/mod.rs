@@ -1,4 +1,4 @@
-//! Asks origins for descriptors and blobs.
+//! Asks origins for descriptors and objects.
 //!
 //! Several origins partition the services among them. Whose a service is, is known once one of them has answered for
 //! it; until then each is asked in turn. One origin never answers for another's services, so there is no fail-over.
@@ -7,22 +7,22 @@ mod breaker;
 mod clients;
 mod connection;
 mod error;
-mod gzip;
-mod piece_list;
+mod metrics;
 pub(crate) mod probe;
-mod standing;
 
 use bytes::Bytes;
+use hyper::body::Incoming;
 use weir_shared::descriptor::{Descriptor, DescriptorError};
-use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 use weir_shared::route::Route;
 
 use crate::config::OriginConfig;
 
 pub(crate) use clients::Clients;
-pub(crate) use connection::{BlobRequest, Origin};
+pub(crate) use connection::Origin;
 pub(crate) use error::OriginError;
+pub(crate) use metrics::OriginMetrics;
 
 /// The origins of the configuration.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Origins {
     origins: Vec<Origin>,
 }
 
-/// Which of the origins: its place in the configuration.
+/// Which of the origins: its position in the configuration.
 pub(crate) type OriginId = usize;
 
 /// What the origins know of a service, or of one version of it.
@@ -119,28 +119,17 @@ impl Origins {
         }
     }
 
-    /// Begins to fetch a blob: from its service's origin, or from the first that has it.
+    /// Asks one origin for an object. `no_cache`: what came before was wrong, and caches on the way are to be passed by.
     ///
     /// # Errors
-    /// [`OriginError::NotFound`] when its origin, or all of them, do not have it; why it cannot be had otherwise.
-    pub(crate) async fn blob(
-        &self,
-        digest: &BlobDigest,
-        owner: Option<OriginId>,
-        request: BlobRequest,
-    ) -> Result<http::Response<hyper::body::Incoming>, OriginError> {
-        let mut failure = None;
-        for id in self.order(owner) {
-            match self.origins[id].blob(digest, request).await {
-                Ok(response) => return Ok(response),
-                // Its own origin's word is the last; of the others, one that cannot answer leaves it open.
-                Err(OriginError::NotFound) if owner == Some(id) => return Err(OriginError::NotFound),
-                Err(error) if owner == Some(id) && !matches!(error, OriginError::Misdirected(_)) => return Err(error),
-                Err(OriginError::NotFound) => {}
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        Err(failure.unwrap_or(OriginError::NotFound))
+    /// [`OriginError::NotFound`] when it does not have it; why it cannot be asked otherwise.
+    pub(crate) async fn object(&self, id: OriginId, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
+        self.origins[id].object(route, no_cache).await
+    }
+
+    /// Counts bytes of an object that an origin sent.
+    pub(crate) fn received(&self, id: OriginId, bytes: usize) {
+        self.origins[id].metrics.received(bytes);
     }
 
     async fn ask(
@@ -174,7 +163,7 @@ impl Origins {
     }
 
     /// The owner first; the others after it, in case the service has moved to one of them.
-    fn order(&self, owner: Option<OriginId>) -> impl Iterator<Item = OriginId> + use<> {
+    pub(crate) fn order(&self, owner: Option<OriginId>) -> impl Iterator<Item = OriginId> + use<> {
         owner.into_iter().chain((0..self.origins.len()).filter(move |id| owner != Some(*id)))
     }
 

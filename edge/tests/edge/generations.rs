@@ -53,7 +53,7 @@ async fn a_service_that_is_gone_is_served_no_longer_and_its_generation_is_rememb
 }
 
 #[tokio::test]
-async fn a_blob_that_is_gone_has_the_descriptor_asked_for_again() {
+async fn an_object_that_is_gone_has_the_descriptor_asked_for_again() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 50_000);
     site.origin.publish("shop", 9, 1, &tarball);
@@ -61,14 +61,14 @@ async fn a_blob_that_is_gone_has_the_descriptor_asked_for_again() {
     client.head(TARBALL, &[]).await;
     // The same content, stored anew: another representation under the same publication.
     let again = Tarball::in_frames(tarball.tar.to_vec(), 20_000);
-    assert_ne!(again.blob(), tarball.blob());
+    assert_ne!(again.named(), tarball.named());
     site.origin.publish("shop", 9, 2, &again);
-    site.origin.forget_blob(&tarball);
+    site.origin.forget_object(&tarball);
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &again.zstd);
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("blob").len()), (2, 2));
+    assert_eq!((site.origin.asked("service").len(), site.origin.asked("object").len()), (2, 1 + 1 + 3));
     site.origin.publish("shop", 10, 1, &tarball);
-    site.origin.forget_blob(&tarball);
+    site.origin.forget_object(&tarball);
     let reply = client.get(&format!("/v1/services/shop/tarballs/{}", again.digest()), &[ZSTD]).await;
     assert_eq!(reply.bytes(), &again.zstd, "what is held needs no origin");
 }

@@ -53,7 +53,7 @@ async fn head_equals_get_over_every_version_of_http() {
         let first = seen.iter().find(|(p, i, _)| (p, i) == (path, identity)).unwrap();
         assert_eq!(headers, &first.2, "the same over every version");
     }
-    assert_eq!(site.origin.asked("blob").len(), 1);
+    assert_eq!(site.origin.asked("object").len(), 1);
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_tarball_s_headers_are_the_contract_s() {
     let tarball = Tarball::random(1, 10_000);
     let descriptor = site.origin.publish("shop", 7, 1, &tarball);
     let mut client = site.client("h2").await;
-    let (digest, blob) = (tarball.digest(), tarball.blob());
+    let (digest, object) = (tarball.digest(), tarball.named());
 
     let first = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(first.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
@@ -71,7 +71,8 @@ async fn a_tarball_s_headers_are_the_contract_s() {
         ("weir-digest", digest.to_string()),
         ("weir-generation", "7".to_owned()),
         ("weir-commit", descriptor.publication().commit.to_string()),
-        ("etag", format!("\"{digest}+zstd.{}\"", &blob.hex()[..16])),
+        ("weir-revision", descriptor.publication().revision_id.to_string()),
+        ("etag", format!("\"{digest}+zstd.{}\"", &object.hex()[..16])),
         ("content-type", "application/x-tar".to_owned()),
         ("content-encoding", "zstd".to_owned()),
         ("unencoded-digest", format!("sha-256=:{}:", STANDARD.encode(tarball.sha256().as_bytes()))),
@@ -85,7 +86,7 @@ async fn a_tarball_s_headers_are_the_contract_s() {
     }
     let identity = client.get(TARBALL, &[]).await;
     assert_eq!(identity.header("etag"), format!("\"{digest}\""));
-    assert_eq!(identity.header("accept-ranges"), "none");
+    assert_eq!(identity.header("accept-ranges"), "bytes");
     assert!(!identity.headers.contains_key("content-encoding"));
 
     let immutable = client.get(reply.header("content-location"), &[ZSTD]).await;
@@ -95,14 +96,14 @@ async fn a_tarball_s_headers_are_the_contract_s() {
 }
 
 #[tokio::test]
-async fn a_head_touches_no_blob_and_says_what_the_table_did() {
+async fn a_head_touches_no_object_and_says_what_the_catalog_did() {
     let site = Site::start().await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
     let mut client = site.client("h3").await;
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; hit");
-    assert_eq!(site.origin.asked("blob").len(), 0);
-    // The table is fresh and the blob is not there: the answer tells of the blob.
+    assert_eq!(site.origin.asked("object").len(), 0);
+    // The descriptor is fresh and the body is not there: the answer tells of the body.
     let get = client.get(TARBALL, &[]).await;
     assert_eq!(get.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
 }
@@ -133,13 +134,13 @@ async fn problems_for_what_cannot_be_asked() {
     let site = Site::start().await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
     let missing = format!("/v1/services/shop/tarballs/{}", Tarball::random(3, 1).digest());
-    let blob = format!("/v1/blobs/{}", Tarball::random(1, 1000).blob());
+    let object = format!("/v1/objects/shop/{}", Tarball::random(1, 1000).named());
     for version in ["h1", "h2", "h3"] {
         let mut client = site.client(version).await;
         for (path, status, kind) in [
             ("/", 404, "no-such-path"),
             ("/v1/services", 404, "no-such-path"),
-            (blob.as_str(), 404, "no-such-path"),
+            (object.as_str(), 404, "no-such-path"),
             ("/v1/services/UPPER/tarball", 400, "malformed-request"),
             ("/v1/services/shop/tarballs/b3-12", 400, "malformed-request"),
             ("/v1/services/nothing/tarball", 404, "no-such-service"),

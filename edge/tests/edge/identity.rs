@@ -12,17 +12,16 @@ async fn all_frames_are_decoded_on_the_way() {
         let reply = client.get(TARBALL, &[]).await;
         assert_eq!(reply.header("content-length"), tarball.tar.len().to_string());
         assert_eq!(reply.bytes(), &tarball.tar, "{version}");
-        assert_eq!(client.get(TARBALL, &[("accept-encoding", "gzip")]).await.bytes(), &tarball.tar);
     }
-    assert_eq!(site.metric("weir_edge_sent_bytes_total", &[]), 6.0 * tarball.tar.len() as f64);
+    assert_eq!(site.metric("weir_edge_sent_bytes_total", &[]), 3.0 * tarball.tar.len() as f64);
 }
 
 #[tokio::test]
-async fn a_blob_that_decodes_to_another_length_never_ends_cleanly() {
+async fn a_frame_that_decodes_to_another_length_never_ends_cleanly() {
     let site = Site::start().await;
     let honest = Tarball::random(1, 600_000);
     for (service, length) in [("short", 599_999), ("long", 600_001)] {
-        let lying = Tarball { tar: Tarball::random(2, length).tar, zstd: honest.zstd.clone() };
+        let lying = honest.clone().with_tar(Tarball::random(2, length).tar);
         site.origin.publish(service, 7, 1, &lying);
         for version in ["h1", "h2", "h3"] {
             let mut client = site.client(version).await;

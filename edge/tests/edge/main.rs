@@ -1,14 +1,15 @@
 //! An edge before a test origin: real TLS, real QUIC, real disk. One module per subject.
 
 mod access;
+mod catalog;
 mod client;
 mod collapse;
 mod conditions;
 mod damage;
+mod disk_failures;
 mod drain;
-mod eviction;
 mod explain;
-mod fills;
+mod fetches;
 mod following;
 mod freshness;
 mod generations;
@@ -18,13 +19,11 @@ mod http_semantics;
 mod identity;
 mod mount;
 mod outage;
-mod past_disk;
 mod purge;
 mod readiness;
 mod reload;
 mod serving;
 mod site;
-mod standings;
 mod startup;
 mod store;
 mod test_origin;

@@ -45,7 +45,7 @@ async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
         client.get(TARBALL, &[ZSTD]).await.header("cache-status").starts_with("edge-1; fwd=stale; fwd-status=304")
     })
     .await;
-    assert_eq!(site.origin.asked("blob").len(), 1, "the blob survived it all");
+    assert_eq!(site.origin.asked("object").len(), 1, "the object survived it all");
 }
 
 #[tokio::test]

@@ -1,5 +1,3 @@
-use std::fs;
-
 use bytes::Bytes;
 use serde_json::Value;
 use weir_edge::config::AuthMode;
@@ -79,28 +77,6 @@ fn with_a_key() -> Bytes {
     let mut list = AccessList::default();
     list.add_key_file(&key_line(key.public())).unwrap();
     list.json().get().as_bytes().to_vec().into()
-}
-
-#[tokio::test]
-async fn a_disk_that_takes_no_blobs_is_told_until_it_does() {
-    let site = Site::start().await;
-    for number in 0..2 {
-        site.origin.publish(&format!("s{number}"), 7, 1, &Tarball::random(number, 300_000));
-    }
-    let incoming = site.config.cache.dir.join("incoming");
-    fs::remove_dir(&incoming).unwrap();
-    let mut client = site.client("h2").await;
-    client.get("/v1/services/s0/tarball", &[ZSTD]).await;
-    let mut seen = (0, String::new());
-    site.until("the trouble is told", async || {
-        seen = site.admin("/readyz").await;
-        seen.1.contains("degraded: the disk did not take the last blob: ")
-    })
-    .await;
-    assert_eq!(seen.0, 200, "what is held, and what comes past the disk, is served");
-    fs::create_dir(&incoming).unwrap();
-    assert_eq!(client.get("/v1/services/s1/tarball", &[ZSTD]).await.status, 200);
-    site.until("it is over", async || site.admin("/readyz").await == (200, "ready\n".to_owned())).await;
 }
 
 #[tokio::test]

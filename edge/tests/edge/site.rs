@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use prometheus::proto::MetricFamily;
 use weir_edge::Running;
 use weir_edge::config::{CacheConfig, Config, OriginConfig, TlsConfig};
+use weir_shared::digest::ObjectDigest;
 use weir_shared::process::certificates;
 
 use crate::client::Client;
@@ -114,22 +115,47 @@ impl Site {
         }
     }
 
-    /// Waits until all that was fetched is kept.
+    /// Waits until all that was fetched is stored, or is known not to be.
     pub(crate) async fn settled(&self) {
-        self.until("nothing is being fetched", async || self.metric("weir_edge_fills_running", &[]) == 0.0).await;
+        let fetching = || self.metric("weir_edge_bound_in_use", &[("bound", "queued_fills")]);
+        self.until("nothing is being fetched", async || fetching() == 0.0).await;
+        self.until("nothing is being written", async || self.metric("weir_edge_cache_writes", &[]) == 0.0).await;
     }
 
-    /// The files of the blobs that the edge keeps.
-    pub(crate) fn blob_files(&self) -> Vec<PathBuf> {
-        let groups = std::fs::read_dir(self.config.cache.dir.join("blobs")).unwrap();
-        groups
-            .flat_map(|group| std::fs::read_dir(group.unwrap().path()).unwrap())
-            .map(|entry| entry.unwrap().path())
-            .collect()
+    /// The files of the objects that the edge has, those that are half written left out.
+    pub(crate) fn object_files(&self) -> Vec<PathBuf> {
+        self.files().into_iter().filter(|file| file.file_name().unwrap().len() == 64).collect()
     }
 
-    pub(crate) fn incoming_files(&self) -> usize {
-        std::fs::read_dir(self.config.cache.dir.join("incoming")).unwrap().count()
+    /// Files that are half written.
+    pub(crate) fn new_files(&self) -> usize {
+        self.files().len() - self.object_files().len()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let Ok(folders) = std::fs::read_dir(self.objects_dir()) else { return Vec::new() };
+        let files = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+        files.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// The file of an object.
+    pub(crate) fn object_file(&self, digest: &ObjectDigest) -> PathBuf {
+        let hex = digest.hex();
+        self.objects_dir().join(&hex[..2]).join(hex)
+    }
+
+    pub(crate) fn objects_dir(&self) -> PathBuf {
+        self.config.cache.dir.join("objects")
+    }
+
+    /// From now on the disk takes no objects: a file stands where their folder would be. What was there is gone.
+    pub(crate) fn break_disk(&self) {
+        let _ = std::fs::remove_dir_all(self.objects_dir());
+        std::fs::write(self.objects_dir(), "in the way").unwrap();
+    }
+
+    pub(crate) fn mend_disk(&self) {
+        std::fs::remove_file(self.objects_dir()).unwrap();
     }
 
     pub(crate) async fn admin(&self, path: &str) -> (u16, String) {

@@ -114,31 +114,22 @@ async fn status_and_metrics_tell_what_is_held() {
     assert_eq!(service["digest"], tarball.digest().to_string());
     assert_eq!((service["generation"].as_u64(), service["freshness"].as_str()), (Some(7), Some("fresh")));
     assert!(site.origin.url().ends_with(service["origin"].as_str().unwrap()));
-    assert_eq!((status["cache"]["blobs"].as_u64(), status["origins"][0]["up"].as_bool()), (Some(1), Some(true)));
+    assert_eq!((status["cache"]["objects"].as_u64(), status["origins"][0]["up"].as_bool()), (Some(1), Some(true)));
     let (_, metrics) = site.admin("/metrics").await;
     for line in [
         "weir_edge_requests_total{cache=\"hit\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
         "weir_edge_requests_total{cache=\"miss\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
-        "weir_edge_table_entries 1",
+        "weir_edge_catalog_services 1",
         "weir_edge_cache_entries 1",
-        "weir_edge_origin_requests_total{kind=\"blob\",status=\"200\"} 1",
+        "weir_edge_origin_requests_total{kind=\"object\",status=\"200\"} 1",
         "weir_edge_fills_total{result=\"ok\"} 1",
         "weir_edge_sent_bytes_total{tier=\"origin\"} 300000",
-        "weir_edge_sent_bytes_total{tier=\"disk\"} 300000",
-        "weir_edge_tarballs_served_total{tier=\"disk\"} 1",
+        "weir_edge_sent_bytes_total{tier=\"memory\"} 300000",
+        "weir_edge_tarballs_served_total{tier=\"memory\"} 1",
         "weir_edge_served_publication_age_seconds_count 2",
         "weir_edge_bound_limit{bound=\"questions\"} 1024",
         "weir_edge_bound_in_use{bound=\"services\"} 1",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
-}
-
-#[tokio::test]
-async fn leftovers_of_a_crash_are_removed() {
-    let mut site = Site::start().await;
-    site.cut_edge().await;
-    fs::write(site.config.cache.dir.join("incoming/fill-abc"), "half").unwrap();
-    site.start_edge().await;
-    assert_eq!(site.incoming_files(), 0);
 }

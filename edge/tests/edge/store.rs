@@ -1,12 +1,14 @@
+//! What the edge caches, in memory and on disk, within its bounds, and across restarts.
+
 use std::fs;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use tokio::sync::Semaphore;
 
-use crate::mount::Mount;
-use crate::site::{Site, ZSTD};
-use crate::test_origin::Tarball;
+use crate::site::{Site, ZSTD, a_moment, always_asking};
+use crate::test_origin::{FRAME, Fault, Tarball};
 
 fn path(number: u64) -> String {
     format!("/v1/services/s{number}/tarball")
@@ -24,7 +26,7 @@ fn publish(site: &Site, count: u64, size: usize) -> Vec<Tarball> {
 async fn fetch(site: &Site, tarballs: &[Tarball]) {
     let mut client = site.client("h2").await;
     for (number, tarball) in (0..).zip(tarballs) {
-        assert_eq!(client.get(&path(number), &[ZSTD]).await.bytes(), &tarball.zstd);
+        assert!(client.get(&path(number), &[ZSTD]).await.bytes() == &tarball.zstd, "{number}");
     }
 }
 
@@ -32,265 +34,175 @@ fn hits(site: &Site, tier: &str) -> f64 {
     site.metric("weir_edge_cache_hits_total", &[("tier", tier)])
 }
 
-fn served(site: &Site, tier: &str) -> f64 {
-    site.metric("weir_edge_tarballs_served_total", &[("tier", tier)])
-}
-
-fn flip(path: &Path) {
-    let mut bytes = fs::read(path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(path, bytes).unwrap();
-}
-
 #[tokio::test]
 async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
     let site = Site::with(|config| config.cache.memory = ByteSize::mib(12)).await;
-    let tarballs = publish(&site, 20, 500_000);
-    fetch(&site, &tarballs).await;
-    assert_eq!((hits(&site, "memory"), site.metric("weir_edge_cache_memory_entries", &[])), (0.0, 0.0));
+    let tarballs = publish(&site, 40, 500_000);
     for _ in 0..3 {
         fetch(&site, &tarballs[..10]).await;
     }
-    assert_eq!((hits(&site, "file"), hits(&site, "memory")), (20.0, 10.0));
-    assert_eq!(
-        (served(&site, "disk"), served(&site, "memory")),
-        (20.0, 10.0),
-        "read into memory on the way, from disk"
-    );
-    // Their files are not needed any more.
-    site.blob_files().iter().for_each(|file| fs::remove_file(file).unwrap());
-    let asked = site.origin.asked("blob").len();
-    fetch(&site, &tarballs[..10]).await;
-    assert_eq!(site.origin.asked("blob").len(), asked);
-    for _ in 0..4 {
-        fetch(&site, &tarballs).await;
-    }
+    assert_eq!((hits(&site, "disk"), hits(&site, "memory")), (0.0, 20.0));
+    fetch(&site, &tarballs).await;
+    site.settled().await;
     let bytes = site.metric("weir_edge_cache_memory_bytes", &[]);
-    assert!(bytes <= site.metric("weir_edge_cache_memory_limit_bytes", &[]) && bytes > 4e6, "{bytes}");
+    assert!(bytes <= f64::from(12 << 20) && bytes > 1e7, "{bytes}");
     assert_eq!(site.metric("weir_edge_cache_memory_limit_bytes", &[]), f64::from(12 << 20));
     assert!(site.metric("weir_edge_cache_memory_evictions_total", &[]) > 0.0);
+    assert_eq!(site.origin.asked("object").len(), 40);
+    fetch(&site, &tarballs).await;
+    assert_eq!(site.origin.asked("object").len(), 40, "the disk has what the memory has not");
+    assert!(hits(&site, "disk") > 10.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_of_many_blobs_hold_no_more_memory_than_is_allowed() {
-    let site = Site::with(|config| config.cache.memory = ByteSize::mib(20)).await;
-    let limit = f64::from(15 << 20);
-    // Each is one piece, and comes through the memory; then each is asked for again, and would be held there.
-    let tarballs = publish(&site, 40, 900_000);
+async fn slow_readers_of_many_objects_hold_no_more_memory_than_is_allowed() {
+    let site = Site::with(|config| {
+        (config.cache.memory, config.cache.in_flight) = (ByteSize::mib(4), ByteSize::mib(16));
+    })
+    .await;
+    let tarballs = publish(&site, 40, 3 * FRAME);
     // All over one connection, whose window is soon used up.
-    let mut client = site.client("h2").await;
-    let (mut readers, mut most_lent) = (Vec::new(), 0.0);
-    for _ in 0..3 {
-        for (number, tarball) in (0..).zip(&tarballs) {
-            let download = client.begin("GET", &path(number), &[ZSTD]).await;
-            readers.push(async move { assert!(download.finish().await.bytes() == &tarball.zstd) });
-            let [lent, bytes] =
-                site.metrics(["weir_edge_cache_memory_lent_bytes", "weir_edge_cache_memory_bytes"], &[]);
-            assert!(lent + bytes <= limit, "{lent} and {bytes}");
-            most_lent = lent.max(most_lent);
+    let client = site.client("h2").await;
+    let readers = (0..).zip(&tarballs).map(|(number, tarball)| {
+        let mut client = client.clone();
+        let site = &site;
+        async move {
+            let reply = client.get(&path(number), &[ZSTD]).await;
+            let held = site.metric("weir_edge_cache_in_flight_bytes", &[]);
+            assert!(held <= f64::from(20 << 20), "{held}");
+            assert!(reply.bytes() == &tarball.zstd);
         }
-        site.settled().await;
-    }
-    assert!(most_lent > 0.5 * limit, "{most_lent}: they were slow");
+    });
     futures_util::future::join_all(readers).await;
-    site.until("all is given back", async || site.metric("weir_edge_cache_memory_lent_bytes", &[]) == 0.0).await;
+    site.until("all is given back", async || site.metric("weir_edge_cache_in_flight_bytes", &[]) == 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_blobs_are_held_without_files_and_outlive_a_restart_and_a_crash() {
+async fn objects_outlive_a_restart_and_a_crash() {
     let mut site = Site::start().await;
-    assert_eq!(site.metric("weir_edge_cache_small_limit_bytes", &[]), f64::from(32 << 20));
-    let tarballs = publish(&site, 30, 100_000);
+    let tarballs = publish(&site, 10, 3 * FRAME / 2);
     fetch(&site, &tarballs).await;
-    assert_eq!(site.blob_files().len(), 0);
-    fetch(&site, &tarballs).await;
-    assert_eq!(hits(&site, "memory"), 30.0);
+    site.settled().await;
+    let asked = site.origin.asked("object").len();
     for crash in [false, true] {
         if crash {
             site.cut_edge().await;
         } else {
             site.stop_edge().await;
         }
+        // What a process that died was writing, and somebody else's file.
+        let folder = site.object_files()[0].parent().unwrap().to_owned();
+        fs::write(folder.join(".new-12ab-xyz"), "half").unwrap();
+        fs::write(site.objects_dir().join("note.txt"), "mine").unwrap();
         site.start_edge().await;
+        // Also before the files were counted.
         fetch(&site, &tarballs).await;
-        assert_eq!((hits(&site, "small"), site.origin.asked("blob").len()), (30.0, 30));
-        assert_eq!((served(&site, "disk"), served(&site, "memory")), (30.0, 0.0));
+        assert_eq!((hits(&site, "disk"), site.origin.asked("object").len()), (30.0, asked));
+        site.until("they are counted", async || site.metric("weir_edge_cache_scanning", &[]) == 0.0).await;
+        assert_eq!(site.metric("weir_edge_cache_entries", &[]), 30.0);
+        assert!(!folder.join(".new-12ab-xyz").exists() && site.objects_dir().join("note.txt").exists());
+        fs::remove_file(site.objects_dir().join("note.txt")).unwrap();
     }
-    assert_eq!(site.metric("weir_edge_cache_write_dropped_total", &[]), 0.0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_blobs_that_rot_on_disk_are_fetched_again() {
-    let mut site = Site::start().await;
-    let tarballs = publish(&site, 10, 200_000);
-    fetch(&site, &tarballs).await;
-    site.stop_edge().await;
-    for file in fs::read_dir(site.config.cache.dir.join("small/33554432")).unwrap() {
-        let path = file.unwrap().path();
-        let mut bytes = fs::read(&path).unwrap();
-        bytes.chunks_mut(64 << 10).for_each(|part| part[9000] ^= 1);
-        fs::write(&path, bytes).unwrap();
-    }
-    site.start_edge().await;
-    fetch(&site, &tarballs).await;
-    assert!(site.origin.asked("blob").len() > 10, "some had to be fetched again");
 }
 
 #[tokio::test]
-async fn without_space_for_them_small_blobs_are_kept_in_files() {
-    let site = Site::with(|config| {
-        config.cache.small = Some(ByteSize::mib(32));
-        // A file stands where their directory would be.
-        fs::create_dir_all(&config.cache.dir).unwrap();
-        fs::write(config.cache.dir.join("small"), "in the way").unwrap();
+async fn the_bound_of_the_disk_holds_and_is_kept_to_from_the_start() {
+    let on_disk =
+        |site: &Site| -> u64 { site.object_files().iter().map(|file| fs::metadata(file).unwrap().len()).sum() };
+    let mut site = Site::with(|config| {
+        (config.cache.disk, config.cache.memory) = (ByteSize::mib(10), ByteSize::mib(4));
     })
     .await;
-    let tarballs = publish(&site, 2, 1000);
+    let tarballs = publish(&site, 30, 900_000);
     fetch(&site, &tarballs).await;
     site.settled().await;
-    assert_eq!((site.blob_files().len(), site.metric("weir_edge_cache_small_limit_bytes", &[])), (2, 0.0));
-}
-
-#[tokio::test]
-async fn the_index_tells_the_next_process_what_is_held_and_the_directories_correct_it() {
-    let mut site = Site::start().await;
-    let tarballs = publish(&site, 4, 400_000);
+    assert!(on_disk(&site) <= 10 << 20);
+    let [bytes, limit, entries] =
+        site.metrics(["weir_edge_cache_bytes", "weir_edge_cache_limit_bytes", "weir_edge_cache_entries"], &[]);
+    assert!(bytes <= limit && limit == f64::from(10 << 20) && entries == site.object_files().len() as f64);
+    assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "size")]), 30.0 - entries);
     fetch(&site, &tarballs).await;
-    let size = fs::metadata(&site.blob_files()[0]).unwrap().len();
     site.stop_edge().await;
-    assert!(site.config.cache.dir.join("blobs.index").exists());
-    // While the edge is down one file goes, and one comes that it does not know.
-    fs::remove_file(&site.blob_files()[0]).unwrap();
-    let stranger = blake3_name(b"nobody asked for this");
-    let group = site.config.cache.dir.join("blobs").join(&stranger[..2]);
-    fs::create_dir_all(&group).unwrap();
-    fs::write(group.join(&stranger), b"nobody asked for this").unwrap();
-
+    site.config.cache.disk = ByteSize::mib(5);
     site.start_edge().await;
-    assert!(site.metric("weir_edge_cache_bytes", &[]) >= 3.0 * size as f64, "known before a directory is read");
-    site.until("what is gone is noticed", async || {
-        site.metric("weir_edge_evictions_total", &[("reason", "vanished")]) == 1.0
-    })
-    .await;
-    site.until("what came is counted", async || {
-        let on_disk: u64 = site.blob_files().iter().map(|file| fs::metadata(file).unwrap().len()).sum();
-        site.metric("weir_edge_cache_bytes", &[]) == on_disk as f64 && site.blob_files().len() == 4
-    })
-    .await;
+    site.until("they are counted", async || site.metric("weir_edge_cache_scanning", &[]) == 0.0).await;
+    assert!(on_disk(&site) <= 5 << 20);
     fetch(&site, &tarballs).await;
-}
-
-fn blake3_name(bytes: &[u8]) -> String {
-    weir_shared::digest::BlobDigest::of(bytes).hex()
 }
 
 #[tokio::test]
-async fn without_its_index_an_edge_finds_its_blobs_all_the_same() {
-    let mut site = Site::start().await;
-    let tarballs = publish(&site, 5, 400_000);
-    fetch(&site, &tarballs).await;
-    let index = site.config.cache.dir.join("blobs.index");
-    for damage in 0..3 {
-        // A crash writes no index; then it is damaged; then it is lost.
-        if damage == 0 {
-            site.cut_edge().await;
-        } else {
-            site.stop_edge().await;
-        }
-        match damage {
-            0 => assert!(!index.exists()),
-            1 => fs::write(&index, vec![7; 1000]).unwrap(),
-            _ => fs::remove_file(&index).unwrap(),
-        }
-        site.start_edge().await;
-        fetch(&site, &tarballs).await;
-        assert_eq!(site.origin.asked("blob").len(), 5, "{damage}: even before the directories were gone through");
-        site.until("all are known", async || site.metric("weir_edge_cache_entries", &[]) == 5.0).await;
-    }
-    assert!(index.with_extension("damaged").exists());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_files_are_verified_a_few_at_a_time() {
-    let mut site = Site::with(|config| config.cache.verifications = 1).await;
-    let tarballs = publish(&site, 6, 2_000_000);
-    fetch(&site, &tarballs).await;
-    let asked = site.origin.asked("blob").len();
-    site.stop_edge().await;
-    site.start_edge().await;
-    let limit = site.metric("weir_edge_bound_limit", &[("bound", "verifications")]);
-    assert_eq!(limit, 1.0);
-    let client = site.client("h2").await;
-    let all = (0..).zip(&tarballs).map(|(number, tarball)| {
-        let (mut client, site) = (client.clone(), &site);
-        async move {
-            assert!(client.get(&path(number), &[ZSTD]).await.bytes() == &tarball.zstd);
-            assert!(site.metric("weir_edge_bound_in_use", &[("bound", "verifications")]) <= limit);
-        }
-    });
-    futures_util::future::join_all(all).await;
-    assert_eq!(site.origin.asked("blob").len(), asked, "all were held");
+async fn an_object_larger_than_the_disk_is_served_and_not_stored() {
+    let site = Site::with(|config| config.cache.disk = ByteSize::mib(1)).await;
+    let large = Tarball::in_frames(Tarball::random(0, 3 << 20).tar.to_vec(), 3 << 20);
+    site.origin.publish("s0", 7, 1, &large);
+    let small = Tarball::random(1, 1000);
+    site.origin.publish("s1", 7, 1, &small);
+    let mut client = site.client("h3").await;
+    client.get(&path(1), &[ZSTD]).await;
+    let reply = client.get(&path(0), &[ZSTD]).await;
+    assert!(reply.bytes() == &large.zstd);
+    assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored", "in memory");
+    site.settled().await;
+    assert_eq!(site.metric("weir_edge_cache_write_dropped_total", &[("reason", "too_large")]), 1.0);
+    assert_eq!((site.object_files().len(), site.new_files()), (1, 0), "and the small one stays");
 }
 
 #[tokio::test]
-async fn the_number_of_files_is_bounded() {
-    let site = Site::with(|config| config.cache.blobs = 3).await;
-    let tarballs = publish(&site, 8, 300_000);
-    fetch(&site, &tarballs).await;
-    site.settled().await;
-    assert!(site.blob_files().len() <= 3);
-    assert_eq!(site.metric("weir_edge_cache_limit_entries", &[]), 3.0);
-    assert_eq!(site.metric("weir_edge_cache_entries", &[]), site.blob_files().len() as f64);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_scrub_finds_what_rots_while_nobody_asks() {
-    let site = Site::with(|config| config.cache.scrub = Duration::from_secs(1)).await;
-    let tarballs = publish(&site, 3, 400_000);
-    fetch(&site, &tarballs).await;
-    site.settled().await;
-    flip(&site.blob_files()[0]);
-    site.until("it is dropped", async || site.metric("weir_edge_scrub_blobs_total", &[("result", "dropped")]) == 1.0)
-        .await;
-    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "disk")]), 1.0);
-    assert_eq!((site.blob_files().len(), site.origin.asked("blob").len()), (2, 3), "and nothing is fetched for it");
-    site.until("a round ends", async || site.metric("weir_edge_scrub_round_timestamp_seconds", &[]) > 1e9).await;
-    assert!(site.metric("weir_edge_scrub_bytes_total", &[]) > 400_000.0);
-    fetch(&site, &tarballs).await;
-    site.settled().await;
-    assert_eq!(site.blob_files().len(), 3);
-}
-
-/// Leaves room for exactly one more file.
-fn fill(dir: &Path) {
-    let mut number = 0;
-    while fs::write(dir.join(format!("filler-{number}")), "").is_ok() {
-        number += 1;
-    }
-    fs::remove_file(dir.join("filler-0")).unwrap();
-}
-
-#[tokio::test]
-async fn a_blob_that_finds_the_disk_full_in_the_end_is_served_and_the_disk_is_left_alone_for_a_while() {
-    let mut site = Site::prepare().await;
-    let dir = site.config.cache.dir.clone();
-    let Some(_mount) = Mount::tmpfs(&dir, "size=64m,nr_inodes=200") else { return };
-    site.start_edge().await;
-    let tarballs = publish(&site, 3, 400_000);
-    // The file that takes the bytes finds a place, and the directory that it belongs in finds none.
-    fill(&dir);
-    let dropped = |reason| site.metric("weir_edge_cache_write_dropped_total", &[("reason", reason)]);
-    // An answer does not wait until its blob is kept.
-    fetch(&site, &tarballs[..1]).await;
-    site.until("the first one finds no place", async || dropped("no_space") == 1.0).await;
+async fn versions_share_what_they_have_in_common() {
+    let site = Site::with(always_asking).await;
+    let mut tar = Tarball::random(1, 8 * FRAME).tar.to_vec();
+    site.origin.publish("s0", 7, 1, &Tarball::in_frames(tar.clone(), FRAME));
     let mut client = site.client("h2").await;
-    for number in [1, 2] {
-        assert_eq!(client.get(&path(number), &[ZSTD]).await.bytes(), &tarballs[number as usize].zstd);
+    client.get(&path(0), &[ZSTD]).await;
+    site.settled().await;
+    let (asked, files) = (site.origin.asked("object").len(), site.object_files().len());
+    tar[3 * FRAME + 7] ^= 1;
+    let next = Tarball::in_frames(tar, FRAME);
+    site.origin.publish("s0", 8, 1, &next);
+    a_moment().await;
+    let reply = client.get(&path(0), &[ZSTD]).await;
+    assert_eq!((reply.header("weir-generation"), reply.bytes() == &next.zstd), ("8", true));
+    site.settled().await;
+    assert_eq!(site.origin.asked("object").len() - asked, 2, "the manifest, and the frame that changed");
+    assert_eq!(site.object_files().len() - files, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_origin_that_hangs_or_is_down_costs_nothing_that_is_cached() {
+    let site = Site::with(|config| config.cache.fetch_wait = Duration::from_secs(1)).await;
+    let tarballs = publish(&site, 6, 300_000);
+    fetch(&site, &tarballs[..3]).await;
+    let mut client = site.client("h2").await;
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults((0..3).map(|_| Fault::Hold(gate.clone())));
+    for number in 3..6 {
+        assert_eq!(client.get(&path(number), &[ZSTD]).await.status, 503, "it was asked, and hangs");
     }
-    site.until("the others are not kept", async || dropped("paused") == 2.0).await;
-    assert_eq!((dropped("no_space"), dropped("paused")), (1.0, 2.0));
-    assert_eq!((site.metric("weir_edge_cache_writing", &[]), site.metric("weir_edge_cache_bytes", &[])), (0.0, 0.0));
-    assert_eq!((site.blob_files().len(), site.incoming_files()), (0, 0));
-    site.stop_edge().await;
+    site.origin.go_down().await;
+    for number in 3..6 {
+        assert_eq!(client.get(&path(number), &[ZSTD]).await.status, 503);
+    }
+    assert_eq!(site.metric("weir_edge_evictions_total", &[]), 0.0);
+    for number in 0..3 {
+        assert_eq!(client.get(&path(number), &[ZSTD]).await.header("cache-status"), "edge-1; hit");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_are_asked_for_once_leave_what_is_asked_for_often() {
+    let site = Site::with(|config| {
+        (config.cache.disk, config.cache.memory) = (ByteSize::mib(40), ByteSize::mib(4));
+    })
+    .await;
+    let tarballs = publish(&site, 80, 1_000_000);
+    for _ in 0..2 {
+        fetch(&site, &tarballs[..6]).await;
+        site.settled().await;
+    }
+    // A scan, of twice what the disk takes.
+    fetch(&site, &tarballs).await;
+    site.settled().await;
+    let asked = site.origin.asked("object").len();
+    fetch(&site, &tarballs[..6]).await;
+    assert_eq!(site.origin.asked("object").len(), asked);
 }

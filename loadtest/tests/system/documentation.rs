@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
@@ -124,12 +123,8 @@ async fn every_metric_stands_in_the_operating_manual() -> anyhow::Result<()> {
     let cluster = Cluster::start(Plan {
         repositories: vec![repository],
         services: vec![ServiceConfig::new(service.clone(), "shop".parse()?)],
-        edges: 1,
         agents: 1,
-        poll_interval: Duration::from_secs(1),
-        fresh: Duration::from_secs(1),
-        kept_events: None,
-        relayed: false,
+        ..Plan::default()
     })
     .await?;
     let mut status = cluster.agents[0].service(&service).expect("the agent follows it");

@@ -42,16 +42,7 @@ async fn until_everywhere(cluster: &Cluster, services: &[ServiceName], version: 
 async fn three_agents_follow_twenty_four_services() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let mut upstreams = Vec::new();
-    let mut plan = Plan {
-        repositories: Vec::new(),
-        services: Vec::new(),
-        edges: 2,
-        agents: AGENTS,
-        poll_interval: Duration::from_secs(1),
-        fresh: Duration::from_secs(1),
-        kept_events: None,
-        relayed: false,
-    };
+    let mut plan = Plan { edges: 2, agents: AGENTS, ..Plan::default() };
     for number in 0..REPOSITORIES {
         let upstream = GitRepository::create(dir.path(), &format!("upstream-{number}"))?;
         let name = format!("repository-{number}");

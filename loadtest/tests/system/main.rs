@@ -6,7 +6,6 @@ mod fills;
 mod fleet;
 mod following;
 mod gzip;
-mod heartbeat;
 mod kills;
 mod operators;
 mod outages;

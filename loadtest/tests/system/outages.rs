@@ -4,9 +4,9 @@ use anyhow::Context;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use weir_loadtest::git_repository::GitRepository;
-use weir_loadtest::processes::PATIENCE;
+use weir_loadtest::processes::{PATIENCE, until};
 
-use crate::site::{Plan, Site, header};
+use crate::site::{Plan, Site, header, seen};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_published_is_served_through_every_outage_and_recovers_alone() -> anyhow::Result<()> {
@@ -36,6 +36,11 @@ async fn what_was_published_is_served_through_every_outage_and_recovers_alone() 
     assert_eq!((response.status(), header(&response, "weir-digest")), (StatusCode::OK, &*digest));
     let tar = response.into_body().collect().await?.to_bytes();
     assert_eq!(format!("b3-{}", blake3::hash(&tar)), digest);
+    let client = site.client()?;
+    until("readers learn that the upstream does not answer", async || {
+        seen(&client).await.is_ok_and(|seen| seen["upstream_unreachable_since"].is_string())
+    })
+    .await?;
 
     // The origin stops too, and the edge is restarted: it serves what it holds, and marks it.
     site.origin.terminate().await?;

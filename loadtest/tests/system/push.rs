@@ -9,6 +9,7 @@ use weir_edge::Running;
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{PATIENCE, until};
+use weir_loadtest::relay::Line;
 use weir_loadtest::scrape::{self, Metrics};
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
 use weir_shared::descriptor::Descriptor;
@@ -45,13 +46,11 @@ impl Site {
         let repository: RepositoryName = "shop".parse()?;
         let mut plan = Plan {
             repositories: vec![RepositoryConfig::new(repository.clone(), upstream.bare().to_str().expect("UTF-8"))],
-            services: Vec::new(),
             edges: EDGES,
-            agents: 0,
-            poll_interval: Duration::from_secs(1),
             fresh: NEVER,
             kept_events,
-            relayed: kept_events.is_some(),
+            line: kept_events.map(|_| Line::default()),
+            ..Plan::default()
         };
         plan.repositories[0].poll_interval = NEVER;
         for number in 0..services {
@@ -163,7 +162,7 @@ async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_missed_more_than_a_thousand_events_catches_up_by_a_snapshot() -> anyhow::Result<()> {
-    // Each commit is a publication of every service, without a build: three are 1,200 events, of which a thousand are kept.
+    // Each commit is a publication of every service: three are 1,200 events, of which a thousand are kept.
     const SERVICES: usize = 400;
     let site = Site::start(SERVICES, Some(1000)).await?;
     for edge in &site.cluster.edges {
@@ -172,7 +171,7 @@ async fn a_follower_that_missed_more_than_a_thousand_events_catches_up_by_a_snap
     let relay = site.cluster.relay.as_ref().expect("the plan wants one");
     relay.sever(true);
     for version in 2..5 {
-        site.publish("elsewhere/version", &version.to_string()).await?;
+        site.publish("deploy/version", &version.to_string()).await?;
     }
     relay.sever(false);
     let published: BTreeMap<String, u64> = site.services.iter().map(|service| site.generation(service)).collect();

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{Node, free_address, until};
 use weir_loadtest::scrape::Metrics;
-use weir_shared::digest::BlobDigest;
+use weir_shared::digest::TarballDigest;
 
 use crate::site::{Client, Plan, Site, header, noise};
 
@@ -58,8 +58,9 @@ async fn follow(edges: [Client; 2], first: usize, stop: &AtomicBool, done: &Done
             ensure!(response.status() == StatusCode::OK, "a download was answered {}", response.status());
             etag = header(&response, "etag").to_owned();
             let bytes = response.into_body().collect().await.context("a download broke off")?.to_bytes();
-            let named = etag.split_once("+zstd.").map(|(_, hex)| hex.trim_end_matches('"'));
-            ensure!(named == Some(&BlobDigest::of(&bytes).hex()[..16]), "a download has other bytes than its tag says");
+            let named = etag.split_once("+zstd.").map(|(digest, _)| digest.trim_start_matches('"'));
+            let digest = TarballDigest::of(&zstd::decode_all(&bytes[..])?).to_string();
+            ensure!(named == Some(&*digest), "a download has other bytes than its tag says");
             done.downloads.fetch_add(1, Ordering::Relaxed);
         }
         done.polls.fetch_add(1, Ordering::Relaxed);

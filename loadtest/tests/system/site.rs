@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use tempfile::TempDir;
 use weir_loadtest::git_repository::GitRepository;
@@ -305,6 +305,14 @@ impl Client {
         }
         Ok(self.http.request(request.body(Empty::<Bytes>::new())?).await?)
     }
+}
+
+/// What an edge says of `shop-prod` beside its publication: up to which revision it is right, and whether the upstream
+/// answers.
+pub(crate) async fn seen(client: &Client) -> anyhow::Result<serde_json::Value> {
+    let answer = client.send("GET", "/v1/services/shop-prod", &[]).await?;
+    let descriptor: serde_json::Value = serde_json::from_slice(&answer.into_body().collect().await?.to_bytes())?;
+    Ok(descriptor["seen"].clone())
 }
 
 /// A header as text.

@@ -1,13 +1,15 @@
 //! What is to be mirrored and published, and who said so: the configuration file, or operators at run time.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 use weir_shared::name::{RepositoryName, ServiceName};
 
-use super::written::{Nameless, Refused, Written};
+use super::Map;
+use super::edit::Write;
+use super::written::{Refused, Written};
 use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::publish::StoredDefinitions;
 
 /// Who defined an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +40,11 @@ pub(crate) struct Defined<T> {
     pub(crate) document: Written<T>,
 }
 
-/// Documents of one author. Cheap to copy, for its size.
+/// Documents of one author. Cheap to clone, whatever its size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Documents {
-    pub(crate) repositories: BTreeMap<RepositoryName, Written<RepositoryConfig>>,
-    pub(crate) services: BTreeMap<ServiceName, Written<ServiceConfig>>,
-    /// What is stored under no name.
-    pub(crate) nameless: Vec<Nameless>,
+    pub(crate) repositories: Map<RepositoryName, Written<RepositoryConfig>>,
+    pub(crate) services: Map<ServiceName, Written<ServiceConfig>>,
 }
 
 impl Documents {
@@ -53,7 +53,25 @@ impl Documents {
         Self {
             repositories: repositories.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
             services: services.iter().map(|each| (each.name.clone(), each.clone().into())).collect(),
-            nameless: Vec::new(),
+        }
+    }
+
+    /// What operators stored.
+    pub(crate) fn stored(stored: &StoredDefinitions) -> Self {
+        let (repositories, services) = (stored.repositories.iter(), stored.services.iter());
+        Self {
+            repositories: repositories.map(|(name, json)| (name.clone(), Written::read(name.as_str(), json))).collect(),
+            services: services.map(|(name, json)| (name.clone(), Written::read(name.as_str(), json))).collect(),
+        }
+    }
+
+    /// Takes over what was written.
+    pub(super) fn apply(&mut self, write: &Write) {
+        match write {
+            Write::PutRepository(it) => self.repositories.insert_mut(it.name.clone(), Written::Taken(it.clone())),
+            Write::DeleteRepository(name) => drop(self.repositories.remove_mut(name)),
+            Write::PutService(it) => self.services.insert_mut(it.name.clone(), Written::Taken(it.clone())),
+            Write::DeleteService(name) => drop(self.services.remove_mut(name)),
         }
     }
 
@@ -62,29 +80,34 @@ impl Documents {
         let repositories = self.repositories.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
         let services = self.services.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
         let told = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
-        let nameless = self.nameless.iter().map(|each| (format!("{} {}", each.kind, each.key), each.cause.clone()));
-        repositories
-            .map(|each| told("repository", each))
-            .chain(services.map(|each| told("service", each)))
-            .chain(nameless)
-            .collect()
+        repositories.map(|each| told("repository", each)).chain(services.map(|each| told("service", each))).collect()
     }
 }
 
-/// All that is defined. Cheap to clone.
+/// All that is defined. Cheap to clone, whatever its size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Definitions {
-    pub(crate) repositories: Arc<BTreeMap<RepositoryName, Defined<RepositoryConfig>>>,
-    pub(crate) services: Arc<BTreeMap<ServiceName, Defined<ServiceConfig>>>,
+    pub(crate) repositories: Map<RepositoryName, Defined<RepositoryConfig>>,
+    pub(crate) services: Map<ServiceName, Defined<ServiceConfig>>,
 }
 
 impl Definitions {
     /// What the file says, and under all other names what operators said: a name in the file is the file's.
     pub(crate) fn of(file: &Documents, api: &Documents) -> Self {
-        Self {
-            repositories: Arc::new(merged(&file.repositories, &api.repositories)),
-            services: Arc::new(merged(&file.services, &api.services)),
-        }
+        let mut all = Self::default();
+        api.repositories.keys().chain(file.repositories.keys()).for_each(|name| all.update_repository(name, file, api));
+        api.services.keys().chain(file.services.keys()).for_each(|name| all.update_service(name, file, api));
+        all
+    }
+
+    /// Takes over what is said of one repository.
+    pub(super) fn update_repository(&mut self, name: &RepositoryName, file: &Documents, api: &Documents) {
+        update(&mut self.repositories, name, &file.repositories, &api.repositories);
+    }
+
+    /// Takes over what is said of one service.
+    pub(super) fn update_service(&mut self, name: &ServiceName, file: &Documents, api: &Documents) {
+        update(&mut self.services, name, &file.services, &api.services);
     }
 
     /// Services of repositories that nobody defines (any more), each with the repository's name. They are at what they were.
@@ -102,17 +125,17 @@ impl Definitions {
     }
 }
 
-fn merged<N: Ord + Clone, T: Clone>(
-    file: &BTreeMap<N, Written<T>>,
-    api: &BTreeMap<N, Written<T>>,
-) -> BTreeMap<N, Defined<T>> {
-    let of = |by, documents: &BTreeMap<N, Written<T>>| {
-        let defined = |document: &Written<T>| Defined { by, document: document.clone() };
-        documents.iter().map(|(name, document)| (name.clone(), defined(document))).collect::<BTreeMap<_, _>>()
-    };
-    let mut merged = of(DefinedBy::Api, api);
-    merged.extend(of(DefinedBy::File, file));
-    merged
+fn update<N: Ord + Clone, T: Clone>(
+    all: &mut Map<N, Defined<T>>,
+    name: &N,
+    file: &Map<N, Written<T>>,
+    api: &Map<N, Written<T>>,
+) {
+    let of = |by, documents: &Map<N, Written<T>>| documents.get(name).map(|it| Defined { by, document: it.clone() });
+    match of(DefinedBy::File, file).or_else(|| of(DefinedBy::Api, api)) {
+        Some(defined) => all.insert_mut(name.clone(), defined),
+        None => drop(all.remove_mut(name)),
+    }
 }
 
 /// The version of a document: the same for the same document, whoever wrote it and when.
@@ -141,7 +164,7 @@ mod tests {
             .collect();
         assert_eq!(seen, [("blog", DefinedBy::Api, "https://api/y"), ("shop", DefinedBy::File, "https://file/x")]);
         let without = Definitions::of(&Documents::default(), &api);
-        assert_eq!(without.repositories.len(), 2);
+        assert_eq!(without.repositories.size(), 2);
         assert!(without.repositories.values().all(|defined| defined.by == DefinedBy::Api), "it is back");
     }
 

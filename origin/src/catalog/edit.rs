@@ -5,7 +5,6 @@ use std::sync::Arc;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::definitions::{Defined, DefinedBy, Definitions, version};
-use super::store::Write;
 use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};
 
 /// What an operator wants to change. Its documents were checked, each for itself.
@@ -40,11 +39,20 @@ pub(crate) enum Matches {
     Versions(Vec<String>),
 }
 
+/// A change of what is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Write {
+    PutRepository(Arc<RepositoryConfig>),
+    DeleteRepository(RepositoryName),
+    PutService(Arc<ServiceConfig>),
+    DeleteService(ServiceName),
+}
+
 /// What an edit comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Decided {
-    pub(crate) writes: Vec<Write>,
-    pub(crate) outcome: Outcome,
+pub(super) struct Decided {
+    pub(super) writes: Vec<Write>,
+    pub(super) outcome: Outcome,
 }
 
 /// What became of an edit.
@@ -117,7 +125,7 @@ impl Edit {
     ///
     /// # Errors
     /// It is not to be made.
-    pub(crate) fn decide(
+    pub(super) fn decide(
         &self,
         precondition: &Precondition,
         all: &Definitions,
@@ -127,7 +135,7 @@ impl Edit {
             Edit::PutRepository(document) => {
                 let current = all.repositories.get(&document.name);
                 let outcome = put("repository", document.name.as_str(), document, current, precondition)?;
-                if outcome == Outcome::Created && all.repositories.len() >= limits.max_repositories {
+                if outcome == Outcome::Created && all.repositories.size() >= limits.max_repositories {
                     let limit = limits.max_repositories;
                     return Err(Refusal::TooMany { kind: "repositories", key: "max_repositories", limit });
                 }
@@ -139,7 +147,7 @@ impl Edit {
                 if !all.repositories.contains_key(&document.repository) {
                     return Err(Refusal::MissingRepository(document.name.clone(), document.repository.clone()));
                 }
-                if outcome == Outcome::Created && all.services.len() >= limits.max_services {
+                if outcome == Outcome::Created && all.services.size() >= limits.max_services {
                     return Err(Refusal::TooMany { kind: "services", key: "max_services", limit: limits.max_services });
                 }
                 Ok(Decided::of(outcome, Write::PutService(document.clone())))

@@ -1,18 +1,19 @@
 //! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
 //!
 //! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
-//! name, `store` keeps what they said, `written` what of it the rules refuse by now. `owner` alone changes anything, and brings agents and services to it (`bring`).
+//! name, `written` which stored documents the rules refuse by now. `owner` alone changes anything, and brings agents and
+//! services to it (`reconcile`).
 
-mod bring;
+mod collector;
 mod definitions;
 mod edit;
 mod owner;
 mod permitted;
-mod presence;
-mod store;
+mod reconcile;
+mod storing;
 mod written;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -23,20 +24,20 @@ use weir_shared::name::{RepositoryName, ServiceName};
 use crate::repository_agent::{Handle, Health};
 use crate::service::Service;
 
+pub(crate) use collector::CatalogCollector;
 pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
-pub(crate) use owner::{Earlier, EditError, Editor, Estate, Made, begin};
+pub(crate) use owner::{Dependencies, EditError, Editor, Made, begin};
 pub(crate) use permitted::permitted;
-pub(crate) use presence::is_lost;
-pub use presence::{begin_anew, ensure_there};
-pub(crate) use store::{Store, StoreError, inspect};
-pub use store::{refused_documents, services_left_alone};
 #[cfg(fuzzing)]
-pub use written::fuzz_document_row;
+pub use written::fuzz_document;
 pub(crate) use written::{LONGEST_REASON, Refused, Written};
 
 /// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
 const MAX_RETIRED: usize = 10_000;
+
+/// A map in the order of its keys whose clones share what they have in common: a change costs no copy of the others.
+pub(crate) type Map<K, V> = rpds::RedBlackTreeMapSync<K, V>;
 
 /// Repositories and services by their names, as they are now.
 #[derive(Default)]
@@ -48,16 +49,18 @@ pub(crate) struct Catalog {
 }
 
 /// The catalogue at one moment.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Snapshot {
     /// What is defined.
     pub(crate) definitions: Definitions,
+    /// Whether operators defined any of it, or what the file has in its place.
+    pub(crate) has_stored_definitions: bool,
     /// The agents of the repositories that are mirrored.
-    pub(crate) agents: BTreeMap<RepositoryName, Handle>,
+    pub(crate) agents: Map<RepositoryName, Handle>,
     /// The others.
-    pub(crate) not_mirrored: BTreeMap<RepositoryName, NotMirrored>,
+    pub(crate) not_mirrored: Map<RepositoryName, NotMirrored>,
     /// The services.
-    pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
+    pub(crate) services: Map<ServiceName, Arc<Service>>,
 }
 
 /// A repository that has no agent: its document is refused, or names what it may not.
@@ -106,18 +109,20 @@ impl Catalog {
         ready
     }
 
-    /// Replaces all of it at once.
-    fn replace(&self, snapshot: Snapshot) {
-        // One that is there again is not told of as gone.
-        self.lock_retired().retain(|(service, _)| !snapshot.services.contains_key(service));
+    /// Replaces all of it at once. `created`: the services that were not there before.
+    fn replace(&self, snapshot: Snapshot, created: &HashSet<ServiceName>) {
+        if !created.is_empty() {
+            // One that is there again is not told of as gone.
+            self.lock_retired().retain(|(service, _)| !created.contains(service));
+        }
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
-    /// A service has gone.
-    fn retire(&self, service: ServiceName, generation: Generation) {
+    /// Services have gone, each with its last generation.
+    fn retire(&self, gone: &HashMap<ServiceName, Generation>) {
         let mut retired = self.lock_retired();
-        retired.retain(|(known, _)| *known != service);
-        retired.push_back((service, generation));
+        retired.retain(|(known, _)| !gone.contains_key(known));
+        retired.extend(gone.iter().map(|(service, generation)| (service.clone(), *generation)));
         while retired.len() > MAX_RETIRED {
             retired.pop_front();
         }

@@ -1,32 +1,31 @@
 //! The one task that changes the catalogue: it decides, makes the change durable, and brings agents and services to it
-//! (`bring`).
+//! (`reconcile`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::shutdown::Drain;
 
-use super::definitions::{DefinedBy, Definitions, Documents};
-use super::edit::{Edit, Outcome, Precondition, Refusal};
-use super::store::{Store, Write};
-use super::written::Written;
-use super::{Catalog, NotMirrored, Snapshot};
+use super::definitions::Documents;
+use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
+use super::reconcile::Touched;
+use super::storing::Plan;
+use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
-use crate::event_log::EventLog;
-use crate::repository_agent::{Crew, Gone};
+use crate::publish::{PublishError, Started, StoredDefinitions};
+use crate::repository_agent::{Context, Gone};
+use crate::service::Service;
 
 /// Changes that wait at the most.
 const QUEUE: usize = 64;
 
-/// How often what is stored is tried to be read after a write failed.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+/// How often a write is tried again of which it is not known whether it was committed.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Asks for changes of the catalogue. Cheap to clone.
 #[derive(Clone)]
@@ -40,7 +39,7 @@ pub(crate) enum EditError {
     Refused(Refusal),
     /// Too many changes wait already, or the origin ends.
     Busy,
-    /// It could not be made durable, and may have landed all the same: why.
+    /// It could not be made durable, and may have been committed all the same: why.
     Failed(String),
 }
 
@@ -72,77 +71,68 @@ impl Editor {
     }
 }
 
-/// What was published before the start.
-#[derive(Default)]
-pub(crate) struct Earlier {
-    pub(crate) current: HashMap<ServiceName, Descriptor>,
-    /// The services that are pinned, each since when.
-    pub(crate) pins: HashMap<ServiceName, SystemTime>,
-    /// The services that are not defined any more since this start, each with its last generation.
-    pub(crate) retired: Vec<(ServiceName, Generation)>,
-}
-
 /// What the owner works with.
-pub(crate) struct Estate {
+pub(crate) struct Dependencies {
     /// What the file says.
     pub(crate) file: Documents,
     /// What operators said, as it is stored.
-    pub(crate) api: Documents,
-    pub(crate) store: Store,
+    pub(crate) stored: StoredDefinitions,
     pub(crate) secrets_dir: Option<PathBuf>,
     pub(crate) limits: LimitsConfig,
-    pub(crate) crew: Crew,
-    pub(crate) log: Arc<EventLog>,
+    pub(crate) context: Context,
 }
 
 pub(super) struct Owner {
     pub(super) file: Documents,
     pub(super) api: Documents,
-    pub(super) store: Arc<Store>,
-    /// A write failed that may have landed, and what is stored could not be read since.
-    is_unsure: bool,
+    /// An edit of which it is not known whether it was committed.
+    unsettled: Option<(Plan, Vec<Write>)>,
+    /// What is left to be done after services have moved.
+    cleanups: Vec<Plan>,
     pub(super) secrets_dir: Option<PathBuf>,
     pub(super) limits: LimitsConfig,
-    pub(super) crew: Crew,
-    pub(super) log: Arc<EventLog>,
+    pub(super) context: Context,
     pub(super) catalog: Arc<Catalog>,
+    /// The services of each repository that its agent publishes.
+    pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
     /// The agents that were stopped and may not have ended.
     pub(super) leaving: BTreeMap<RepositoryName, Gone>,
-    /// Why repositories are not mirrored, as it was said last.
-    pub(super) refused: BTreeMap<RepositoryName, NotMirrored>,
     pub(super) drain: Drain,
 }
 
 /// Brings up everything that is defined, and changes it from then on until the drain.
-pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -> (Arc<Catalog>, Editor) {
-    let Estate { file, api, store, secrets_dir, limits, crew, log } = estate;
-    let catalog = Arc::new(Catalog::new(Snapshot::default(), std::mem::take(&mut earlier.retired)));
-    let metrics = crew.metrics.clone();
-    let store = Arc::new(store);
+pub(crate) async fn begin(
+    dependencies: Dependencies,
+    mut started: Started,
+    drain: &Drain,
+) -> (Arc<Catalog>, Editor) {
+    let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
+    let catalog = Arc::new(Catalog::new(Snapshot::default(), std::mem::take(&mut started.retired)));
+    let metrics = context.metrics.clone();
     let mut owner = Owner {
         file,
-        api,
-        store,
-        is_unsure: false,
+        api: Documents::stored(&stored),
+        unsettled: None,
+        cleanups: stored.outdated.into_iter().map(|(repository, service)| Plan::removal(repository, service)).collect(),
         secrets_dir,
         limits,
-        crew,
-        log,
+        context,
         catalog: catalog.clone(),
+        assigned: BTreeMap::new(),
         leaving: BTreeMap::new(),
-        refused: BTreeMap::new(),
         drain: drain.clone(),
     };
     for (kind, limit) in [("repository", owner.limits.max_repositories), ("service", owner.limits.max_services)] {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        owner.crew.metrics.catalog_limit.with_label_values(&[kind]).set(limit);
+        owner.context.metrics.catalog_limit.with_label_values(&[kind]).set(limit);
     }
-    owner.tell_of_shadowed();
-    owner.tell_of_left_alone();
+    owner.log_shadowed();
     for (object, reason) in owner.api.refused() {
-        tracing::error!(object, reason, "its stored document is refused: put it anew, or delete it");
+        tracing::error!(object, reason, "its stored document is refused: put another one, or delete it");
     }
-    owner.bring_about(earlier).await;
+    let touched = Touched::all(&owner.file, &owner.api);
+    owner.reconcile(touched, started).await;
+    owner.log_left_alone();
     let (orders, mut waiting) = mpsc::channel(QUEUE);
     let queue = orders.downgrade();
     let queued = move || queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
@@ -150,11 +140,14 @@ pub(crate) async fn begin(estate: Estate, mut earlier: Earlier, drain: &Drain) -
     let begun = drain.clone();
     drain.spawn(async move {
         loop {
+            let has_rest = owner.unsettled.is_some() || !owner.cleanups.is_empty();
             let order = tokio::select! {
                 () = begun.begun() => return,
                 Some(order) = waiting.recv() => order,
-                () = sleep(READ_AGAIN), if owner.is_unsure => {
-                    owner.be_sure().await;
+                () = sleep(RETRY_AFTER), if has_rest => {
+                    if owner.settle().await.is_ok() {
+                        owner.clean_up().await;
+                    }
                     continue;
                 }
             };
@@ -176,88 +169,79 @@ impl Owner {
                     Err(EditError::Refused(_)) => "refused",
                     Err(EditError::Failed(_) | EditError::Busy) => "failed",
                 };
-                self.crew.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
+                self.context.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
                 // Whoever asked may have gone.
                 let left = self.catalog.snapshot();
                 let _ = done.send(result.map(|outcome| Made { outcome, left }));
+                self.clean_up().await;
             }
             Order::Reload(file, done) => {
+                let mut touched = Touched::all(&self.file, &self.api);
+                touched.extend(Touched::all(&file, &Documents::default()));
                 self.file = file;
-                self.tell_of_shadowed();
-                self.tell_of_left_alone();
-                self.bring_about(Earlier::default()).await;
+                self.log_shadowed();
+                self.reconcile(touched, Started::default()).await;
+                self.log_left_alone();
                 let _ = done.send(());
             }
         }
     }
 
     async fn edit(&mut self, edit: &Edit, precondition: &Precondition) -> Result<Outcome, EditError> {
-        if !self.be_sure().await {
-            return Err(EditError::Failed("whether an earlier edit has landed is not known yet".to_owned()));
-        }
-        let definitions = Definitions::of(&self.file, &self.api);
-        let decided = edit.decide(precondition, &definitions, &self.limits).map_err(EditError::Refused)?;
+        self.settle().await?;
+        let before = self.catalog.snapshot();
+        let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
         if decided.writes.is_empty() {
             return Ok(decided.outcome);
         }
-        let (store, writes) = (self.store.clone(), decided.writes.clone());
-        let written = spawn_blocking(move || store.write(&writes)).await;
-        match written {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(%error, "an operator's edit failed");
-                self.is_unsure = true;
-                self.be_sure().await;
-                return Err(EditError::Failed(error.to_string()));
-            }
-            Err(_) => {
-                self.is_unsure = true;
-                self.be_sure().await;
-                return Err(EditError::Failed("a fault in the program".to_owned()));
-            }
-        }
-        for write in decided.writes {
-            match write {
-                Write::PutRepository(document) => {
-                    self.api.repositories.insert(document.name.clone(), Written::Taken(document));
-                }
-                Write::DeleteRepository(name) => drop(self.api.repositories.remove(&name)),
-                Write::PutService(document) => {
-                    self.api.services.insert(document.name.clone(), Written::Taken(document));
-                }
-                Write::DeleteService(name) => drop(self.api.services.remove(&name)),
-            }
-        }
-        self.bring_about(Earlier::default()).await;
+        let plan = Plan::of(&decided.writes, &self.api);
+        self.unsettled = Some((plan, decided.writes));
+        self.settle().await?;
         Ok(decided.outcome)
     }
 
-    /// A write that failed may have landed all the same: the disk took it, and could not say so. What is stored is carried
-    /// out, as a restart would. False: it cannot be read yet.
-    async fn be_sure(&mut self) -> bool {
-        if !self.is_unsure {
-            return true;
-        }
-        let store = self.store.clone();
-        let stored = match spawn_blocking(move || store.documents()).await {
-            Ok(Ok(stored)) => stored,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "whether an edit that failed has landed is not known yet");
-                return false;
+    /// Makes an edit durable whose outcome is not known, and carries it out. One that was certainly not made is forgotten.
+    async fn settle(&mut self) -> Result<(), EditError> {
+        let Some((plan, writes)) = self.unsettled.take() else { return Ok(()) };
+        if let Some((repository, change)) = &plan.change
+            && let Err(error) = self.context.publisher.define(repository, change.clone()).await
+        {
+            tracing::error!(%repository, %error, "an operator's edit failed");
+            let reason = error.to_string();
+            if matches!(error, PublishError::UnknownOutcome(_)) {
+                self.unsettled = Some((plan, writes));
             }
-            Err(_) => return false,
-        };
-        self.is_unsure = false;
-        if stored != self.api {
-            tracing::warn!("an edit that failed has landed, and is carried out");
-            self.api = stored;
-            self.bring_about(Earlier::default()).await;
+            return Err(EditError::Failed(reason));
         }
-        true
+        let touched = Touched::by(&writes);
+        writes.iter().for_each(|write| self.api.apply(write));
+        self.reconcile(touched, Started::default()).await;
+        if plan.cleanup.is_some() {
+            self.cleanups.push(plan);
+        }
+        Ok(())
     }
 
-    /// What operators defined under a name that the file has now is kept, and not used.
-    fn tell_of_shadowed(&self) {
+    /// Takes services that moved out of where they were. What fails is tried again; until then the newer document holds.
+    async fn clean_up(&mut self) {
+        for plan in std::mem::take(&mut self.cleanups) {
+            let Some((repository, change)) = plan.cleanup.clone() else { continue };
+            // It may have moved back.
+            let is_back = |name: &ServiceName| {
+                self.api.services.get(name).and_then(|document| document.repository()).as_ref() == Some(&repository)
+            };
+            if change.services.iter().any(|(name, _)| is_back(name)) {
+                continue;
+            }
+            if let Err(error) = self.context.publisher.define(&repository, change).await {
+                tracing::warn!(%repository, %error, "a service that moved is stored twice; it is tried again");
+                self.cleanups.push(plan);
+            }
+        }
+    }
+
+    /// What operators defined under a name that the file has now stays stored, and is not used.
+    fn log_shadowed(&self) {
         for name in self.api.repositories.keys().filter(|name| self.file.repositories.contains_key(*name)) {
             tracing::warn!(repository = %name, "it stands in the file: what operators defined under this name is not used");
         }
@@ -267,27 +251,9 @@ impl Owner {
     }
 
     /// Who takes a repository out of the file may not know who else uses it.
-    fn tell_of_left_alone(&self) {
-        let definitions = Definitions::of(&self.file, &self.api);
-        for (service, repository) in definitions.left_alone() {
+    fn log_left_alone(&self) {
+        for (service, repository) in self.catalog.snapshot().definitions.left_alone() {
             tracing::warn!(%service, %repository, "there is no such repository (any more): the service stays at what it is at");
-        }
-    }
-
-    pub(super) fn count(&self, definitions: &Definitions) {
-        for by in DefinedBy::ALL {
-            let repositories = definitions.repositories.values().filter(|each| each.by == by).count();
-            let services = definitions.services.values().filter(|each| each.by == by).count();
-            for (kind, number) in [("repository", repositories), ("service", services)] {
-                let number = i64::try_from(number).unwrap_or(i64::MAX);
-                self.crew.metrics.catalog_objects.with_label_values(&[kind, by.as_str()]).set(number);
-            }
-        }
-        let services = definitions.services.values().filter(|each| each.document.refused().is_some()).count();
-        for (kind, refused) in [("repository", self.refused.len()), ("service", services)] {
-            let nameless = self.api.nameless.iter().filter(|each| each.kind == kind).count();
-            let refused = i64::try_from(refused + nameless).unwrap_or(i64::MAX);
-            self.crew.metrics.catalog_refused.with_label_values(&[kind]).set(refused);
         }
     }
 }
@@ -295,55 +261,121 @@ impl Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::inspect;
-    use crate::census::Census;
-    use crate::config::{RepositoryConfig, RetentionConfig, UpstreamsConfig};
+    use crate::bounds::Bounds;
+    use crate::config::{RepositoryConfig, RetentionConfig, ServiceConfig, StoreConfig, UpstreamsConfig};
     use crate::data_dir::DataDir;
-    use crate::database::DatabaseFile;
-    use crate::database::faulty::Faults;
+    use crate::event_log::EventLog;
     use crate::metrics::Metrics;
-    use crate::publisher::Publisher;
+    use crate::publish::{Options, PublishMetrics, Publisher};
+    use crate::store::{FaultyEngine, Objects, Records, StoreMetrics, WriteFault};
     use std::path::Path;
-    use std::sync::atomic::Ordering;
 
-    /// A catalogue of nothing, whose next writes may fail.
-    async fn begun(dir: &Path, faults: &Faults, drain: &Drain) -> (Arc<Catalog>, Editor) {
-        let (data_dir, limits) = (DataDir::open(dir).unwrap().0, LimitsConfig::default());
-        drop(Store::open(data_dir.clone()).unwrap());
-        let store = Store::of(DatabaseFile::faulty(&data_dir.catalog(), faults), data_dir.clone());
-        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+    /// A catalogue of what is stored, whose writes fail as the engine says.
+    async fn begun(
+        dir: &Path,
+        faults: impl IntoIterator<Item = WriteFault>,
+        drain: &Drain,
+    ) -> (Arc<Catalog>, Editor, Documents) {
+        let (data_dir, limits, registry) =
+            (DataDir::open(dir).unwrap().0, LimitsConfig::default(), prometheus::Registry::new());
+        let (metrics, store_metrics) = (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
+        let objects = Objects::open(&StoreConfig::default(), dir, store_metrics.clone(), &Bounds::default()).await;
+        let engine = FaultyEngine::local(&dir.join("records"));
         let log = Arc::new(EventLog::new(&limits, metrics.clone()));
-        let retention = RetentionConfig::default();
-        let publisher = Publisher::open(data_dir.clone(), 0, retention, log.clone(), metrics.clone()).unwrap();
-        let census = Arc::new(Census::new(metrics.clone()));
-        let crew = Crew::new(Arc::new(publisher), data_dir, census, metrics, &limits, &UpstreamsConfig::default());
-        let (file, api) = (Documents::default(), Documents::default());
-        begin(Estate { file, api, store, secrets_dir: None, limits, crew, log }, Earlier::default(), drain).await
+        let options = Options {
+            generation_floor: 0,
+            retention: RetentionConfig::default(),
+            signer: Arc::default(),
+            events: log.clone(),
+            metrics: PublishMetrics::register(&registry).unwrap(),
+        };
+        let records = Records::over(engine.clone(), store_metrics);
+        let (publisher, stored) = Publisher::open(objects.unwrap(), records, data_dir.clone(), options).await.unwrap();
+        engine.fail_writes(faults);
+        let context = Context::new(publisher, data_dir, log, metrics, &limits, &UpstreamsConfig::default());
+        let api = Documents::stored(&stored);
+        let file = Documents::default();
+        let dependencies = Dependencies { file, stored, secrets_dir: None, limits, context };
+        let (catalog, editor) = begin(dependencies, Started::default(), drain).await;
+        (catalog, editor, api)
+    }
+
+    /// What a new process finds stored.
+    async fn stored(dir: &Path) -> Documents {
+        let drain = Drain::new();
+        let (_, editor, api) = begun(dir, [], &drain).await;
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
+        api
+    }
+
+    /// A repository that may not be mirrored: nobody is asked.
+    fn put_repository(name: &str) -> Edit {
+        Edit::PutRepository(RepositoryConfig::new(name.parse().unwrap(), "file:///shop").into())
+    }
+
+    fn put_service(name: &str, repository: &str) -> Edit {
+        Edit::PutService(ServiceConfig::new(name.parse().unwrap(), repository.parse().unwrap()).into())
+    }
+
+    async fn edit(editor: &Editor, edit: Edit) -> Result<Outcome, EditError> {
+        editor.edit(edit, Precondition::default()).await.map(|made| made.outcome)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_edit_of_unknown_outcome_is_carried_out_before_any_other() {
+        for fault in [WriteFault::Lost, WriteFault::Unconfirmed] {
+            let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+            let (catalog, editor, _) = begun(dir.path(), [fault], &drain).await;
+            let made = edit(&editor, put_repository("shop")).await;
+            // It may be settled at once, by reading back; what is answered as made is there, and what is not follows.
+            let is_there = || catalog.snapshot().definitions.repositories.contains_key("shop");
+            assert!(made.is_err() || is_there(), "{fault:?}");
+            let again = edit(&editor, put_repository("shop")).await.unwrap();
+            assert!(matches!(again, Outcome::Unchanged | Outcome::Created) && is_there(), "{fault:?}");
+            drop(editor);
+            assert!(drain.finish(Duration::from_secs(60)).await);
+            drop(catalog);
+            assert!(stored(dir.path()).await.repositories.contains_key("shop"), "{fault:?}");
+        }
     }
 
     #[tokio::test]
-    async fn what_an_edit_that_failed_has_left_is_what_is_carried_out() {
-        let (mut landed, mut was_made) = (0, false);
-        for sync in 1..20 {
-            let (dir, faults, drain) = (tempfile::tempdir().unwrap(), Faults::default(), Drain::new());
-            let (catalog, editor) = begun(dir.path(), &faults, &drain).await;
-            // It may not be mirrored: nobody is asked.
-            let document = RepositoryConfig::new("shop".parse().unwrap(), "file:///shop");
-            let edit = || Edit::PutRepository(document.clone().into());
-            faults.fails_at_sync.store(sync, Ordering::SeqCst);
-            was_made = editor.edit(edit(), Precondition::default()).await.is_ok();
-            faults.fails_at_sync.store(0, Ordering::SeqCst);
-            let stored = inspect(&DatabaseFile::copy_of(&DataDir::catalog_in(dir.path())).unwrap()).unwrap();
-            let is_stored = stored.repositories.contains_key("shop");
-            assert_eq!(catalog.snapshot().definitions.repositories.contains_key("shop"), is_stored, "{sync}");
-            landed += usize::from(!was_made && is_stored);
-            let again = editor.edit(edit(), Precondition::default()).await.unwrap();
-            assert_eq!(again.outcome, if is_stored { Outcome::Unchanged } else { Outcome::Created });
-            assert!(drain.finish(Duration::from_secs(60)).await);
-            if was_made {
-                break;
-            }
+    async fn a_service_that_moves_is_stored_where_it_went_and_nowhere_else() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (_, editor, _) = begun(dir.path(), [], &drain).await;
+        for change in [put_repository("shop"), put_repository("blog"), put_service("one", "shop")] {
+            assert_eq!(edit(&editor, change).await.unwrap(), Outcome::Created);
         }
-        assert!(was_made && landed > 0, "{landed} landed");
+        assert_eq!(edit(&editor, put_service("one", "blog")).await.unwrap(), Outcome::Changed);
+        // Its repository can go without it: the clean-up came before this edit.
+        let gone = Edit::DeleteRepository { name: "shop".parse().unwrap(), cascade: false };
+        assert_eq!(edit(&editor, gone).await.unwrap(), Outcome::Deleted);
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
+        let stored = stored(dir.path()).await;
+        assert_eq!(stored.services.get("one").unwrap().repository().unwrap().as_str(), "blog");
+        assert_eq!(stored.repositories.size(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_edit_leaves_everything_else_as_it_is() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (catalog, editor, _) = begun(dir.path(), [], &drain).await;
+        edit(&editor, put_repository("shop")).await.unwrap();
+        for number in 0..20 {
+            edit(&editor, put_service(&format!("service-{number}"), "shop")).await.unwrap();
+        }
+        let before = catalog.snapshot();
+        edit(&editor, put_service("another", "shop")).await.unwrap();
+        edit(&editor, Edit::DeleteService("service-7".parse().unwrap())).await.unwrap();
+        let after = catalog.snapshot();
+        assert_eq!(after.services.size(), 20);
+        for (name, service) in before.services.iter().filter(|(name, _)| name.as_str() != "service-7") {
+            assert!(Arc::ptr_eq(service, after.services.get(name).unwrap()), "{name}");
+        }
+        assert!(!after.services.contains_key("service-7") && before.services.contains_key("service-7"));
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::name::RepositoryName;
 
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, told};
 
@@ -28,7 +28,7 @@ pub(crate) enum Written<T> {
 /// A stored document that the rules of this version refuse.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// As it is stored. What is no JSON object is shown as a text in one.
+    /// As it is stored. What is no JSON object is shown within one.
     stored: Map<String, Value>,
     /// Why, in plain words.
     pub(crate) reason: String,
@@ -81,12 +81,12 @@ impl<T> Written<T> {
 }
 
 impl<T: Document> Written<T> {
-    /// Reads a stored row: the document of this name.
-    pub(crate) fn read(name: &str, json: &[u8]) -> Self {
-        match checked(name, json) {
+    /// Reads what is stored as the document of this name.
+    pub(crate) fn read(name: &str, stored: &Value) -> Self {
+        match checked(name, stored) {
             Ok(document) => Self::Taken(Arc::new(document)),
             Err(reason) => Self::Refused(Arc::new(Refused {
-                stored: shown(name, json),
+                stored: shown(name, stored),
                 reason: reason.chars().take(LONGEST_REASON).collect(),
             })),
         }
@@ -94,6 +94,14 @@ impl<T: Document> Written<T> {
 }
 
 impl Written<ServiceConfig> {
+    /// The repository of the service, if it can be read.
+    pub(crate) fn repository(&self) -> Option<RepositoryName> {
+        match self {
+            Self::Taken(document) => Some(document.repository.clone()),
+            Self::Refused(refused) => refused.repository(),
+        }
+    }
+
     /// Whether it is a service of this repository, as far as it can be read.
     pub(crate) fn is_of(&self, repository: &RepositoryName) -> bool {
         match self {
@@ -132,8 +140,8 @@ impl Refused {
 }
 
 /// The document, if it follows the rules; else all that is wrong with it.
-fn checked<T: Document>(name: &str, json: &[u8]) -> Result<T, String> {
-    let document: T = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+fn checked<T: Document>(name: &str, stored: &Value) -> Result<T, String> {
+    let document = T::deserialize(stored).map_err(|error| error.to_string())?;
     if document.name() != name {
         return Err(format!("it is the document of `{}`", document.name()));
     }
@@ -141,51 +149,30 @@ fn checked<T: Document>(name: &str, json: &[u8]) -> Result<T, String> {
     if faults.is_empty() { Ok(document) } else { Err(told(&faults)) }
 }
 
-fn shown(name: &str, json: &[u8]) -> Map<String, Value> {
-    serde_json::from_slice(json).unwrap_or_else(|_| {
-        let stored = String::from_utf8_lossy(json).into_owned();
-        Map::from_iter([("name".to_owned(), name.into()), ("stored".to_owned(), stored.into())])
-    })
+fn shown(name: &str, stored: &Value) -> Map<String, Value> {
+    stored
+        .as_object()
+        .cloned()
+        .unwrap_or_else(|| Map::from_iter([("name".to_owned(), name.into()), ("stored".to_owned(), stored.clone())]))
 }
 
-/// What fuzzers call: a row is read and written so that it is read back, or it is refused with a reason.
+/// What fuzzers call: a document is read and written so that it is read back, or it is refused with a reason.
 #[cfg(fuzzing)]
-pub fn fuzz_document_row(bytes: &[u8]) {
-    fn again<T: Document + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-        let row = Written::<T>::read("shop", bytes);
-        let written = serde_json::to_vec(&row).expect("a document is made of texts, numbers and lists");
-        match &row {
-            Written::Taken(_) => assert_eq!(Written::<T>::read("shop", &written), row),
+pub fn fuzz_document(bytes: &[u8]) {
+    fn again<T: Document + PartialEq + std::fmt::Debug>(stored: &Value) {
+        let read = Written::<T>::read("shop", stored);
+        match &read {
+            Written::Taken(document) => {
+                let written = serde_json::to_value(document).expect("a document is made of texts, numbers and lists");
+                assert_eq!(Written::<T>::read("shop", &written), read);
+            }
             Written::Refused(refused) => assert!(!refused.reason.is_empty()),
         }
     }
-    again::<RepositoryConfig>(bytes);
-    again::<ServiceConfig>(bytes);
-}
-
-/// A row whose key is no name: nobody can ask for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Nameless {
-    /// `repository` or `service`.
-    pub(crate) kind: &'static str,
-    /// What stands where the name should.
-    pub(crate) key: String,
-    /// Why it is none.
-    pub(crate) cause: String,
-}
-
-/// The names of objects of one kind.
-pub(super) trait Name: Ord + std::str::FromStr<Err: std::fmt::Display> {
-    /// The word for the kind.
-    const KIND: &'static str;
-}
-
-impl Name for RepositoryName {
-    const KIND: &'static str = "repository";
-}
-
-impl Name for ServiceName {
-    const KIND: &'static str = "service";
+    if let Ok(stored) = serde_json::from_slice(bytes) {
+        again::<RepositoryConfig>(&stored);
+        again::<ServiceConfig>(&stored);
+    }
 }
 
 #[cfg(test)]
@@ -193,7 +180,7 @@ mod tests {
     use super::*;
 
     fn service(name: &str, json: &str) -> Written<ServiceConfig> {
-        Written::read(name, json.as_bytes())
+        Written::read(name, &serde_json::from_str(json).unwrap())
     }
 
     #[test]
@@ -218,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_at_all_is_shown_as_a_text() {
-        for bytes in [&b"\xff"[..], b"7", b"[]", b""] {
-            let written = Written::<ServiceConfig>::read("a", bytes);
+    fn what_is_no_document_at_all_is_shown_in_one() {
+        for json in ["7", "[]", "null", "\"x\""] {
+            let written = service("a", json);
             let shown = serde_json::to_value(&written).unwrap();
             assert_eq!(shown["name"], "a");
-            assert_eq!(shown["stored"], String::from_utf8_lossy(bytes).as_ref());
+            assert_eq!(shown["stored"].to_string(), json);
             assert!(!written.refused().unwrap().reason.is_empty() && written.refused().unwrap().repository().is_none());
         }
     }

@@ -86,6 +86,7 @@ impl Config {
             found.faults.extend(together.map(|error| error.to_string()));
         }
         found.fault(&format!("data_dir = \"{}\"", self.data_dir.display()), can_be_a_directory(&self.data_dir).err());
+        self.store.check_files(&mut found);
         for repository in &self.repositories {
             repository.check_files(&mut found);
         }

@@ -22,10 +22,8 @@ pub struct LimitsConfig {
     pub concurrent_builds: usize,
     /// Threads that decode and compress for one build. Default: the processor's cores.
     pub build_threads: usize,
-    /// Blobs whose bytes are verified at a time before they are sent. Default: twice the cores, at least four.
-    pub concurrent_verifications: usize,
-    /// Gzip forms of tarballs that are made at a time.
-    pub concurrent_gzips: usize,
+    /// Objects that are in memory at a time to be sent to edges, each of at most 8 MiB.
+    pub concurrent_objects: usize,
     /// Event streams that are open at a time.
     pub event_streams: usize,
     /// Events that are kept for readers that come back.
@@ -63,8 +61,7 @@ impl Default for LimitsConfig {
             requests_per_minute_per_host: 1200,
             concurrent_builds: 2,
             build_threads: cores,
-            concurrent_verifications: (2 * cores).max(4),
-            concurrent_gzips: 2,
+            concurrent_objects: 64,
             event_streams: 1024,
             events: 10_000,
             event_bytes: ByteSize::mib(64),
@@ -98,8 +95,7 @@ impl LimitsConfig {
             ("requests_per_minute_per_host", self.requests_per_minute_per_host as usize),
             ("concurrent_builds", self.concurrent_builds),
             ("build_threads", self.build_threads),
-            ("concurrent_verifications", self.concurrent_verifications),
-            ("concurrent_gzips", self.concurrent_gzips),
+            ("concurrent_objects", self.concurrent_objects),
             ("event_streams", self.event_streams),
             ("events", self.events),
             ("max_entries", self.max_entries),

@@ -10,6 +10,7 @@ mod repository_faults;
 mod retention;
 mod service;
 mod signing;
+mod store;
 mod upstreams;
 mod verify;
 
@@ -32,6 +33,8 @@ pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
+pub use store::StoreConfig;
+pub(crate) use store::{Provider, StoreLocation};
 pub use upstreams::{NamedBy, UpstreamsConfig};
 pub use verify::{SignedBy, VerifyConfig};
 
@@ -71,6 +74,9 @@ pub struct Config {
     /// How much of the machine and of the upstreams is used at a time, and how large a tarball may be.
     #[serde(default)]
     pub limits: LimitsConfig,
+    /// Where objects are stored.
+    #[serde(default)]
+    pub store: StoreConfig,
     /// What is kept of the past.
     #[serde(default)]
     pub retention: RetentionConfig,
@@ -112,6 +118,7 @@ impl Config {
             access: AccessConfig::default(),
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
+            store: StoreConfig::default(),
             retention: RetentionConfig::default(),
             upstreams: UpstreamsConfig::default(),
             repositories: Vec::new(),
@@ -129,6 +136,7 @@ impl Config {
         let tls = &mut read.tls;
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
         let paths = own.into_iter().chain(read.access.paths()).chain(read.operator.paths());
+        let paths = paths.chain(read.store.paths());
         for path in paths.chain(&mut read.signing.keys) {
             config::resolve(base, path);
         }
@@ -150,6 +158,7 @@ impl Config {
         wrong.extend(self.signing.fault());
         wrong.extend(self.operator.fault().map(str::to_owned));
         wrong.extend(self.retention.faults());
+        wrong.extend(self.store.faults());
         wrong.extend(self.upstreams.bounds_faults());
         if self.generation_floor > LARGEST_FLOOR {
             wrong.push(format!(

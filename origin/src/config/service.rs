@@ -29,6 +29,10 @@ pub struct ServiceConfig {
     /// Likewise; a file is out when one matches, whatever `include` says.
     #[serde(default)]
     pub exclude: Vec<String>,
+    /// Whether the tarball is stored as gzip too: for clients that know nothing better and need ranges or a length. Otherwise
+    /// edges make gzip on the way.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gzip: bool,
     /// Whether files of Git LFS are fetched and published. Otherwise they are left out, and listed as such.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lfs: bool,
@@ -50,6 +54,7 @@ impl ServiceConfig {
             folder: FolderPath::default(),
             include: Vec::new(),
             exclude: Vec::new(),
+            gzip: false,
             lfs: false,
         }
     }
@@ -72,6 +77,6 @@ impl ServiceConfig {
     pub fn selection(&self) -> Result<Selection, ConfigError> {
         let filters = Filters::new(&self.include, &self.exclude)
             .map_err(|error| ConfigError::invalid(format!("service `{}`: {error}", self.name)))?;
-        Ok(Selection { folder: self.folder.clone(), filters, lfs: self.lfs })
+        Ok(Selection { folder: self.folder.clone(), filters, lfs: self.lfs, gzip: self.gzip })
     }
 }

@@ -1,5 +1,6 @@
 //! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -11,6 +12,7 @@ use weir_shared::process::serve::{Body, RequestBody};
 
 use super::EdgeApi;
 use super::failure::{Failure, Unpublished};
+use crate::service::Service;
 
 impl EdgeApi {
     /// What a service is at. From memory.
@@ -19,13 +21,11 @@ impl EdgeApi {
         request: &Request<RequestBody>,
         name: &ServiceName,
     ) -> Result<Response<Body>, Failure> {
-        let service = self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))?;
-        if let Some(descriptor) = service.current() {
-            return Ok(answer(request, &descriptor));
+        let service = self.service(name)?;
+        match service.current() {
+            Some(descriptor) => Ok(answer(request, &descriptor)),
+            None => Err(self.not_published(&service)),
         }
-        let repository = self.catalog.repository(&service.repository).map(|agent| agent.state());
-        let why = Unpublished::of(repository.as_ref(), &service.condition(), SystemTime::now());
-        Err(Failure::NotPublished(name.clone(), why))
     }
 
     /// One version of a service, as long as it is retained.
@@ -35,30 +35,37 @@ impl EdgeApi {
         name: &ServiceName,
         digest: &TarballDigest,
     ) -> Result<Response<Body>, Failure> {
-        let service = self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))?;
+        let service = self.service(name)?;
         if let Some(current) = service.current().filter(|current| current.publication().digest == *digest) {
             return Ok(answer(request, &current));
         }
-        Ok(answer(request, &self.version(name, digest).await?))
+        match self.publisher.version(&service.repository, name, digest).await {
+            Ok(Some(descriptor)) => Ok(answer(request, &descriptor)),
+            // Nothing may be known of its versions yet.
+            Ok(None) if service.current().is_none() => Err(self.not_published(&service)),
+            Ok(None) => Err(Failure::NoSuchVersion(name.clone(), *digest)),
+            Err(error) => {
+                tracing::warn!(service = %name, %error, "a retained version cannot be read");
+                Err(Failure::Unreadable)
+            }
+        }
     }
 
-    /// The descriptor of a version, as it is on the disk.
-    pub(super) async fn version(&self, name: &ServiceName, digest: &TarballDigest) -> Result<Descriptor, Failure> {
-        let (publisher, wanted, digest) = (self.publisher.clone(), name.clone(), *digest);
-        let found = tokio::task::spawn_blocking(move || publisher.version(&wanted, &digest)).await;
-        match found {
-            Ok(Ok(Some(descriptor))) => Ok(descriptor),
-            Ok(Ok(None)) => Err(Failure::NoSuchVersion(name.clone(), digest)),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "a retained version cannot be read");
-                Err(Failure::Internal)
-            }
-            Err(_) => Err(Failure::Internal),
-        }
+    fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Failure> {
+        self.catalog.service(name).ok_or_else(|| {
+            let suspect = self.new_store.may_have_lost_definitions(&self.catalog.snapshot(), SystemTime::now());
+            if suspect { Failure::DefinitionsMissing(name.clone()) } else { Failure::NoSuchService(name.clone()) }
+        })
+    }
+
+    fn not_published(&self, service: &Service) -> Failure {
+        let repository = self.catalog.repository(&service.repository).map(|agent| agent.state());
+        let why = Unpublished::of(repository.as_ref(), &service.condition(), SystemTime::now());
+        Failure::NotPublished(service.name.clone(), why)
     }
 }
 
-pub(super) fn answer(request: &Request<RequestBody>, descriptor: &Descriptor) -> Response<Body> {
+fn answer(request: &Request<RequestBody>, descriptor: &Descriptor) -> Response<Body> {
     let etag = descriptor.etag();
     let matches = request
         .headers()

@@ -14,7 +14,7 @@ use http::{HeaderValue, Method, Request, Response, header};
 use http_body::{Body as HttpBody, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use weir_shared::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS};
+use weir_shared::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
 use weir_shared::process::serve::{Body, BoxError, RequestBody};
 use weir_shared::process::shutdown::Drain;
 
@@ -39,7 +39,7 @@ pub(crate) struct Events {
     log: Arc<EventLog>,
     catalog: Arc<Catalog>,
     access: Access,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     stalled_after: Duration,
     metrics: Metrics,
     drain: Drain,
@@ -69,8 +69,8 @@ impl Events {
         drain: &Drain,
     ) -> Self {
         metrics.event_streams_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
-        let places = Arc::new(Semaphore::new(limit));
-        Self { log, catalog, access, places, stalled_after: STALLED_AFTER, metrics, drain: drain.clone() }
+        let permits = Arc::new(Semaphore::new(limit));
+        Self { log, catalog, access, permits, stalled_after: STALLED_AFTER, metrics, drain: drain.clone() }
     }
 
     /// Begins a stream: after the cursor `since`, or with everything that is current.
@@ -79,8 +79,8 @@ impl Events {
         let body = if request.method() == Method::HEAD {
             Body::Empty
         } else {
-            let place = self.places.clone().try_acquire_owned().map_err(|_| Failure::TooManyStreams)?;
-            Body::stream(self.stream(since(request.uri().query()), place))
+            let permit = self.permits.clone().try_acquire_owned().map_err(|_| Failure::TooManyStreams)?;
+            Body::stream(self.stream(since(request.uri().query()), permit))
         };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -89,8 +89,8 @@ impl Events {
         Ok(response)
     }
 
-    fn stream(&self, since: Option<&str>, place: OwnedSemaphorePermit) -> Stream {
-        let begin = since.and_then(|cursor| self.log.place(cursor));
+    fn stream(&self, since: Option<&str>, permit: OwnedSemaphorePermit) -> Stream {
+        let begin = since.and_then(|cursor| self.log.offset(cursor));
         if begin.is_none() {
             let why = if since.is_some() { "cursor_unknown" } else { "no_cursor" };
             self.metrics.event_snapshots.with_label_values(&[why]).inc();
@@ -104,7 +104,7 @@ impl Events {
         metrics.event_streams.inc();
         let open = Open(metrics.clone());
         self.drain.spawn(async move {
-            let _held = (place, open);
+            let _held = (permit, open);
             let end = writer.write(begin).await;
             metrics.event_streams_ended.with_label_values(&[end.as_str()]).inc();
             tracing::debug!(why = %end, "an event stream ended");
@@ -148,29 +148,29 @@ impl Writer {
 
     async fn tell(&mut self, begin: Option<Sequence>) -> Result<std::convert::Infallible, End> {
         let log = self.events.log.clone();
-        let mut place = match begin {
-            Some(place) => {
+        let mut offset = match begin {
+            Some(offset) => {
                 if let Some(access) = self.access() {
-                    self.send_event(&Event { cursor: log.cursor(place), kind: access }).await?;
+                    self.send_event(&Event { cursor: log.cursor(offset), kind: access }).await?;
                 }
-                place
+                offset
             }
             None => self.snapshot().await?,
         };
         loop {
             self.newest.borrow_and_update();
-            match log.read(place) {
+            match log.read(offset) {
                 Read::Lines(lines, next) => {
                     for line in lines {
                         self.send(line).await?;
                     }
-                    place = next;
+                    offset = next;
                     continue;
                 }
                 Read::Gone => return Err(End::Behind),
                 Read::UpToDate => {}
             }
-            let told = |kind| Event { cursor: log.cursor(place), kind };
+            let told = |kind| Event { cursor: log.cursor(offset), kind };
             let event = tokio::select! {
                 biased;
                 () = self.events.drain.begun() => return Err(End::Drained),
@@ -190,12 +190,15 @@ impl Writer {
         }
     }
 
-    /// Tells everything that is current; the place in the log from where to go on.
+    /// Tells everything that is current; the offset in the log from where to go on.
     async fn snapshot(&mut self) -> Result<Sequence, End> {
         // First of all: what changes while the snapshot is told stands in the log behind this.
-        let place = self.events.log.newest();
+        let offset = self.events.log.newest();
         let within = self.events.log.cursor_of_snapshot();
         let catalog = self.events.catalog.clone();
+        // Before the descriptors, which are then at least as new: no revision is told before the content that it is about.
+        let revisions: Vec<RevisionSeen> =
+            catalog.snapshot().agents.values().flat_map(|agent| agent.revisions()).collect();
         let mut part = BytesMut::new();
         let event = |kind| Event { cursor: within.clone(), kind };
         add(&mut part, &event(EventKind::Resync));
@@ -211,12 +214,18 @@ impl Writer {
                 self.send(part.split().freeze()).await?;
             }
         }
+        for seen in revisions {
+            add(&mut part, &event(EventKind::Revision(seen)));
+            if part.len() >= PART_BYTES {
+                self.send(part.split().freeze()).await?;
+            }
+        }
         for (service, generation) in catalog.retired() {
             add(&mut part, &event(EventKind::Tombstone { service, generation }));
         }
-        add(&mut part, &Event { cursor: self.events.log.cursor(place), kind: EventKind::SnapshotEnd });
+        add(&mut part, &Event { cursor: self.events.log.cursor(offset), kind: EventKind::SnapshotEnd });
         self.send(part.freeze()).await?;
-        Ok(place)
+        Ok(offset)
     }
 
     /// Who may read, as it is to be told now.
@@ -297,13 +306,17 @@ mod tests {
     use super::*;
     use crate::config::ServiceConfig;
     use crate::event_log::tests::log;
-    use crate::publication::tests::{content, published};
     use crate::service::Service;
     use http_body_util::BodyExt;
-    use std::collections::BTreeMap;
 
     use crate::catalog::Snapshot;
+    use crate::signing::Signer;
+    use weir_shared::commit_id::CommitId;
+    use weir_shared::descriptor::{DescriptorFields, FORMAT, Publication, Representation, Selector};
+    use weir_shared::digest::{ObjectDigest, Sha256, TarballDigest};
+    use weir_shared::encoding::Encoding;
     use weir_shared::event::Lines;
+    use weir_shared::revision_id::RevisionId;
 
     struct Reader {
         body: Body,
@@ -342,7 +355,7 @@ mod tests {
     fn events(kept: usize, limit: usize) -> (Events, Arc<Service>, watch::Sender<Option<Bytes>>, Drain) {
         let config = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
         let service = Arc::new(Service::new(&config, None).unwrap());
-        let services = BTreeMap::from([(service.name.clone(), service.clone())]);
+        let services = [(service.name.clone(), service.clone())].into_iter().collect();
         let snapshot = Snapshot { services, ..Snapshot::default() };
         let catalog = Arc::new(Catalog::new(snapshot, vec![("old".parse().unwrap(), 7)]));
         let (allow, access) = watch::channel(None);
@@ -354,8 +367,34 @@ mod tests {
 
     /// Publishes a commit, as a publisher does.
     fn publish(events: &Events, service: &Service, commit: char) {
-        let current = service.current();
-        let descriptor = published(current.as_deref(), commit, &content("tar", "blob"));
+        let commit: CommitId = commit.to_string().repeat(40).parse().unwrap();
+        let generation = service.generation().map_or(1, |(_, generation)| generation + 1);
+        let object = ObjectDigest::of(b"frame");
+        let descriptor = Signer::default().descriptor(DescriptorFields {
+            publication: Publication {
+                service: service.name.clone(),
+                repository: service.repository.clone(),
+                generation,
+                digest: TarballDigest::of(b"tar"),
+                sha256: Sha256::from_bytes([1; 32]),
+                size: 3,
+                revision_id: RevisionId::from(&commit),
+                commit,
+                selector: Selector,
+                published_at: std::time::UNIX_EPOCH,
+                format: FORMAT,
+                omitted: Vec::new(),
+            },
+            followed_ref: service.revision.to_string(),
+            revision: 1,
+            representations: vec![Representation {
+                encoding: Encoding::Zstd,
+                dictionary: None,
+                digest: object,
+                size: 5,
+                frames: 1,
+            }],
+        });
         service.show(descriptor, |shown| events.log.append(EventKind::Descriptor(shown.bytes().clone())));
     }
 
@@ -421,7 +460,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_is_cut_off_and_its_place_is_free() {
+    async fn a_reader_that_takes_nothing_is_cut_off_and_its_slot_is_free() {
         let (events, service, _allow, _drain) = events(100, 1);
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::problem::Problem;
 use weir_shared::process::serve::Body;
 
@@ -27,33 +27,23 @@ pub(super) enum Failure {
     NotAnEdge,
     NoSuchPath,
     MethodNotAllowed,
-    /// Something is asked for that is done by `POST`.
-    OnlyPost,
     Malformed(String),
     NoSuchService(ServiceName),
     NoSuchVersion(ServiceName, TarballDigest),
-    NoSuchBlob(BlobDigest),
-    /// It is one piece.
-    NoPieces(BlobDigest),
+    /// It is not stored, and no version refers to it.
+    NoSuchObject(RepositoryName, ObjectDigest),
+    /// It is not defined, and the store may have lost what operators defined.
+    DefinitionsMissing(ServiceName),
     /// Nothing was ever published; the state of things tells why.
     NotPublished(ServiceName, Unpublished),
-    /// There is no signed heartbeat, or the service is not in it.
-    NotSigned,
-    /// A descriptor names it, and it cannot be had just now.
-    BlobUnavailable(BlobDigest),
-    /// Too many verifications wait already.
+    /// A version refers to it, and it cannot be read just now.
+    ObjectUnavailable(ObjectDigest),
+    /// Too many objects are being sent already.
     Overloaded,
-    /// What is asked for would have to be made, and the disk has too little room.
-    NoRoom,
+    /// The store cannot be read just now.
+    Unreadable,
     /// As many event streams as may be are open.
     TooManyStreams,
-    /// A range that begins beyond the end.
-    RangeNotSatisfiable {
-        blob: BlobDigest,
-        size: u64,
-    },
-    /// The state or the disk fails.
-    Internal,
 }
 
 /// Why nothing was ever published of a service.
@@ -114,7 +104,7 @@ impl Failure {
                 "Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.",
             ),
             Self::NoSuchPath => Problem::no_such_path(),
-            Self::MethodNotAllowed | Self::OnlyPost => Problem::method_not_allowed(),
+            Self::MethodNotAllowed => Problem::method_not_allowed(),
             Self::Malformed(detail) => Problem::malformed(detail.as_str()),
             Self::NoSuchService(service) => Problem::no_such_service(service),
             Self::NoSuchVersion(service, digest) => Problem::new(
@@ -124,26 +114,24 @@ impl Failure {
                 format!("`{service}` has no version {digest}, or it is not kept any more."),
             )
             .about("service", service),
-            Self::NoSuchBlob(blob) => Problem::new(
+            Self::NoSuchObject(repository, object) => Problem::new(
                 StatusCode::NOT_FOUND,
-                "no-such-blob",
-                "No such blob",
-                "No descriptor names this blob (any more): ask for the descriptor again.",
+                "no-such-object",
+                "No such object",
+                format!("No version of repository `{repository}` refers to this object (any more): request the descriptor again."),
             )
-            .about("blob", blob),
-            Self::NoPieces(blob) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-piece-list",
-                "The blob has no piece list",
-                "A blob of up to 1 MiB is one piece: its digest is that of its bytes.",
+            .about("object", object),
+            Self::DefinitionsMissing(service) => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "definitions-missing",
+                "The origin may have lost what operators defined",
+                format!(
+                    "`{service}` is not defined here, but the origin's store is new and operators have defined nothing \
+                     in it: its data may have been lost."
+                ),
             )
-            .about("blob", blob),
-            Self::NotSigned => Problem::new(
-                StatusCode::NOT_FOUND,
-                "not-signed",
-                "There is no signed heartbeat of this",
-                "The origin has no key to sign with, or nothing was published of the service when it last signed.",
-            ),
+            .about("service", service)
+            .retry_after(LATER),
             Self::NotPublished(service, Unpublished::Coming { detail }) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not-published-yet",
@@ -160,26 +148,26 @@ impl Failure {
             )
             .about("service", service)
             .retry_after(*retry_after),
-            Self::BlobUnavailable(blob) => Problem::new(
+            Self::ObjectUnavailable(object) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "blob-unavailable",
-                "The blob cannot be had just now",
-                "The blob's bytes are missing or were found to be wrong; it is being built again.",
+                "object-unavailable",
+                "The object cannot be read just now",
+                "The object is missing or damaged and is being rebuilt, or the store does not answer.",
             )
-            .about("blob", blob)
+            .about("object", object)
             .retry_after(SOON),
             Self::Overloaded => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
                 "The origin has too much to do",
-                "Too many blobs are being verified or made at this moment.",
+                "Too many objects are being sent or looked for at this moment.",
             )
             .retry_after(SOON),
-            Self::NoRoom => Problem::new(
+            Self::Unreadable => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "no-room",
-                "The origin's disk is nearly full",
-                "Nothing is made until there is room; what is published is served.",
+                "store-unavailable",
+                "The store cannot be read just now",
+                "What is stored of this service cannot be read; the origin's log says why.",
             )
             .retry_after(LATER),
             Self::TooManyStreams => Problem::new(
@@ -189,39 +177,14 @@ impl Failure {
                 "The origin serves as many event streams as its limit allows: poll, and try again later.",
             )
             .retry_after(LATER),
-            Self::RangeNotSatisfiable { blob, size } => Problem::new(
-                StatusCode::RANGE_NOT_SATISFIABLE,
-                "range-not-satisfiable",
-                "The range begins beyond the end",
-                format!("There are {size} bytes."),
-            )
-            .about("blob", blob),
-            Self::Internal => Problem::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "The origin has a fault",
-                "Its log says which.",
-            )
-            .retry_after(LATER),
         }
     }
 
     /// The answer.
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = self.problem().into_response();
-        let headers = response.headers_mut();
-        match self {
-            Self::MethodNotAllowed => {
-                headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            }
-            Self::OnlyPost => {
-                headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
-            }
-            Self::RangeNotSatisfiable { size, .. } => {
-                let range = HeaderValue::try_from(format!("bytes */{size}")).expect("digits are a header value");
-                headers.insert(header::CONTENT_RANGE, range);
-            }
-            _ => {}
+        if matches!(self, Self::MethodNotAllowed) {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
         response
     }

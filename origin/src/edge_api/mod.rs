@@ -1,14 +1,9 @@
-//! What edges ask an origin: descriptors, retained versions, blobs and their piece lists, and what changes.
+//! What edges ask an origin: descriptors, retained versions, objects, and what changes.
 
-mod blob;
 mod descriptor;
-mod descriptors;
 mod events;
 mod failure;
-mod gzip;
-mod heartbeat;
-mod piece_body;
-mod pieces;
+mod object;
 
 use std::sync::Arc;
 
@@ -21,12 +16,13 @@ use weir_shared::route::{Route, RouteError};
 use crate::catalog::Catalog;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
-use crate::publisher::Publisher;
-use crate::signing::Heartbeats;
-use descriptors::Descriptors;
+use crate::new_store::NewStore;
+use crate::publish::Publisher;
 pub(crate) use events::Events;
 use failure::Failure;
-use gzip::Gzips;
+
+/// Searches for the version that refers to a missing object, at a time.
+const REFERENCE_LOOKUPS: usize = 2;
 
 /// Answers edges. Cheap to clone.
 #[derive(Clone)]
@@ -34,13 +30,11 @@ pub(crate) struct EdgeApi {
     catalog: Arc<Catalog>,
     publisher: Arc<Publisher>,
     metrics: Metrics,
-    /// Blobs that are verified at a time.
-    verifications: Arc<Semaphore>,
-    /// Of blobs that are sent.
-    descriptors: Descriptors,
-    gzips: Gzips,
+    /// Objects that are in memory to be sent.
+    object_permits: Arc<Semaphore>,
+    reference_lookups: Arc<Semaphore>,
     events: Events,
-    heartbeats: Heartbeats,
+    new_store: NewStore,
 }
 
 impl EdgeApi {
@@ -51,13 +45,11 @@ impl EdgeApi {
         metrics: Metrics,
         limits: &LimitsConfig,
         events: Events,
-        heartbeats: Heartbeats,
+        new_store: NewStore,
     ) -> Self {
-        let verifications = metrics.bounds.semaphore("verifications", limits.concurrent_verifications);
-        let descriptors = Descriptors::new(&metrics.bounds);
-        let turns = metrics.bounds.semaphore("gzips", limits.concurrent_gzips);
-        let gzips = Gzips::new(turns, limits.min_free.as_u64());
-        Self { catalog, publisher, metrics, verifications, descriptors, gzips, events, heartbeats }
+        let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
+        let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
+        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, new_store }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
@@ -67,29 +59,15 @@ impl EdgeApi {
                 let answer = self.retained_descriptor(request, &service, &digest).await;
                 self.counted_descriptor(request, answer)
             }
-            Ok(Route::Blob(digest)) => {
+            Ok(Route::Object(repository, digest)) => {
                 if let Err(failure) = only_reads(request.method()) {
                     return failure.into_response();
                 }
-                let response = self.blob(request, &digest).await.unwrap_or_else(Failure::into_response);
-                if request.method() == Method::GET {
-                    self.metrics.blob_requests.with_label_values(&[response.status().as_str()]).inc();
-                }
+                let response =
+                    self.object(request, &repository, &digest).await.unwrap_or_else(Failure::into_response);
+                self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
-            Ok(Route::Pieces(digest)) => {
-                if let Err(failure) = only_reads(request.method()) {
-                    return failure.into_response();
-                }
-                let response = self.pieces(request, &digest).await.unwrap_or_else(Failure::into_response);
-                self.metrics.piece_list_requests.with_label_values(&[response.status().as_str()]).inc();
-                response
-            }
-            Ok(Route::Gzip(service, digest)) => {
-                self.gzip(request, &service, &digest).await.unwrap_or_else(Failure::into_response)
-            }
-            Ok(Route::Standing(service)) => self.standing(request, &service).unwrap_or_else(Failure::into_response),
-            Ok(Route::Heartbeat) => self.heartbeat(request).unwrap_or_else(Failure::into_response),
             Ok(Route::Events) => self.events.begin(request).unwrap_or_else(Failure::into_response),
             // Agents' paths: an origin has none of them.
             Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {

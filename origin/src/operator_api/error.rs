@@ -348,7 +348,7 @@ fn version(error: &VersionError) -> Problem {
     let (status, kind, title) = match error {
         VersionError::NotRetained(..) => (StatusCode::NOT_FOUND, "no-such-version", "No such version"),
         VersionError::NothingPublished(_) => (StatusCode::CONFLICT, "nothing-published", "Nothing is published"),
-        VersionError::Overtaken { .. } | VersionError::Withdrawn(_) => {
+        VersionError::GenerationConflict { .. } | VersionError::Withdrawn(_) => {
             (StatusCode::CONFLICT, "lost-update", "A newer write was first")
         }
         VersionError::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),

@@ -153,6 +153,7 @@ impl OperatorApi {
                 self.delete(edit, &head).await
             }
             Route::Refresh(name) if posts => self.refresh(name),
+            Route::Confirm(name) if posts => self.confirm(name, &head).await,
             Route::Services if reads => self.services(&head),
             Route::Service(name) if reads => service(&self.catalog.snapshot(), name, StatusCode::OK, &head),
             Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body).await,
@@ -258,6 +259,18 @@ impl OperatorApi {
         let (shown, next) = page.of(&snapshot.definitions.services, wanted);
         let documents = shown.into_iter().map(|(name, each)| Document::of_service(&snapshot, name, each));
         Ok(listing("services", documents, next.as_ref()))
+    }
+
+    /// Lets a repository publish again whose state was damaged, by what of it can be read.
+    async fn confirm(&self, name: &RepositoryName, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        if !self.catalog.snapshot().definitions.repositories.contains_key(name) {
+            return Err(OperatorError::NoSuchRepository(name.clone()));
+        }
+        self.versions.confirm(name).await?;
+        if let Some(agent) = self.catalog.repository(name) {
+            agent.look();
+        }
+        repository(&self.catalog.snapshot(), name, StatusCode::OK, head)
     }
 
     /// Has an upstream polled as soon as the gap between polls allows, and what failed tried again.

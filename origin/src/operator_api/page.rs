@@ -1,11 +1,12 @@
 //! Listings in pages: in the order of names, so that what is added or removed meanwhile moves nothing else.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Bound;
 use std::str::FromStr;
 
 use weir_shared::query::{self, QueryError};
+
+use crate::catalog::Map;
 
 /// The objects of a page, unless the request says how many.
 const DEFAULT_LIMIT: usize = 100;
@@ -54,11 +55,11 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
     /// The objects of the page that are wanted, and the cursor of the next page when there is one.
     pub(super) fn of<'a, T>(
         &self,
-        all: &'a BTreeMap<N, T>,
+        all: &'a Map<N, T>,
         wanted: impl Fn(&T) -> bool,
     ) -> (Vec<(&'a N, &'a T)>, Option<String>) {
         let from = self.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = all.range((from, Bound::Unbounded)).filter(|(_, each)| wanted(each));
+        let mut rest = all.range::<N, _>((from, Bound::Unbounded)).filter(|(_, each)| wanted(each));
         let shown: Vec<_> = rest.by_ref().take(self.limit).collect();
         let more = rest.next().is_some();
         let next = shown.last().filter(|_| more).map(|(name, _)| format!("{CURSOR}{name}"));
@@ -97,7 +98,7 @@ mod tests {
         fn pages_hold_everything_once_and_in_order(
             names in proptest::collection::btree_set("[a-c][a-z0-9]{0,2}", 0..40), limit in 1_usize..10
         ) {
-            let all: BTreeMap<ServiceName, usize> =
+            let all: Map<ServiceName, usize> =
                 names.iter().map(|name| (name.parse().unwrap(), name.len())).collect();
             let mut seen = Vec::new();
             let mut next = Some(String::new());

@@ -16,6 +16,8 @@ pub(super) enum Route {
     Repository(RepositoryName),
     /// `/v1/repositories/{name}/refresh`: has its upstream polled soon.
     Refresh(RepositoryName),
+    /// `/v1/repositories/{name}/confirm`: takes over what can be read of its state after damage.
+    Confirm(RepositoryName),
     /// `/v1/webhooks/{provider}/{repository}`: something moved upstream.
     Webhook(Provider, RepositoryName),
     /// `/v1/services`: the listing.
@@ -46,6 +48,7 @@ impl Route {
             ["repositories"] => Ok(Route::Repositories),
             ["repositories", repository] => Ok(Route::Repository(name(repository)?)),
             ["repositories", repository, "refresh"] => Ok(Route::Refresh(name(repository)?)),
+            ["repositories", repository, "confirm"] => Ok(Route::Confirm(name(repository)?)),
             ["webhooks", provider, repository] => {
                 Ok(Route::Webhook(provider.parse().map_err(|_| RouteError::Unknown)?, name(repository)?))
             }
@@ -71,7 +74,7 @@ impl Route {
             Route::Repositories | Route::Services | Route::History(_) | Route::Diff(_) => "GET, HEAD",
             Route::Pin(_) => "PUT, DELETE",
             Route::Repository(_) | Route::Service(_) => "GET, HEAD, PUT, DELETE",
-            Route::Refresh(_) | Route::Webhook(..) | Route::DryRun(_) | Route::Rollback(_) => "POST",
+            Route::Refresh(_) | Route::Confirm(_) | Route::Webhook(..) | Route::DryRun(_) | Route::Rollback(_) => "POST",
         }
     }
 
@@ -81,6 +84,7 @@ impl Route {
             Route::Repositories => "repositories",
             Route::Repository(_) => "repository",
             Route::Refresh(_) => "refresh",
+            Route::Confirm(_) => "confirm",
             Route::Webhook(..) => "webhook",
             Route::Services => "services",
             Route::Service(_) => "service",
@@ -99,6 +103,7 @@ impl fmt::Display for Route {
             Route::Repositories => f.write_str("/v1/repositories"),
             Route::Repository(name) => write!(f, "/v1/repositories/{name}"),
             Route::Refresh(name) => write!(f, "/v1/repositories/{name}/refresh"),
+            Route::Confirm(name) => write!(f, "/v1/repositories/{name}/confirm"),
             Route::Webhook(provider, name) => write!(f, "/v1/webhooks/{provider}/{name}"),
             Route::Services => f.write_str("/v1/services"),
             Route::Service(name) => write!(f, "/v1/services/{name}"),
@@ -135,7 +140,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_is_written_back_the_same(
-            path in "/v1/(services|repositories|webhooks)(/([a-z0-9._-]{0,20}|refresh|dry-run|history|diff|rollback|pin)){0,4}"
+            path in "/v1/(services|repositories|webhooks)(/([a-z0-9._-]{0,20}|refresh|confirm|dry-run|history|diff|rollback|pin)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

@@ -2,25 +2,26 @@
 //! blocks.
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
+use tokio::runtime::Handle;
 use weir_shared::commit_id::CommitId;
-use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
 
 use super::mirror_slot::MirrorSlot;
-use crate::blob_store::TemporaryBlob;
 use crate::commit_policy::{Policy, VerifyError};
 use crate::config::LimitsConfig;
+use crate::data_dir::DataDir;
+use crate::disk_watch;
 use crate::metrics::Metrics;
 use crate::mirror::MirrorError;
-use crate::publication::{Content, Reference, StateError};
-use crate::publisher::{PublishError, Publisher, Sighting};
+use crate::publish::{Attempt, Candidate, PublishError, Publisher};
 use crate::revision::{self, Reach, RevisionError, Tip};
 use crate::service::Service;
-use crate::tarball::{self, Earlier, FragmentIndex, Limits, Means, TarballError};
+use crate::store::Area;
+use crate::tarball::{self, Base, BuildContext, Built, Limits, Recipe, TarballError};
 
 /// How a build may use the machine.
 #[derive(Debug, Clone, Copy)]
@@ -72,16 +73,10 @@ impl From<MirrorError> for ServiceFailure {
     }
 }
 
-impl From<StateError> for ServiceFailure {
-    fn from(error: StateError) -> Self {
-        Self::passing("store", error.to_string())
-    }
-}
-
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
         let again = match error {
-            PublishError::State(StateError::DescriptorTooLarge(_)) => Again::Never,
+            PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => Again::Never,
             _ => Again::Soon,
         };
         Self { again, ..Self::passing("store", error.to_string()) }
@@ -122,27 +117,17 @@ fn verify_failure(mirror: &MirrorSlot, service: &Service, tip: &Tip, error: &Ver
     ServiceFailure::passing("verify", format!("{error}{stays}"))
 }
 
-/// What a look at a service found.
-#[derive(Debug)]
-pub(super) enum Found {
-    /// This is published, now or since before, or would be if the service were not pinned.
-    Settled(CommitId),
-    /// This must be built.
-    ToBuild(Sighting),
-}
+/// Where services are, for each that was looked at.
+pub(super) type Resolved = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;
 
-/// What a look at services found, for each that was looked at.
-pub(super) type Survey = Vec<(Arc<Service>, Result<Found, ServiceFailure>)>;
-
-/// Looks at services: where their refs are, and whether the content there is published or was built before.
-pub(super) fn survey(
+/// Finds out where the refs of services are, and the key of the content there.
+pub(super) fn resolve(
     mirror: &MirrorSlot,
-    publisher: &Publisher,
     reach: &Mutex<Reach>,
     services: &[Arc<Service>],
     policy: Option<&Policy>,
     stop: &AtomicBool,
-) -> Result<Survey, ServiceFailure> {
+) -> Result<Resolved, ServiceFailure> {
     let repository = mirror.get()?.repository()?.to_thread_local();
     let mut verifier = policy.map(|policy| policy.verifier(&repository, stop));
     let mut reach = reach.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +136,7 @@ pub(super) fn survey(
         // Each is looked for by itself then, and says what is wrong.
         *reach = Reach::default();
     }
-    let mut look = |service: &Arc<Service>| -> Result<Sighting, ServiceFailure> {
+    let mut look = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
         let tip = revision::tip(&repository, &service.revision, &mut reach, stop)
             .map_err(|error| revision_failure(mirror, &error))?;
         if let Some(verifier) = &mut verifier {
@@ -160,118 +145,52 @@ pub(super) fn survey(
         let commit = tip.commit;
         let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure(mirror, "select", &error))?;
-        Ok(Sighting { service: service.clone(), commit, key })
+        Ok(Candidate { service: service.clone(), commit, key })
     };
-    let mut survey = Survey::new();
-    let mut sightings = Vec::new();
-    for service in services {
-        match look(service) {
-            Ok(sighting) => sightings.push(sighting),
-            Err(failure) => survey.push((service.clone(), Err(failure))),
-        }
-    }
-    let settled = publisher.settle_known(&sightings, SystemTime::now())?;
-    for (sighting, settled) in sightings.into_iter().zip(settled) {
-        let service = sighting.service.clone();
-        let found = if settled { Found::Settled(sighting.commit) } else { Found::ToBuild(sighting) };
-        survey.push((service, Ok(found)));
-    }
-    Ok(survey)
+    Ok(services.iter().map(|service| (service.clone(), look(service))).collect())
 }
 
-/// What was built and is not stored yet.
-struct Made<'a> {
-    content: Content,
-    blob: TemporaryBlob<'a>,
-    fragments: FragmentIndex,
-}
-
-/// What a build works with.
-pub(super) struct Workshop {
+/// What jobs work with.
+pub(super) struct Builder {
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
+    pub(super) data_dir: DataDir,
     pub(super) metrics: Metrics,
 }
 
-impl Workshop {
-    /// Builds the content of a service where it was seen, and publishes it.
-    pub(super) fn build(&self, seen: &Sighting, interrupt: &AtomicBool) -> Result<(), ServiceFailure> {
-        let repository = self.mirror.get()?.repository()?;
-        let Made { content, blob, fragments } = self.make(&repository, &seen.service, &seen.commit, interrupt)?;
-        let stored = content.blob;
-        self.publisher.settle_built(&seen.service, &seen.commit, &seen.key, content, blob, SystemTime::now())?;
-        self.remember_fragments(&stored, &fragments);
-        Ok(())
-    }
-
-    /// Builds again what a descriptor states, from its own commit. False: what comes out is another content (the
-    /// service was configured differently then).
-    pub(super) fn rebuild(
+impl Builder {
+    /// Builds the content of a service at a commit, its frames through an attempt to publish it. `recipe`: that of a version
+    /// to take frames from.
+    pub(super) fn build(
         &self,
-        service: &Service,
-        stated: &Reference,
-        interrupt: &AtomicBool,
-    ) -> Result<bool, ServiceFailure> {
-        let publication = stated.descriptor.publication();
-        let repository = self.mirror.get()?.repository()?;
-        let local = repository.to_thread_local();
-        let key = tarball::content_key(&local, &publication.commit, &service.repository, &service.selection)
-            .map_err(|error| tarball_failure(&self.mirror, "select", &error))?;
-        let Made { content, blob, fragments } = self.make(&repository, service, &publication.commit, interrupt)?;
-        let stored_as = content.blob;
-        if content.digest != publication.digest {
-            return Ok(false);
-        }
-        if stated.current {
-            self.publisher.settle_built(service, &publication.commit, &key, content, blob, SystemTime::now())?;
-        } else {
-            self.publisher.restore_superseded(service, &publication.digest, &content, blob)?;
-        }
-        self.remember_fragments(&stored_as, &fragments);
-        Ok(true)
-    }
-
-    /// Makes the zstd form of a version from its gzip form.
-    pub(super) fn zstd_from_gzip(&self, service: &Service, version: &TarballDigest) -> Result<(), ServiceFailure> {
-        Ok(self.publisher.zstd_from_gzip(service, version, self.options.min_free_bytes)?)
-    }
-
-    fn make(
-        &self,
-        repository: &gix::ThreadSafeRepository,
         service: &Service,
         commit: &CommitId,
+        recipe: Option<Recipe>,
+        attempt: &Attempt,
+        runtime: &Handle,
         interrupt: &AtomicBool,
-    ) -> Result<Made<'_>, ServiceFailure> {
+    ) -> Result<Built, ServiceFailure> {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
-        self.publisher.require_room(min_free_bytes)?;
-        let earlier = self.earlier(service);
-        let blob = self.publisher.temporary(earlier.as_ref());
-        let mut blob = blob.map_err(|error| ServiceFailure::passing("store", error.to_string()))?;
+        disk_watch::require_room(&self.data_dir, min_free_bytes)
+            .map_err(|reason| ServiceFailure::passing("store", reason))?;
+        let repository = self.mirror.get()?.repository()?;
+        let base = recipe.map(|recipe| self.base(service, recipe, runtime));
         let lfs = service.selection.lfs.then(|| self.mirror.lfs_objects());
-        let means = Means { limits: &limits, threads, earlier: earlier.as_ref(), lfs: lfs.as_ref(), interrupt };
-        let mut built = tarball::build(repository, commit, &service.selection, &means, &mut blob)
+        let context = BuildContext { limits: &limits, threads, base: base.as_ref(), lfs: lfs.as_ref(), interrupt };
+        let built = tarball::build(&repository, commit, &service.selection, &context, attempt)
             .map_err(|error| tarball_failure(&self.mirror, "build", &error))?;
-        let (fragments, reused) = (std::mem::take(&mut built.fragments), built.reused_fragments as u64);
-        self.metrics.fragments.with_label_values(&["reused"]).inc_by(reused);
-        self.metrics.fragments.with_label_values(&["made"]).inc_by(fragments.fragments() as u64 - reused);
-        Ok(Made { content: built.into(), blob, fragments })
+        let reused = built.reused_frames;
+        self.metrics.frames.with_label_values(&["reused"]).inc_by(reused as u64);
+        self.metrics.frames.with_label_values(&["built"]).inc_by(built.zstd.len().saturating_sub(reused) as u64);
+        Ok(built)
     }
 
-    /// What is published of a service, to take from it what has not changed.
-    fn earlier(&self, service: &Service) -> Option<Earlier> {
-        let current = service.current()?;
-        // A service that was moved to another repository begins anew.
-        let same = current.publication().repository == service.repository;
-        let stored = current.representation(Encoding::Zstd).filter(|_| same)?;
-        self.publisher.blobs().earlier(&stored.digest)
-    }
-
-    /// After the blob has its name: a sweep removes what stands beside none.
-    fn remember_fragments(&self, blob: &BlobDigest, fragments: &FragmentIndex) {
-        if let Err(error) = self.publisher.blobs().keep_fragments(blob, fragments) {
-            tracing::warn!(%blob, %error, "what a blob is made of cannot be kept; the next build is slower");
-        }
+    fn base(&self, service: &Service, recipe: Recipe, runtime: &Handle) -> Base {
+        let (objects, repository, runtime) =
+            (self.publisher.objects().clone(), service.repository.clone(), runtime.clone());
+        Base::new(recipe, move |digest| {
+            runtime.block_on(objects.get(&repository, Area::Public, digest)).map_err(io::Error::other)
+        })
     }
 }

@@ -5,27 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use weir_shared::digest::BlobDigest;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::event::RevisionSeen;
 
 use super::mirror_slot::MirrorSlot;
 use super::places::host;
+use super::rebuild::Rebuild;
 use super::start::Before;
 use super::state::RepositoryState;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
+use crate::publish::{Publisher, Suspension};
 use crate::service::Service;
-
-/// Heals that wait for the agent at the most; who comes later waits for a place, as long as it wants.
-pub(super) const HEAL_QUEUE: usize = 64;
-
-/// Asks for a blob that is missing or was corrupt to be built again.
-#[derive(Debug)]
-pub(super) struct Heal {
-    /// The blob.
-    pub(super) blob: BlobDigest,
-    /// Told when it was tried.
-    pub(super) done: oneshot::Sender<()>,
-}
 
 /// What becomes of the mirror of an agent that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +60,9 @@ pub(super) struct Calls {
 pub(crate) struct Handle {
     pub(super) state: watch::Receiver<RepositoryState>,
     pub(super) calls: Calls,
-    pub(super) heals: mpsc::Sender<Heal>,
+    pub(super) rebuilds: mpsc::Sender<Rebuild>,
+    pub(super) seen: watch::Receiver<Vec<RevisionSeen>>,
+    pub(super) publisher: Arc<Publisher>,
     /// What it publishes.
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
     pub(super) mirror: Arc<MirrorSlot>,
@@ -155,10 +149,28 @@ impl Handle {
         self.gone.clone()
     }
 
-    /// Waits until the agent has tried to build a blob again. The bound on the wait is the caller's.
-    pub(crate) async fn heal(&self, blob: BlobDigest) {
+    /// Up to which revision the published content of each followed ref is right.
+    pub(crate) fn revisions(&self) -> Vec<RevisionSeen> {
+        self.seen.borrow().clone()
+    }
+
+    /// The same of one ref, as definitions have it.
+    pub(crate) fn revision(&self, followed_ref: &str) -> Option<RevisionSeen> {
+        let seen = self.seen.borrow();
+        let at = seen.binary_search_by(|seen| seen.followed_ref.as_str().cmp(followed_ref)).ok()?;
+        Some(seen[at].clone())
+    }
+
+    /// Why nothing new is published of the repository until an operator confirms its state.
+    pub(crate) fn suspension(&self) -> Option<Suspension> {
+        self.publisher.suspended().remove(&self.config.borrow().name)
+    }
+
+    /// Waits until the agent has tried to have an object again that this version refers to. The bound on the wait is the
+    /// caller's.
+    pub(crate) async fn rebuild(&self, object: ObjectDigest, version: Descriptor) {
         let (done, tried) = oneshot::channel();
-        if self.heals.send(Heal { blob, done }).await.is_ok() {
+        if self.rebuilds.send(Rebuild { object, version: version.into(), done }).await.is_ok() {
             let _ = tried.await;
         }
     }

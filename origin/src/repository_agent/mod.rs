@@ -1,8 +1,8 @@
 //! One agent per repository: it alone polls the upstream, writes the mirror and publishes the repository's services.
 //!
 //! `handle` is what others hold, `task` the owner and its loop, `start` how it begins and ends. What it does: `poll` (watched
-//! by `pace`) and what follows (`polled`), `pass` (`build`), `heal`, `lfs`, `upkeep`. When: `schedule`, `setbacks` and
-//! `back_off`. How many at a time: `places`, `shares` and `budget`.
+//! by `pace`) and what follows (`poll_result`), `reconcile` (`build`), `revisions`, `rebuild`, `lfs`, `maintenance`. When:
+//! `schedule`, `back_offs` and `back_off`. How many at a time: `places`, `shares` and `budget`.
 //!
 //! Polls, upkeep and fetches of LFS objects are under way beside the loop. Whatever publishes is done in it, one after the
 //! other, and by what the mirror holds at that time: nothing old is published after something new.
@@ -13,33 +13,32 @@
 mod back_off;
 mod budget;
 mod build;
-mod crew;
+mod context;
 mod fetch_places;
 mod handle;
-mod heal;
+mod rebuild;
 mod job;
 mod lfs;
 mod mirror_slot;
 mod pace;
-mod pass;
+mod reconcile;
+mod revisions;
 mod places;
 mod poll;
-mod polled;
+mod poll_result;
 mod preview;
-mod restore;
 mod schedule;
-mod setbacks;
+mod back_offs;
 mod shares;
 mod start;
 mod state;
 mod task;
 mod threads;
 mod turn;
-mod upkeep;
+mod maintenance;
 
-pub(crate) use crew::Crew;
+pub(crate) use context::Context;
 pub(crate) use handle::{Gone, Handle, MirrorFate};
 pub(crate) use preview::{At, PreviewError, Wanted};
-pub(crate) use restore::{NotRestored, Restorer};
 pub(crate) use start::{Begin, start};
 pub use state::{Failure, Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};

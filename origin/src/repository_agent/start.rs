@@ -8,13 +8,15 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_shared::process::shutdown::Drain;
 
-use super::crew::Crew;
-use super::handle::{Calls, Gone, HEAL_QUEUE, Handle};
+use super::context::Context;
+use super::handle::{Calls, Gone, Handle};
 use super::lfs::Lfs;
 use super::mirror_slot::MirrorSlot;
 use super::poll::Poller;
+use super::rebuild::REBUILD_QUEUE;
+use super::revisions::Revisions;
 use super::schedule::{Schedule, first_delay};
-use super::setbacks::Setbacks;
+use super::back_offs::BackOffs;
 use super::state::RepositoryState;
 use super::task::{Task, policy};
 use super::threads::Threads;
@@ -47,28 +49,31 @@ pub(crate) struct Before {
 pub(crate) fn start(
     config: RepositoryConfig,
     services: Vec<Arc<Service>>,
-    crew: &Crew,
+    context: &Context,
     begin: Begin,
     drain: &Drain,
 ) -> Handle {
-    let crew = Crew { threads: Threads::default(), ..crew.clone() };
-    crew.metrics.expect_repository(config.name.as_str());
+    let context = Context { threads: Threads::default(), ..context.clone() };
+    context.metrics.expect_repository(config.name.as_str());
     let Before { attempts, held_until, lfs_held_until } = begin.before;
     let state = RepositoryState { attempts, held_until, ..RepositoryState::new() };
     let state = Arc::new(watch::Sender::new(state));
     let config = Arc::new(config);
     let (reconfigure, configured) = watch::channel(config.clone());
     let calls = Calls::default();
-    let (heals, heal_queue) = mpsc::channel(HEAL_QUEUE);
-    let mirror = Arc::new(MirrorSlot::new(crew.data_dir.mirror(&config.name, &config.url), crew.data_dir.clone()));
+    let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
+    let (seen, seen_by_others) = watch::channel(Vec::new());
+    let mirror = Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
     let (publish, assigned) = watch::channel(services.clone());
     let handle = Handle {
         state: state.subscribe(),
         calls: calls.clone(),
-        heals,
+        rebuilds,
+        seen: seen_by_others,
+        publisher: context.publisher.clone(),
         services: Arc::new(publish),
         mirror: mirror.clone(),
-        threads: crew.threads.clone(),
+        threads: context.threads.clone(),
         stop: CancellationToken::new(),
         remove_mirror: Arc::new(AtomicBool::new(false)),
         gone: Gone::default(),
@@ -77,15 +82,15 @@ pub(crate) fn start(
     let poller = Arc::new(Poller {
         config: configured.clone(),
         services: assigned.clone(),
-        upstreams: crew.upstreams.clone(),
+        upstreams: context.upstreams.clone(),
         mirror: mirror.clone(),
         state: state.clone(),
-        places: crew.places.clone(),
-        at_host: crew.places.at_host(&config.url),
-        threads: crew.threads.clone(),
+        places: context.places.clone(),
+        at_host: context.places.at_host(&config.url),
+        threads: context.threads.clone(),
         name: config.name.clone(),
-        metrics: crew.metrics.clone(),
-        data_dir: crew.data_dir.clone(),
+        metrics: context.metrics.clone(),
+        data_dir: context.data_dir.clone(),
     });
     let first = Instant::now() + first_delay(begin.together, config.poll_interval, fastrand::f64());
     let mut schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
@@ -97,8 +102,9 @@ pub(crate) fn start(
     if let Some(until) = lfs_held_until.and_then(pause) {
         lfs.wanted.hold(until);
     }
+    let name = config.name.clone();
     let task = Task {
-        policy: config.verify.as_ref().map(|verify| policy(verify, &config, &crew)),
+        policy: config.verify.as_ref().map(|verify| policy(verify, &config, &context)),
         config,
         configured,
         services,
@@ -107,15 +113,17 @@ pub(crate) fn start(
         poller,
         state,
         schedule,
-        unsettled: true,
-        setbacks: Setbacks::default(),
+        needs_reconcile: true,
+        back_offs: BackOffs::default(),
         tidied: false,
         reach: Arc::default(),
+        revisions: Revisions::new(name),
+        seen,
         lfs,
         lfs_swept: None,
         upkeep_due: true,
         looked_after: None,
-        crew,
+        context,
     };
     let (ended, begun) = (handle.clone(), drain.clone());
     drain.spawn(async move {
@@ -123,7 +131,7 @@ pub(crate) fn start(
         tokio::select! {
             () = begun.begun() => {}
             () = ended.stop.cancelled() => {}
-            () = Box::pin(task.run_after(begin.after.clone(), calls, heal_queue)) => {}
+            () = Box::pin(task.run_after(begin.after.clone(), calls, rebuild_queue)) => {}
         }
         // A thread that does not come back must not hold up a drain.
         tokio::spawn(free_mirror(ended, begin.after));

@@ -1,20 +1,24 @@
 //! The owner of a repository: what happens, in one loop.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
+use weir_shared::event::RevisionSeen;
 
-use super::crew::Crew;
-use super::handle::{Calls, Gone, Heal};
+use super::context::Context;
+use super::handle::{Calls, Gone};
 use super::lfs::{Fetching, Lfs, fetched};
 use super::mirror_slot::MirrorSlot;
 use super::poll::{PollEnd, Poller};
+use super::rebuild::Rebuild;
+use super::revisions::Revisions;
 use super::schedule::Schedule;
-use super::setbacks::Setbacks;
+use super::back_offs::BackOffs;
 use super::state::{Phase, RepositoryState};
-use super::upkeep::{KeepingUp, kept_up};
+use super::maintenance::{KeepingUp, kept_up};
 use crate::commit_policy::Policy;
 use crate::config::{RepositoryConfig, VerifyConfig};
 use crate::revision::Reach;
@@ -39,13 +43,16 @@ pub(super) struct Task {
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) schedule: Schedule,
     /// The services must be looked at even if nothing moved.
-    pub(super) unsettled: bool,
+    pub(super) needs_reconcile: bool,
     /// What is not built just now, though a service is at it.
-    pub(super) setbacks: Setbacks,
+    pub(super) back_offs: BackOffs,
     /// Whether mirrors that are of no use any more were removed since the start.
     pub(super) tidied: bool,
     /// Which commits that services name were found on a branch or a tag.
     pub(super) reach: Arc<Mutex<Reach>>,
+    pub(super) revisions: Revisions,
+    /// What is known of them, as others see it.
+    pub(super) seen: watch::Sender<Vec<RevisionSeen>>,
     pub(super) lfs: Lfs,
     /// When LFS objects were last removed that nothing needs.
     pub(super) lfs_swept: Option<Instant>,
@@ -53,22 +60,22 @@ pub(super) struct Task {
     pub(super) upkeep_due: bool,
     /// When the mirror was last looked after.
     pub(super) looked_after: Option<Instant>,
-    pub(super) crew: Crew,
+    pub(super) context: Context,
 }
 
 impl Task {
     /// Runs once the agent that had the mirror before is gone.
-    pub(super) async fn run_after(self, before: Option<Gone>, calls: Calls, heals: mpsc::Receiver<Heal>) {
+    pub(super) async fn run_after(self, before: Option<Gone>, calls: Calls, rebuilds: mpsc::Receiver<Rebuild>) {
         if let Some(before) = before.filter(|before| !before.has_come()) {
             self.state.send_modify(|state| state.phase = Phase::Overdue);
             before.wait().await;
             self.state.send_modify(|state| state.phase = Phase::Idle);
         }
-        self.run(calls, heals).await;
+        self.run(calls, rebuilds).await;
     }
 
     /// What an agent does is boxed when it does it: thousands of them wait, and hold no more than waiting takes.
-    async fn run(mut self, calls: Calls, mut heals: mpsc::Receiver<Heal>) {
+    async fn run(mut self, calls: Calls, mut rebuilds: mpsc::Receiver<Rebuild>) {
         Box::pin(self.restore()).await;
         self.show_next_poll(false);
         let mut polling: Option<Polling> = None;
@@ -91,15 +98,15 @@ impl Task {
                     fetching = None;
                     Box::pin(self.lfs_attempted(asked, attempted)).await;
                 }
-                // A heal reads the mirror only, so it need not wait for a poll that hangs.
-                Some(heal) = heals.recv() => Box::pin(self.heal(heal)).await,
+                // It reads the mirror only, so it need not wait for a poll that hangs.
+                Some(request) = rebuilds.recv() => Box::pin(self.rebuild(request)).await,
                 () = calls.kicks.notified() => self.schedule.kick(Instant::now()),
                 () = calls.retries.notified() => self.try_anew(),
                 () = calls.looks.notified() => {
                     let services = self.services.clone();
                     // While it is cloned anew the mirror lacks what the upstream has.
-                    let quietly = !self.state.borrow().mirrored;
-                    Box::pin(self.pass(&services, quietly)).await;
+                    let suppress_errors = !self.state.borrow().mirrored;
+                    Box::pin(self.reconcile(&services, suppress_errors)).await;
                 }
                 // Whoever assigns holds the handle, which the loop outlives only for a moment.
                 Ok(()) = self.configured.changed() => self.reconfigure(),
@@ -114,7 +121,7 @@ impl Task {
                     self.schedule.begin(Instant::now());
                     self.state.send_modify(|state| state.next_poll = None);
                     let poll = self.poller.clone().poll();
-                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.crew.threads.counted(poll))));
+                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(poll))));
                 }
             }
             self.show_next_poll(polling.is_some());
@@ -126,7 +133,7 @@ impl Task {
     async fn restore(&mut self) {
         if self.mirror.exists() {
             let services = self.services.clone();
-            self.pass(&services, true).await;
+            self.reconcile(&services, true).await;
             if services.iter().any(|service| service.condition() == Condition::Following) {
                 self.state.send_modify(|state| state.mirrored = true);
             }
@@ -137,27 +144,27 @@ impl Task {
     /// that comes soon: only then it is known what the upstream does not have.
     async fn reassign(&mut self) {
         let before = std::mem::replace(&mut self.services, self.assigned.borrow_and_update().clone());
-        let is_new = |service: &&Arc<Service>| !before.iter().any(|known| Arc::ptr_eq(known, service));
-        let new: Vec<Arc<Service>> = self.services.iter().filter(is_new).cloned().collect();
+        let new = not_among(&self.services, &before);
         for service in &new {
-            self.setbacks.forget(&service.name);
+            self.back_offs.forget(&service.name);
         }
-        self.setbacks.retain(|name| self.services.iter().any(|service| service.name == *name));
+        let names: HashSet<_> = self.services.iter().map(|service| &service.name).collect();
+        self.back_offs.retain(|name| names.contains(name));
         self.try_anew();
         self.lfs_swept = None;
         if new.is_empty() {
             return;
         }
         if self.mirror.exists() {
-            self.pass(&new, true).await;
+            self.reconcile(&new, true).await;
         }
-        self.unsettled = true;
+        self.needs_reconcile = true;
         self.schedule.kick(Instant::now());
     }
 
     /// Somebody may have put right what failed: it is not put off any longer, unless a server asked for that.
     fn try_anew(&mut self) {
-        self.setbacks.forget_pauses();
+        self.back_offs.forget_pauses();
         self.lfs.wanted.forget_failures();
         self.settle_lfs();
     }
@@ -171,9 +178,15 @@ impl Task {
         }
         if self.config.verify != before.verify {
             // Whoever changes it assigns its services anew, so that they are looked at by it.
-            self.policy = self.config.verify.as_ref().map(|verify| policy(verify, &self.config, &self.crew));
+            self.policy = self.config.verify.as_ref().map(|verify| policy(verify, &self.config, &self.context));
         }
     }
+}
+
+/// Those of the services that are not among others.
+fn not_among(services: &[Arc<Service>], others: &[Arc<Service>]) -> Vec<Arc<Service>> {
+    let others: HashSet<*const Service> = others.iter().map(Arc::as_ptr).collect();
+    services.iter().filter(|service| !others.contains(&Arc::as_ptr(service))).cloned().collect()
 }
 
 /// Waits for a moment; for ever when there is none.
@@ -184,8 +197,8 @@ async fn reached(at: Option<Instant>) {
     }
 }
 
-pub(super) fn policy(verify: &VerifyConfig, config: &RepositoryConfig, crew: &Crew) -> Arc<Policy> {
-    Arc::new(Policy::new(verify.clone(), config.name.clone(), crew.metrics.verifications.clone()))
+pub(super) fn policy(verify: &VerifyConfig, config: &RepositoryConfig, context: &Context) -> Arc<Policy> {
+    Arc::new(Policy::new(verify.clone(), config.name.clone(), context.metrics.verifications.clone()))
 }
 
 /// Waits until a poll has ended; for ever when there is none.

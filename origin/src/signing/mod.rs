@@ -1,13 +1,8 @@
-//! What an origin signs: its publications, and once a minute at which generations all of them are.
-
-mod heartbeat;
+//! What an origin signs: its publications.
 
 use weir_shared::access_list::key_line;
 use weir_shared::descriptor::{Descriptor, DescriptorFields};
-use weir_shared::envelope::{Envelope, HEARTBEAT_TYPE};
 use weir_shared::token::SigningKey;
-
-pub(crate) use heartbeat::Heartbeats;
 
 /// The keys of an origin. All of them sign everything, so that keys can be changed while readers know only some; with
 /// none, nothing is signed.
@@ -37,9 +32,5 @@ impl Signer {
         let mut lines: Vec<String> = self.keys.iter().map(|key| key_line(key.public()) + "\n").collect();
         lines.sort();
         lines.concat()
-    }
-
-    fn heartbeat(&self, payload: Vec<u8>) -> Envelope {
-        Envelope::sign(HEARTBEAT_TYPE, payload, &self.keys)
     }
 }

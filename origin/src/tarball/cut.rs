@@ -1,45 +1,64 @@
-//! Where a tarball is cut into fragments: by the names and sizes of the entries beside a cut.
+//! Where a tarball is cut into runs: by the paths and sizes of the entries on both sides of a cut.
 //!
-//! Nothing from before the last cut counts, so that a file which changes moves no cut but those next to it. All other
-//! fragments keep their bytes, and are taken over from an earlier blob. And because nothing but the entries counts, equal
-//! contents are cut alike, whatever was built before.
+//! Nothing before the last cut counts, so a file that changes moves no cut but those next to it. All other runs keep their
+//! bytes, and their frames are taken from the build before. And because nothing but the entries counts, equal contents are
+//! cut alike, whatever was built before. What is larger than a frame may be is cut once more, by its bytes.
 
-/// A fragment is not ended before it has so many bytes of tar.
-const MIN_BYTES: u64 = 2 << 20;
+use std::ops::Range;
 
-/// From then on an entry ends it with the chance of its size in this: small fragments are 4 MiB on average.
-const MEAN_REST_BYTES: u64 = 2 << 20;
+use fastcdc::v2020::FastCDC;
+use weir_shared::manifest::MAX_FRAME_TAR_BYTES;
 
-/// A fragment has at most so many bytes of tar, unless it is a single file.
-pub(super) const MAX_BYTES: u64 = 8 << 20;
+/// A run is not ended before it has so many bytes of tar.
+const MIN_RUN_BYTES: u64 = 512 << 10;
 
-/// Tells where fragments begin, entry by entry.
+/// From then on an entry ends it with the chance of its size in this: runs of small files have 1 MiB on average.
+const MEAN_REST_BYTES: u64 = 512 << 10;
+
+/// A run has at most about so many bytes of tar, unless it is a single file.
+pub(super) const MAX_RUN_BYTES: u64 = MAX_FRAME_TAR_BYTES;
+
+/// The frames of a run that is too large for one, in bytes of tar: at least (but for the last), about, and at most.
+const SLICE_BYTES: [usize; 3] = [256 << 10, 1 << 20, MAX_FRAME_TAR_BYTES as usize];
+
+/// Decides where runs begin, entry by entry.
 #[derive(Debug, Default)]
 pub(super) struct Cutter {
-    /// Of the fragment so far.
+    /// Of the run so far.
     bytes: u64,
-    /// The last entry ends its fragment.
+    /// The last entry ends its run.
     ended: bool,
 }
 
 impl Cutter {
-    /// Whether a fragment begins with this entry, of about so many bytes of tar.
+    /// Whether a run begins with this entry, of about so many bytes of tar.
     pub(super) fn begins(&mut self, path: &[u8], bytes: u64) -> bool {
-        let begins = self.bytes > 0 && (self.ended || self.bytes + bytes > MAX_BYTES);
+        let begins = self.bytes > 0 && (self.ended || self.bytes + bytes > MAX_RUN_BYTES);
         if begins {
             self.bytes = 0;
         }
         self.bytes += bytes;
-        self.ended = self.bytes >= MIN_BYTES && may_end(path, bytes);
+        self.ended = self.bytes >= MIN_RUN_BYTES && may_end(path, bytes);
         begins
     }
 }
 
-/// Whether an entry ends a fragment that is long enough: always the same for a path and a size, and as good as random.
+/// Whether an entry ends a run that is long enough: always the same for a path and a size, and as good as random.
 fn may_end(path: &[u8], bytes: u64) -> bool {
     let hash = blake3::hash(path);
     let at = hash.as_bytes().iter().take(8).fold(0, |at, byte| (at << 8) | u64::from(*byte));
     at % MEAN_REST_BYTES < bytes
+}
+
+/// Which bytes of a run's tar make a frame each. A run that fits into one frame is one. A larger one, which is a large file
+/// or has grown by its line ends, is cut where its bytes decide, so that a change of some of them moves few cuts.
+pub(super) fn frames(tar: &[u8]) -> Vec<Range<usize>> {
+    let [min, mean, max] = SLICE_BYTES;
+    let whole = 0..tar.len();
+    if tar.len() <= max {
+        return vec![whole];
+    }
+    FastCDC::new(tar, min, mean, max).map(|slice| slice.offset..slice.offset + slice.length).collect()
 }
 
 #[cfg(test)]
@@ -47,7 +66,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The entries that begin fragments, as (path, size).
+    /// The entries that begin runs, as (path, size).
     fn beginnings(entries: &[(String, u64)]) -> Vec<&str> {
         let mut cutter = Cutter::default();
         let begins = entries.iter().filter(|(path, bytes)| cutter.begins(path.as_bytes(), *bytes));
@@ -58,19 +77,26 @@ mod tests {
         (0..20_000).map(|number| (format!("folder/{number:05}"), bytes(number))).collect()
     }
 
+    /// The same on every machine, and nothing that compresses.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut noise = vec![0; length];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        noise
+    }
+
     #[test]
-    fn fragments_are_about_four_mebibytes_whatever_the_files() {
+    fn runs_have_about_a_mebibyte_whatever_the_files() {
         let sizes: [fn(u64) -> u64; 3] = [|_| 1024, |number| 512 + number * 7919 % 100_000, |_| 300_000];
         for bytes in sizes {
             let entries = many(bytes);
             let total: u64 = entries.iter().map(|(_, bytes)| bytes).sum();
             let mean = total / (beginnings(&entries).len() as u64 + 1);
-            assert!((3 << 20..5 << 20).contains(&mean), "{mean}");
+            assert!((768 << 10..1280 << 10).contains(&mean), "{mean}");
         }
     }
 
     #[test]
-    fn a_large_file_stands_alone_and_no_fragment_is_larger_than_allowed() {
+    fn a_large_file_is_alone_and_no_run_is_larger_than_allowed() {
         let mut entries = many(|number| 512 + number * 7919 % 100_000);
         entries.insert(5000, ("large".to_owned(), 100 << 20));
         assert!(beginnings(&entries).contains(&"large"));
@@ -78,8 +104,38 @@ mod tests {
         let mut cutter = Cutter::default();
         for (path, bytes) in &entries {
             cutter.begins(path.as_bytes(), *bytes);
-            assert!(cutter.bytes <= MAX_BYTES || cutter.bytes == *bytes);
+            assert!(cutter.bytes <= MAX_RUN_BYTES || cutter.bytes == *bytes);
         }
+    }
+
+    /// Cuts that move would change the frames of every large file. If this fails after an update of the library, keep the
+    /// older one, or change [`super::super::codec::CODEC`] with this list.
+    #[test]
+    fn a_large_file_is_cut_here_for_ever() {
+        let ends: Vec<usize> = frames(&noise(12 << 20)).iter().map(|frame| frame.end).collect();
+        assert_eq!(
+            ends,
+            [
+                1_660_009, 2_455_381, 3_616_425, 5_015_108, 6_411_020, 8_303_508, 9_691_380, 10_766_092, 11_848_791,
+                12_432_669, 12_582_912
+            ]
+        );
+        assert_eq!(frames(&vec![0; (9 << 20) + 1]), [0..4 << 20, 4 << 20..8 << 20, 8 << 20..(9 << 20) + 1]);
+        assert_eq!(frames(&noise(4 << 20)), [0..4 << 20]);
+    }
+
+    #[test]
+    fn a_change_within_a_large_file_moves_few_cuts() {
+        let before = noise(32 << 20);
+        let mut after = before.clone();
+        after.splice(16 << 20..16 << 20, *b"inserted");
+        let slices = |tar: &[u8]| -> Vec<blake3::Hash> {
+            frames(tar).into_iter().map(|range| blake3::hash(&tar[range])).collect()
+        };
+        let (before, after) = (slices(&before), slices(&after));
+        assert!((20..60).contains(&before.len()), "{}", before.len());
+        let moved = after.iter().filter(|slice| !before.contains(slice)).count();
+        assert!((1..=4).contains(&moved), "{moved} of {}", after.len());
     }
 
     proptest! {

@@ -1,17 +1,19 @@
-//! Both digests of a tar, as states that can be kept and gone on from.
+//! Both digests of a tar, as states that can be stored and continued.
 //!
-//! A tarball that begins like an earlier one has its digests' states where that beginning ends, so nobody needs the bytes
-//! before. SHA-256 is a chain, and its state is small. BLAKE3 is a tree over chunks of 1024 bytes; a state of it is the
+//! A tarball that begins like an earlier one has its digests' states where that beginning ends, so the bytes before are not
+//! needed. SHA-256 is a chain, and its state is small. BLAKE3 is a tree over chunks of 1024 bytes; a state of it is the
 //! chaining values of the complete subtrees so far, at most one for each bit of the number of chunks, and the bytes after
 //! the last complete chunk (BLAKE3 paper, section 5.1.2 and the crate's `hazmat`).
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use serde::{Deserialize, Serialize};
 use sha2::digest::common::hazmat::{SerializableState, SerializedState};
 use sha2::{Digest, Sha256};
 use weir_shared::digest::{self, TarballDigest};
 
 /// The digests of the bytes so far.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub(super) struct TarDigests {
     /// Bytes so far.
     size: u64,
@@ -21,24 +23,14 @@ pub(super) struct TarDigests {
 
 impl PartialEq for TarDigests {
     fn eq(&self, other: &Self) -> bool {
-        let kept = |digests: &Self| {
-            let mut kept = Vec::new();
-            digests.write_to(&mut kept);
-            kept
-        };
-        kept(self) == kept(other)
+        Vec::from(self.clone()) == Vec::from(other.clone())
     }
 }
 
 impl Eq for TarDigests {}
 
 impl TarDigests {
-    /// Bytes so far.
-    pub(super) fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Goes on with the bytes of these parts, one after the other.
+    /// Continues with the bytes of these parts, one after the other.
     pub(super) fn update(&mut self, parts: &[Vec<u8>]) {
         for part in parts {
             self.size += part.len() as u64;
@@ -51,37 +43,49 @@ impl TarDigests {
     pub(super) fn finish(self) -> (TarballDigest, digest::Sha256) {
         (self.blake3.finish().into(), digest::Sha256::from_bytes(self.sha256.finalize().into()))
     }
+}
 
-    /// As it is kept: 1 to 2 KiB.
-    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.size.to_le_bytes());
-        out.extend_from_slice(&self.sha256.serialize());
-        for value in &self.blake3.subtrees {
-            out.extend_from_slice(value);
-        }
-        out.extend_from_slice(&self.blake3.rest);
+impl From<TarDigests> for Vec<u8> {
+    /// As a recipe has it: 1 to 2 KiB.
+    fn from(digests: TarDigests) -> Self {
+        let mut out = digests.size.to_le_bytes().to_vec();
+        out.extend_from_slice(&digests.sha256.serialize());
+        out.extend(digests.blake3.subtrees.iter().flatten());
+        out.extend_from_slice(&digests.blake3.rest);
+        out
     }
+}
 
-    /// Takes what [`Self::write_to`] wrote off the front of `bytes`; the size says how long it is.
-    pub(super) fn take_from(bytes: &mut &[u8]) -> Option<Self> {
-        let mut take = |length: usize| -> Option<&[u8]> {
-            let taken;
-            (taken, *bytes) = bytes.split_at_checked(length)?;
-            Some(taken)
-        };
-        let size = u64::from_le_bytes(take(8)?.try_into().ok()?);
-        let sha256: &SerializedState<Sha256> = take(size_of::<SerializedState<Sha256>>())?.try_into().ok()?;
-        let sha256 = Sha256::deserialize(sha256).ok()?;
+impl TryFrom<Vec<u8>> for TarDigests {
+    type Error = &'static str;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, Self::Error> {
+        Self::read(&bytes).ok_or("the state of a tar's digests is cut short or wrong")
+    }
+}
+
+impl TarDigests {
+    /// The size says how long everything is.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (size, bytes) = bytes.split_first_chunk()?;
+        let size = u64::from_le_bytes(*size);
+        let (sha256, bytes) = bytes.split_at_checked(size_of::<SerializedState<Sha256>>())?;
+        let sha256 = Sha256::deserialize(sha256.try_into().ok()?).ok()?;
         let chunks = size.saturating_sub(1) / CHUNK_BYTES;
-        let subtrees = (0..chunks.count_ones()).map(|_| take(32)?.try_into().ok()).collect::<Option<_>>()?;
-        let rest = take((size - chunks * CHUNK_BYTES) as usize)?.to_vec();
-        Some(Self { size, sha256, blake3: TreeHasher { chunks, subtrees, rest } })
+        let (subtrees, rest) = bytes.split_at_checked(chunks.count_ones() as usize * size_of::<ChainingValue>())?;
+        let (subtrees, _) = subtrees.as_chunks();
+        let is_whole = rest.len() as u64 == size - chunks * CHUNK_BYTES;
+        is_whole.then(|| Self {
+            size,
+            sha256,
+            blake3: TreeHasher { chunks, subtrees: subtrees.to_vec(), rest: rest.to_vec() },
+        })
     }
 }
 
 const CHUNK_BYTES: u64 = blake3::CHUNK_LEN as u64;
 
-/// BLAKE3 whose state can be kept.
+/// BLAKE3 whose state can be stored.
 #[derive(Debug, Clone, Default)]
 struct TreeHasher {
     /// Chunks that are in `subtrees`.
@@ -177,21 +181,16 @@ mod tests {
         (0..size).map(|at| (at * 7 % 251) as u8).collect()
     }
 
-    /// The digests of parts, each in a state that was kept and read again after the one before.
+    /// The digests of parts, each after a state that was stored and read again.
     fn in_parts(parts: &[Vec<u8>]) -> (TarballDigest, digest::Sha256) {
-        let mut kept = Vec::new();
-        TarDigests::default().write_to(&mut kept);
+        let mut stored = Vec::from(TarDigests::default());
         for part in parts {
-            let mut digests = TarDigests::take_from(&mut kept.as_slice()).unwrap();
+            let mut digests = TarDigests::read(&stored).unwrap();
             digests.update(&[part[..part.len() / 3].to_vec(), Vec::new(), part[part.len() / 3..].to_vec()]);
-            kept.clear();
-            digests.write_to(&mut kept);
-            kept.push(7);
+            stored = digests.into();
         }
-        let mut read = kept.as_slice();
-        let digests = TarDigests::take_from(&mut read).unwrap();
-        assert_eq!(digests.size(), parts.iter().map(|part| part.len() as u64).sum::<u64>());
-        assert_eq!(read.len(), usize::from(!parts.is_empty()), "what follows is left");
+        let digests = TarDigests::read(&stored).unwrap();
+        assert_eq!(digests.size, parts.iter().map(|part| part.len() as u64).sum::<u64>());
         digests.finish()
     }
 
@@ -214,15 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_cut_is_none() {
+    fn a_state_of_another_length_is_refused() {
         let mut digests = TarDigests::default();
         digests.update(&[bytes(7 * 1024 + 512)]);
-        let mut kept = Vec::new();
-        digests.write_to(&mut kept);
-        for length in 0..kept.len() {
-            assert!(TarDigests::take_from(&mut &kept[..length]).is_none(), "{length}");
+        let mut stored = Vec::from(digests);
+        for length in 0..stored.len() {
+            assert!(TarDigests::read(&stored[..length]).is_none(), "{length}");
         }
-        assert!(TarDigests::take_from(&mut &[255; 300][..]).is_none());
+        stored.push(7);
+        assert!(TarDigests::read(&stored).is_none());
+        assert!(TarDigests::read(&[255; 300]).is_none());
     }
 
     proptest! {

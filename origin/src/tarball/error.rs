@@ -65,8 +65,8 @@ pub enum TarballError {
         /// What is wrong.
         cause: String,
     },
-    /// The bytes could not be written where they should go.
-    #[error("the tarball cannot be written: {0}")]
+    /// A frame could not be stored.
+    #[error("a frame of the tarball cannot be stored: {0}")]
     Write(#[source] std::io::Error),
     /// Somebody asked to stop.
     #[error("making the tarball was interrupted")]

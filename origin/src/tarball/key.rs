@@ -5,20 +5,21 @@ use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::FORMAT;
 use weir_shared::name::RepositoryName;
 
-use super::{Selection, TarballError, folder, fragment};
+use super::codec::CODEC;
+use super::{Selection, TarballError, folder};
 
-/// The identity of everything that decides the bytes of a tarball and of its blob. Two commits with equal keys have the
+/// The identity of everything that decides the bytes of a tarball and of its representations. Two commits with equal keys have the
 /// same tarball; unequal keys may still lead to equal bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentKey([u8; 32]);
 
 impl ContentKey {
-    /// The raw 32 bytes, to keep.
+    /// The raw 32 bytes, to store.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// A key that was kept.
+    /// A stored key.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -36,7 +37,7 @@ pub fn content_key(
 ) -> Result<ContentKey, TarballError> {
     let folder = folder::find(repo, commit, &selection.folder)?;
     let [include, exclude] = selection.filters.texts();
-    let mut key = KeyWriter(blake3::Hasher::new_derive_key("weir tarball content key v1"));
+    let mut key = KeyWriter(blake3::Hasher::new_derive_key("weir tarball content key v2"));
     key.field(repository.as_str().as_bytes());
     key.field(selection.folder.as_str().as_bytes());
     key.field(folder.tree.as_slice());
@@ -45,11 +46,8 @@ pub fn content_key(
     key.list(include.iter().map(|pattern| pattern.as_bytes()));
     key.list(exclude.iter().map(|pattern| pattern.as_bytes()));
     key.field(&FORMAT.to_le_bytes());
-    key.field(fragment::CODEC.as_bytes());
-    // Nothing is written without it, so that what was built before there was LFS keeps its keys.
-    if selection.lfs {
-        key.field(b"lfs");
-    }
+    key.field(CODEC.as_bytes());
+    key.field(&[u8::from(selection.lfs), u8::from(selection.gzip)]);
     Ok(ContentKey(*key.0.finalize().as_bytes()))
 }
 

@@ -1,37 +1,47 @@
 //! The deterministic tarball of a folder at a commit: format 1 of the protocol.
 //!
-//! [`walk`](self) decides what is in it and in which order; fragments of it are decoded and compressed side by side;
-//! [`build`] puts them together. [`content_key`] tells whether a build would give anything new at all.
+//! A walk decides what is in it and in which order, and cuts it into runs of entries. Each run is decoded and compressed by
+//! itself into frames, which are objects ([`FrameSink`]); [`build`] hashes the tar and puts the frames in their order.
+//! [`content_key`] shows whether a build would make anything new at all.
 
-mod admission;
+mod assemble;
 mod attributes;
+mod base;
 mod build;
+mod build_context;
+mod codec;
 mod cut;
 mod digests;
-mod earlier;
 mod error;
 mod filters;
 mod folder;
-mod fragment;
+mod frame_sink;
 mod header;
 mod key;
 mod lfs_files;
 mod links;
 mod listing;
-mod sink;
+mod memory_budget;
+mod planner;
+mod recipe;
+mod run;
 mod size;
 mod walk;
+mod worker;
 
 use crate::folder_path::FolderPath;
 
-pub use build::{Built, Means, build};
-pub use earlier::{Earlier, FragmentIndex};
+pub use assemble::Built;
+pub use base::Base;
+pub use build::build;
+pub use build_context::BuildContext;
 pub use error::TarballError;
 pub use filters::{FilterError, Filters};
+pub use frame_sink::FrameSink;
 pub use key::{ContentKey, content_key};
 pub use lfs_files::lfs_files;
 pub use listing::{Listed, ListedKind, Listing, list};
-pub use sink::BlobSink;
+pub use recipe::{Recipe, RecipeError};
 
 /// What of a commit goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +52,8 @@ pub struct Selection {
     pub filters: Filters,
     /// Whether the files of LFS stand in it, and not their pointers in the list of what is left out.
     pub lfs: bool,
+    /// Whether the tarball is also coded as gzip, one member for each frame.
+    pub gzip: bool,
 }
 
 /// What a tarball may not exceed.

@@ -1,6 +1,6 @@
 //! How large a tarball would be, entry by entry, before any of it is made.
 
-use super::fragment::tar_bytes;
+use super::run::tar_bytes;
 use super::walk::Entry;
 use super::{Limits, TarballError};
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use weir_shared::access_list::AccessList;
-use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
 
-use crate::node::{Home, SERVICE, blob_of, blob_path, in_time, request};
+use crate::node::{Home, SERVICE, object_of, object_path, in_time, request};
+use crate::stored_state::{pages, private_object, record};
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -16,7 +17,7 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
     let (node, descriptor) = home.start_published(&upstream).await;
     for role in ["agent", "operator"] {
         let client = home.client(role);
-        for path in [&format!("/v1/services/{SERVICE}"), &blob_path(&blob_of(&descriptor)), "/", "/v1/services/no"] {
+        for path in [&format!("/v1/services/{SERVICE}"), &object_path(&object_of(&descriptor)), "/", "/v1/services/no"] {
             let answer = request(&client, &node.running, Method::GET, path, &[]).await;
             assert_eq!(answer.status, 401, "{role} {path}");
             assert_eq!(answer.problem().0, "unauthorized");
@@ -38,17 +39,18 @@ async fn paths_and_methods_that_are_not_there() {
         ("/v1/services/nobody".to_owned(), 404, "no-such-service"),
         (format!("/v1/services/nobody/versions/{digest}"), 404, "no-such-service"),
         (format!("/v1/services/{SERVICE}/versions/{digest}"), 404, "no-such-version"),
-        (blob_path(&BlobDigest::of(b"no blob")), 404, "no-such-blob"),
+        (object_path(&ObjectDigest::of(b"no object")), 404, "no-such-object"),
+        (format!("/v1/objects/nobody/{}", object_of(&descriptor)), 404, "no-such-object"),
         (format!("/v1/services/{SERVICE}/tarball"), 404, "no-such-path"),
         ("/v1/events/more".to_owned(), 404, "no-such-path"),
-        ("/v1/blobs/x".to_owned(), 400, "malformed-request"),
+        ("/v1/objects/shop/x".to_owned(), 400, "malformed-request"),
     ] {
         let answer = node.get(&path).await;
         assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (status, kind), "{path}");
     }
     let head = node.request(Method::HEAD, "/v1/services/nobody", &[]).await;
     assert_eq!((head.status.as_u16(), head.body.len()), (404, 0));
-    for path in [format!("/v1/services/{SERVICE}"), blob_path(&blob_of(&descriptor))] {
+    for path in [format!("/v1/services/{SERVICE}"), object_path(&object_of(&descriptor))] {
         let answer = node.request(Method::DELETE, &path, &[]).await;
         assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
     }
@@ -56,35 +58,30 @@ async fn paths_and_methods_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_blob_is_immutable_and_served_in_parts() {
+async fn an_object_is_immutable_and_what_is_private_is_not_to_be_had() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, descriptor) = home.start_published(&upstream).await;
-    let path = blob_path(&blob_of(&descriptor));
+    let path = object_path(&object_of(&descriptor));
     let whole = node.get(&path).await;
     let (etag, size) = (whole.header("etag").to_owned(), whole.body.len());
-    assert_eq!(etag, format!("\"{}\"", blob_of(&descriptor)));
-    assert_eq!(whole.header("accept-ranges"), "bytes");
+    assert_eq!(etag, format!("\"{}\"", object_of(&descriptor)));
     assert_eq!(whole.header("content-type"), "application/octet-stream");
     assert!(whole.header("cache-control").contains("immutable"));
     assert_eq!(whole.header("content-length"), size.to_string());
-
-    let part = node.request(Method::GET, &path, &[("range", "bytes=10-19"), ("if-range", &etag)]).await;
-    assert_eq!((part.status.as_u16(), &part.body), (206, &whole.body.slice(10..20)));
-    assert_eq!(part.header("content-range"), format!("bytes 10-19/{size}"));
-    let other = node.request(Method::GET, &path, &[("range", "bytes=10-19"), ("if-range", "\"other\"")]).await;
-    assert_eq!((other.status.as_u16(), &other.body), (200, &whole.body));
-    let beyond = node.request(Method::GET, &path, &[("range", "bytes=99999999-")]).await;
-    assert_eq!((beyond.status.as_u16(), beyond.header("content-range")), (416, format!("bytes */{size}").as_str()));
 
     let head = node.request(Method::HEAD, &path, &[]).await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
     assert_eq!((head.header("content-length"), head.header("etag")), (size.to_string().as_str(), etag.as_str()));
     let known = node.request(Method::GET, &path, &[("if-none-match", &etag)]).await;
     assert_eq!((known.status.as_u16(), known.body.len()), (304, 0));
+    assert_eq!(node.metric("weir_origin_object_sent_bytes_total").await, size as f64);
 
-    assert_eq!(node.metric("weir_origin_blob_requests_total{status=\"200\"}").await, 2.0);
-    assert_eq!(node.metric("weir_origin_blob_requests_total{status=\"206\"}").await, 1.0);
-    assert_eq!(node.metric("weir_origin_blob_sent_bytes_total").await, (2 * size + 10) as f64);
+    let pages = pages(&record(&home));
+    assert!(!pages.is_empty() && pages.iter().all(|page| private_object(&home, page).exists()));
+    for page in pages {
+        let answer = node.get(&object_path(&page)).await;
+        assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (404, "no-such-object"));
+    }
     node.stop().await;
 }
 

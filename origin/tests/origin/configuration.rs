@@ -288,11 +288,11 @@ fn a_start_that_fails_says_why_in_one_line_of_its_log() {
         assert!(told.lines().count() == 1 && last["level"] == "ERROR", "{told}");
         (run.status.code(), last["message"].as_str().unwrap().to_owned())
     };
-    // No database.
-    std::fs::create_dir(home.data_dir().join("catalog.redb")).unwrap();
+    // No folder.
+    std::fs::write(home.data_dir().join("objects"), "").unwrap();
     let (code, message) = run(&config);
     assert!(
-        code == Some(1) && message.starts_with("weir-origin: ") && message.contains("data/catalog.redb"),
+        code == Some(1) && message.starts_with("weir-origin: ") && message.contains("data/objects"),
         "{message}"
     );
     let (tail, said) = (message.rsplit(": ").next().unwrap(), message.clone());

@@ -11,12 +11,16 @@ use crate::upstream::Upstream;
 async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, first) = home.start_published(&upstream).await;
+    // The revision was told by then.
+    node.poll().await;
     let client = home.client("edge-client");
     let mut reader = Reader::of(&client, &node, "").await;
     assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
     // Who may read stands at the beginning of every stream.
     assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
     assert_eq!(reader.descriptor().await.0.bytes(), first.bytes());
+    let EventKind::Revision(seen) = reader.next().await.unwrap().kind else { panic!("{first:?}") };
+    assert_eq!(seen.revision_id, first.publication().revision_id);
     assert_eq!(reader.next().await.unwrap().kind, EventKind::SnapshotEnd);
 
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
@@ -24,21 +28,36 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let (second, cursor) = reader.descriptor().await;
     assert_eq!(second.publication().commit.as_str(), commit);
     assert_eq!(second.bytes(), node.descriptor().await.bytes());
-    // A new representation is told too.
-    let gzip = format!("/v1/services/{}/versions/{}/gzip", service(), second.publication().digest);
-    assert_eq!(node.request(Method::POST, &gzip, &[]).await.status, 200);
-    assert_eq!(reader.descriptor().await.0.version(), (second.publication().generation, 2));
+    let EventKind::Revision(seen) = reader.next().await.unwrap().kind else { panic!("the revision comes after it") };
+    assert_eq!((seen.followed_ref.as_str(), seen.revision_id.to_string()), ("main", format!("sha1:{commit}")));
+    assert_eq!(second.followed_ref(), seen.followed_ref);
+    assert!(seen.upstream.reachable);
+    // A commit that changes no content: no event but that.
+    let commit = upstream.push("docs/more.md", b"more words\n");
+    node.poll().await;
+    let EventKind::Revision(seen) = reader.next().await.unwrap().kind else { panic!("nothing else happened") };
+    assert_eq!(seen.revision_id.to_string(), format!("sha1:{commit}"));
+    // Polls that find nothing are no events; an upstream that goes away and comes back is.
+    node.poll().await;
+    upstream.take_away();
+    node.poll().await;
+    upstream.give_back();
+    for reachable in [false, true] {
+        let EventKind::Revision(seen) = reader.next().await.unwrap().kind else { panic!("{reachable}") };
+        assert_eq!((seen.upstream.reachable, seen.revision_id.to_string()), (reachable, format!("sha1:{commit}")));
+        node.poll().await;
+    }
     drop(reader);
 
     upstream.push("deploy/app.yaml", b"replicas: 3\n");
     node.poll().await;
     let mut reader = Reader::of(&client, &node, &format!("?since={cursor}")).await;
     assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
-    assert_eq!(reader.descriptor().await.0.revision(), 2, "what was missed, and nothing else");
-    assert_eq!(reader.descriptor().await.0.bytes(), node.descriptor().await.bytes());
+    let told = reader.until(|kind| matches!(kind, EventKind::Descriptor(_))).await;
+    assert_eq!(told, EventKind::Descriptor(node.descriptor().await.bytes().clone()), "what was missed, once");
     assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
     assert_eq!(node.metric("weir_origin_event_snapshots_total{why=\"no_cursor\"}").await, 1.0);
-    assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 4.0);
+    assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 3.0);
 
     // A drain waits for no stream.
     let ended = tokio::spawn(async move { reader.next().await });
@@ -52,7 +71,7 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     assert_eq!(reader.next().await.unwrap().kind, EventKind::Resync);
     let tombstone = loop {
         match reader.next().await.unwrap().kind {
-            EventKind::Descriptor(_) | EventKind::Access(_) => {}
+            EventKind::Descriptor(_) | EventKind::Access(_) | EventKind::Revision(_) => {}
             kind => break kind,
         }
     };

@@ -5,19 +5,18 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 use weir_origin::Condition;
-use weir_origin::blob_store::StoredBlob;
 use weir_origin::config::Config;
 use weir_origin::lfs::LfsObjects;
 use weir_origin::mirror::Upstream;
-use weir_origin::tarball::{Earlier, FragmentIndex, Limits, Selection, TarballError, content_key, lfs_files};
+use weir_origin::tarball::{Base, Limits, Selection, TarballError, content_key, lfs_files};
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::OmissionReason;
 
 use crate::git_fixture::Git;
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::{LfsServer, Manner};
-use crate::node::{Home, Node, SERVICE, blob_of, flip_a_bit, in_time, service};
-use crate::tar_reading::{build_after, build_tar, read_tar};
+use crate::node::{Home, Node, SERVICE, object_of, flip_a_bit, in_time, service};
+use crate::tar_reading::{Frames, build_into, build_tar, read_tar};
 
 pub(crate) const ATTRIBUTES: &str = "*.bin filter=lfs diff=lfs merge=lfs -text\n";
 
@@ -70,7 +69,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
 }
 
 #[test]
-fn a_key_holds_the_option_and_without_it_is_what_it_always_was() {
+fn a_key_holds_the_options_and_changes_with_the_codec_only() {
     let dir = tempfile::tempdir().unwrap();
     let git = Git::init(dir.path());
     git.write("a", "a");
@@ -78,14 +77,15 @@ fn a_key_holds_the_option_and_without_it_is_what_it_always_was() {
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
     let key = |selection: &Selection| content_key(&repo, &commit, &"shop".parse().unwrap(), selection).unwrap();
     let without = key(&Selection::default());
-    assert_ne!(key(&with_lfs()), without);
+    let with_gzip = Selection { gzip: true, ..Selection::default() };
+    assert!(key(&with_lfs()) != without && key(&with_gzip) != without && key(&with_gzip) != key(&with_lfs()));
     // It changes with the codec only: origins that are brought up to date otherwise build nothing again.
     let hex: String = without.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex, "f5341e809fbc625bbf94f47101b61b8379bbacacb75eafe44bf7fdc40e04396b");
+    assert_eq!(hex, "bac94a61c064a6425a0b98749f37d17423a879a8c682c234296230d25e61e5a8");
 }
 
 #[test]
-fn after_a_commit_the_fragments_with_lfs_are_taken_over_and_the_bytes_are_those_of_a_build_from_nothing() {
+fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
@@ -98,34 +98,24 @@ fn after_a_commit_the_fragments_with_lfs_are_taken_over_and_the_bytes_are_those_
     };
     (0..20).for_each(|number| put(number, number));
     git.write("small.txt", "small");
-    let build = |commit: &CommitId, earlier: Option<&Earlier>| {
-        let (built, _, blob) = build_after(&git.dir, commit, &with_lfs(), 2, &Limits::default(), earlier).unwrap();
-        (built, blob)
+    let build = |frames: &Frames, commit: &CommitId, selection: &Selection, base: Option<&Base>| {
+        build_into(frames, &git.dir, commit, selection, 2, &Limits::default(), base).unwrap().0
     };
-    let first = git.commit("first");
-    let (built, blob) = build(&first, None);
-    let earlier = || {
-        let mut file = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut file, &blob).unwrap();
-        Earlier::new(
-            StoredBlob::whole(file).unwrap(),
-            FragmentIndex::parse(&built.blob, &built.fragments.to_bytes(&built.blob)).unwrap(),
-        )
-    };
-    assert!(built.fragments.fragments() > 4);
+    let (first, frames) = (git.commit("first"), Frames::default());
+    let built = build(&frames, &first, &with_lfs(), None);
+    let base = frames.base(&built);
+    assert!(built.zstd.len() > 10);
     for (number, change) in [(7, 100), (0, 200), (19, 300)] {
         put(number, change);
         let commit = git.commit("changed");
-        let (from_nothing, expected) = build(&commit, None);
-        let (reusing, found) = build(&commit, Some(&earlier()));
-        assert!(reusing.reused_fragments > 0, "{reusing:?}");
-        assert_eq!((reusing.digest, reusing.blob), (from_nothing.digest, from_nothing.blob));
-        assert!(found == expected);
+        let from_nothing = build(&Frames::default(), &commit, &with_lfs(), None);
+        let reusing = build(&frames, &commit, &with_lfs(), Some(&base));
+        assert!(reusing.reused_frames > 0, "{reusing:?}");
+        assert_eq!((reusing.digest, reusing.zstd), (from_nothing.digest, from_nothing.zstd));
     }
     // The same pointers without the option share nothing with it.
-    let (without, _, _) =
-        build_after(&git.dir, &first, &Selection::default(), 2, &Limits::default(), Some(&earlier())).unwrap();
-    assert_eq!(without.omitted.len(), 20);
+    let without = build(&frames, &first, &Selection::default(), Some(&base));
+    assert_eq!((without.omitted.len(), without.reused_frames), (20, 0));
 }
 
 /// A repository with a model in one folder of it.
@@ -292,7 +282,7 @@ async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_
     let shop = Shop::new();
     let node = shop.home.start(shop.config()).await;
     let descriptor = node.published(|_| true).await;
-    let stored = shop.home.blob(&blob_of(&descriptor));
+    let stored = shop.home.object(&object_of(&descriptor));
     std::fs::remove_file(&stored).unwrap();
     node.tarball(&descriptor).await;
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use tempfile::TempDir;
@@ -15,8 +15,9 @@ use weir_origin::Running;
 use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
 use weir_origin::repository_agent::RepositoryState;
 use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
+use weir_shared::manifest::Manifest;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
 use weir_shared::process::{certificates, tls};
@@ -63,10 +64,9 @@ impl Home {
         self.file("data")
     }
 
-    /// The file of a blob.
-    pub(crate) fn blob(&self, digest: &BlobDigest) -> PathBuf {
-        let hex = digest.hex();
-        self.data_dir().join("blobs").join(&hex[..2]).join(hex)
+    /// The file of a public object.
+    pub(crate) fn object(&self, digest: &ObjectDigest) -> PathBuf {
+        self.data_dir().join("objects").join(REPOSITORY).join("public").join(digest.hex())
     }
 
     /// The folder `deploy` of the branch `main`, polled only when kicked.
@@ -134,21 +134,6 @@ impl Node {
         self.request(Method::GET, path, &[]).await
     }
 
-    /// What comes of an answer's body, and how that ends.
-    pub(crate) async fn read_to_whatever_end(&self, path: &str) -> (Bytes, Result<(), hyper::Error>) {
-        let uri = format!("https://{}{path}", self.running.address());
-        let request = Request::builder().uri(uri).body(Empty::new()).unwrap();
-        let mut body = in_time(self.client.request(request)).await.unwrap().into_body();
-        let mut read = BytesMut::new();
-        while let Some(frame) = in_time(body.frame()).await {
-            match frame {
-                Ok(frame) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                Err(error) => return (read.freeze(), Err(error)),
-            }
-        }
-        (read.freeze(), Ok(()))
-    }
-
     pub(crate) async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
         request(&self.client, &self.running, method, path, headers).await
     }
@@ -161,15 +146,39 @@ impl Node {
 
     /// Fetches the tarball of a descriptor, verified as an agent would.
     pub(crate) async fn tarball(&self, descriptor: &Descriptor) -> Vec<u8> {
-        let stored = descriptor.representation(Encoding::Zstd).unwrap();
-        let answer = self.get(&blob_path(&stored.digest)).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        assert_eq!(BlobDigest::of(&answer.body), stored.digest);
-        assert_eq!(answer.body.len() as u64, stored.size);
-        let tar = zstd::decode_all(answer.body.as_ref()).unwrap();
+        let body = self.body(descriptor, Encoding::Zstd).await;
+        let tar = zstd::decode_all(body.as_slice()).unwrap();
         assert_eq!(TarballDigest::of(&tar), descriptor.publication().digest);
         assert_eq!(tar.len() as u64, descriptor.publication().size);
         tar
+    }
+
+    /// The stored body of a descriptor in one coding, put together from its frames.
+    pub(crate) async fn body(&self, descriptor: &Descriptor, encoding: Encoding) -> Vec<u8> {
+        let stored = descriptor.representation(encoding).unwrap();
+        let first = self.object(&stored.digest).await;
+        let mut body = Vec::new();
+        if stored.frames == 1 {
+            body.extend_from_slice(&first);
+        } else {
+            let manifest = Manifest::parse(&first).unwrap();
+            assert_eq!(manifest.frames().len() as u32, stored.frames);
+            for frame in manifest.frames() {
+                let bytes = self.object(&frame.digest).await;
+                assert_eq!(bytes.len() as u64, frame.size);
+                body.extend_from_slice(&bytes);
+            }
+        }
+        assert_eq!(body.len() as u64, stored.size);
+        body
+    }
+
+    /// An object, verified as an edge would.
+    pub(crate) async fn object(&self, digest: &ObjectDigest) -> Bytes {
+        let answer = self.get(&object_path(digest)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(ObjectDigest::of(&answer.body), *digest);
+        answer.body
     }
 
     /// A page of the admin listener: status and body.
@@ -238,12 +247,12 @@ pub(crate) fn repository() -> RepositoryName {
     REPOSITORY.parse().unwrap()
 }
 
-pub(crate) fn blob_path(digest: &BlobDigest) -> String {
-    format!("/v1/blobs/{digest}")
+pub(crate) fn object_path(digest: &ObjectDigest) -> String {
+    format!("/v1/objects/{REPOSITORY}/{digest}")
 }
 
-/// The blob that holds a descriptor's tarball.
-pub(crate) fn blob_of(descriptor: &Descriptor) -> BlobDigest {
+/// The object that a descriptor's zstd body is, or whose manifest it is.
+pub(crate) fn object_of(descriptor: &Descriptor) -> ObjectDigest {
     descriptor.representation(Encoding::Zstd).unwrap().digest
 }
 

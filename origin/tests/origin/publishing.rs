@@ -1,8 +1,10 @@
-//! From a push to a descriptor and its blob.
+//! From a push to a descriptor and its frames.
 
 use http::Method;
+use weir_shared::encoding::Encoding;
 
-use crate::node::{Home, SERVICE, blob_of, names, service};
+use crate::node::{Home, SERVICE, names, service};
+use crate::stored_state::record_file;
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -66,23 +68,44 @@ async fn a_push_is_a_new_generation_and_the_old_version_stays_to_be_had() {
     assert_eq!(back.publication().digest, old.publication().digest);
     assert!(back.publication().generation > new.publication().generation);
     assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 2.0);
-    assert_eq!(node.metric("weir_origin_builds_total{result=\"memo\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_publications_total").await, 3.0);
     node.stop().await;
 }
 
 #[tokio::test]
-async fn a_push_outside_the_folder_builds_nothing_and_changes_no_digest() {
+async fn a_push_outside_the_folder_publishes_and_writes_nothing() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, old) = home.start_published(&upstream).await;
+    let record = std::fs::read(record_file(&home)).unwrap();
     let commit = upstream.push("docs/more.md", b"more words\n");
     node.poll().await;
-    let new = node.descriptor().await;
-    assert_eq!(new.publication().commit.as_str(), commit);
-    assert!(new.publication().generation > old.publication().generation);
-    assert_eq!(new.publication().digest, old.publication().digest);
-    assert_eq!(blob_of(&new), blob_of(&old));
+    assert_eq!(node.descriptor().await.bytes(), old.bytes());
+    assert_eq!(std::fs::read(record_file(&home)).unwrap(), record);
     assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 1.0);
-    assert_eq!(node.metric("weir_origin_builds_total{result=\"memo\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_publications_total").await, 1.0);
+    // It follows its ref all the same, and says how far.
+    let service = node.status().await["services"][0].clone();
+    assert_eq!(service["condition"], "following");
+    assert_eq!(service["seen"]["revision_id"], format!("sha1:{commit}"));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_with_gzip_has_it_stored_and_one_without_has_not() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = home.config(&upstream.url());
+    let node = home.start(config.clone()).await;
+    let without = node.published(|_| true).await;
+    assert_eq!(without.representations().len(), 1);
+    node.stop().await;
+    config.services[0].gzip = true;
+    let node = home.start(config).await;
+    let with = node.published(|now| now.representation(Encoding::Gzip).is_some()).await;
+    assert_eq!(with.publication(), without.publication(), "the same content");
+    let gzip = node.body(&with, Encoding::Gzip).await;
+    let mut tar = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(gzip.as_slice()), &mut tar).unwrap();
+    assert_eq!(tar, node.tarball(&with).await);
     node.stop().await;
 }
 

@@ -2,12 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use weir_origin::versions::Asked;
-
-use crate::full_disk::{fill, make_room, with_two_versions};
-use crate::node::{Home, Node, SERVICE, in_time, service};
+use crate::full_disk::with_two_versions;
+use crate::node::{Home, Node, SERVICE, in_time};
 use crate::upstream::Upstream;
 
 /// Whatever is opened below a directory is read-only until this is dropped. Files that are open stay as they are: the
@@ -78,53 +76,5 @@ async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_
     node.tarball(&after).await;
     assert_eq!(node.status().await["repositories"][0]["health"], "healthy");
     in_time(readyz(&node, |told| told == "ready\n")).await;
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn a_database_that_cannot_be_written_any_more_is_read_until_it_can() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let Some((_mount, config, node, old)) = with_two_versions(&home, &upstream).await else { return };
-    let versions = [old.publication().digest, node.descriptor().await.publication().digest];
-
-    // A database that the disk failed is opened anew, and that needs a disk that can be written.
-    fill(&home.data_dir());
-    let asked = || Asked { by: Some("x".repeat(20_000)), expected: None };
-    let mut turn = 0;
-    while node.running.versions().roll_back(&service(), &versions[turn % 2], asked()).await.is_ok() {
-        turn += 1;
-        assert!(turn < 2000, "the disk has room for everything");
-    }
-    let shown = node.descriptor().await;
-    let read_only = ReadOnly::over(&home.data_dir());
-    for digest in &versions {
-        assert_eq!(retained_status(&node, &digest.to_string()).await, 200, "it is read on");
-    }
-    let page = node.running.versions().history(&service(), None, 1).await.unwrap();
-    assert_eq!(page.publications[0].entry.generation, shown.publication().generation);
-    // It was read again at once, and is open: the full disk fails it once more.
-    node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await.unwrap_err();
-    for _ in 0..2 {
-        let refused = node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await;
-        let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains("the state cannot be read or written"), "{refused}");
-        assert!(refused.to_lowercase().contains("read-only file system"), "{refused}");
-        assert_eq!(retained_status(&node, &versions[0].to_string()).await, 200, "and after each that is refused");
-    }
-    assert_eq!(node.descriptor().await.bytes(), shown.bytes());
-
-    drop(read_only);
-    make_room(&home.data_dir());
-    // It is tried again once a second.
-    let begun = Instant::now();
-    while let Err(error) = node.running.versions().roll_back(&service(), &versions[0], Asked::default()).await {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let after = node.descriptor().await;
-    assert!(after.publication().generation > shown.publication().generation);
-    node.stop().await;
-    let node = home.start(config).await;
-    assert_eq!(node.descriptor().await.bytes(), after.bytes());
     node.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::node::{Home, SERVICE, blob_of, service};
+use crate::node::{Home, SERVICE, object_of, service};
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn generations_grow_across_the_loss_of_everything_and_the_digest_is_the_sa
     fs::remove_dir_all(home.data_dir()).unwrap();
     let (node, after) = home.start_published(&upstream).await;
     assert_eq!(after.publication().digest, before.publication().digest);
-    assert_eq!(blob_of(&after), blob_of(&before));
+    assert_eq!(object_of(&after), object_of(&before));
     assert!(after.publication().generation > before.publication().generation);
     node.stop().await;
 }
@@ -101,21 +101,6 @@ async fn another_url_is_another_mirror_and_is_cloned_anew() {
     let node = home.start(home.config(&second.url())).await;
     assert_eq!(node.descriptor().await.bytes(), old.bytes(), "the last good one, until the new place answered");
     node.published(|d| d.publication().commit.as_str() == second.git(&["rev-parse", "main"])).await;
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn what_a_killed_process_left_half_written_is_removed() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
-    node.running.cut().await;
-    let leftover = home.data_dir().join("blobs/tmp/half-a-blob");
-    fs::write(&leftover, b"half").unwrap();
-
-    let node = home.start(home.config(&upstream.url())).await;
-    assert!(!leftover.exists());
-    assert_eq!(node.descriptor().await.bytes(), descriptor.bytes());
-    node.tarball(&descriptor).await;
     node.stop().await;
 }
 

@@ -1,14 +1,12 @@
-//! Signed publications and heartbeats, and the keys that sign them.
+//! Signed publications, and the keys that sign them.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use http::Method;
 use weir_origin::config::Config;
 use weir_shared::access_list::AccessList;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::envelope::EnvelopeError;
-use weir_shared::heartbeat;
 use weir_shared::process::key_pair;
 use weir_shared::token::PublicKey;
 
@@ -63,16 +61,11 @@ async fn keys_are_changed_while_readers_know_only_one_of_them() {
     let other = first.verified_publication(&service(), std::slice::from_ref(&new));
     assert_eq!(other, Err(EnvelopeError::UnknownKeys(vec![old.id().to_string()])));
 
-    // What is published or added is signed at once.
+    // What is published is signed at once.
     upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.poll().await;
     let second = node.descriptor().await;
     assert_eq!((signed_by(&second, &[&old]), second.revision()), (1, 1));
-    let gzip = format!("/v1/services/{SERVICE}/versions/{}/gzip", second.publication().digest);
-    assert_eq!(node.request(Method::POST, &gzip, &[]).await.status, 200);
-    let second = node.descriptor().await;
-    assert_eq!((signed_by(&second, &[&old]), second.representations().len()), (1, 2));
-
     // Both, the new one alone, and a start that changes nothing.
     let node = restarted(&home, node, &config, &[&old_file, &new_file]).await;
     let both = node.descriptor().await;
@@ -88,39 +81,6 @@ async fn keys_are_changed_while_readers_know_only_one_of_them() {
     let node = restarted(&home, node, &config, &[]).await;
     assert_eq!(signed_by(&node.descriptor().await, &[]), 0);
     assert_eq!(node.metric("weir_origin_signing_keys").await, 0.0);
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn a_heartbeat_says_at_which_generation_a_service_is() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (file, key) = new_key(&home, "signing.key");
-    let (node, published) = home.start_published(&upstream).await;
-    let standing = format!("/v1/services/{SERVICE}/heartbeat");
-    for path in ["/v1/heartbeat", &standing] {
-        let answer = node.get(path).await;
-        assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (404, "not-signed"), "without a key");
-    }
-    let node = restarted(&home, node, &home.config(&upstream.url()), &[&file]).await;
-    // The first one is signed as soon as the origin runs.
-    let answer = loop {
-        match node.get(&standing).await {
-            answer if answer.status == 200 => break answer,
-            _ => tokio::task::yield_now().await,
-        }
-    };
-    let verified = heartbeat::verify_standing(&answer.body, &service(), std::slice::from_ref(&key)).unwrap();
-    assert_eq!(verified.generation, published.publication().generation);
-    assert_eq!(verified.origin.as_str(), "origin-1");
-    assert!(heartbeat::verify_standing(&answer.body, &"another".parse().unwrap(), std::slice::from_ref(&key)).is_err());
-    let whole = node.get("/v1/heartbeat").await;
-    let beat = heartbeat::verify(&whole.body, &[key]).unwrap();
-    assert_eq!((beat.services, beat.time), (1, verified.time));
-    assert_eq!(node.request(Method::HEAD, &standing, &[]).await.status, 200);
-    assert_eq!(node.request(Method::POST, "/v1/heartbeat", &[]).await.header("allow"), "GET, HEAD");
-    let nobody = node.get("/v1/services/nobody/heartbeat").await;
-    assert_eq!((nobody.status.as_u16(), nobody.problem().0.as_str()), (404, "no-such-service"));
-    assert_eq!(node.metric("weir_origin_events_total{event=\"signed_heartbeat\"}").await, 1.0);
     node.stop().await;
 }
 

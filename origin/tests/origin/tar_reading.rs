@@ -1,13 +1,18 @@
 //! Tarballs taken apart, to compare ours with what `git archive` writes.
 
+use std::collections::HashMap;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use ring::digest::{SHA256, digest};
 use weir_origin::lfs::LfsObjects;
-use weir_origin::tarball::{Built, Earlier, Limits, Means, Selection, TarballError, build};
+use weir_origin::tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, TarballError, build};
 use weir_shared::commit_id::CommitId;
-use weir_shared::digest::{BlobDigest, TarballDigest};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::manifest::{Frame, MAX_FRAME_TAR_BYTES};
 
 use crate::git_fixture::Git;
 
@@ -95,6 +100,47 @@ pub(crate) fn git_archive(git: &Git, commit: &CommitId, folder: &str) -> Vec<Tar
     entries
 }
 
+/// Frames in memory. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Frames(Arc<Mutex<HashMap<ObjectDigest, Bytes>>>);
+
+impl FrameSink for Frames {
+    fn put(&self, frame: Bytes) -> io::Result<ObjectDigest> {
+        let digest = ObjectDigest::of(&frame);
+        self.0.lock().unwrap().insert(digest, frame);
+        Ok(digest)
+    }
+}
+
+impl Frames {
+    pub(crate) fn get(&self, digest: &ObjectDigest) -> io::Result<Bytes> {
+        self.0.lock().unwrap().get(digest).cloned().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    pub(crate) fn remove(&self, digest: &ObjectDigest) {
+        self.0.lock().unwrap().remove(digest).unwrap();
+    }
+
+    /// A build to take frames from, through the bytes of its recipe.
+    pub(crate) fn base(&self, built: &Built) -> Base {
+        let frames = self.clone();
+        Base::new(Recipe::parse(&built.recipe.to_bytes()).unwrap(), move |digest| frames.get(digest))
+    }
+
+    /// The tar, of which each frame has exactly the part that its manifest names.
+    fn decode(&self, frames: &[Frame], decode: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+        let mut tar = Vec::new();
+        for frame in frames {
+            let bytes = self.get(&frame.digest).unwrap();
+            let part = decode(&bytes);
+            assert_eq!((bytes.len() as u64, part.len() as u64), (frame.size, frame.tar_size));
+            assert!((1..=MAX_FRAME_TAR_BYTES).contains(&frame.tar_size), "{frame:?}");
+            tar.extend(part);
+        }
+        tar
+    }
+}
+
 /// Builds a tarball, checks everything that is said about its bytes, and returns the tar.
 pub(crate) fn build_tar(
     repository: &Path,
@@ -112,30 +158,42 @@ pub(crate) fn build_limited(
     threads: usize,
     limits: &Limits,
 ) -> Result<(Built, Vec<u8>), TarballError> {
-    let (built, tar, _) = build_after(repository, commit, selection, threads, limits, None)?;
-    Ok((built, tar))
+    build_into(&Frames::default(), repository, commit, selection, threads, limits, None)
 }
 
-/// The same after another build, and with the blob at the end.
-pub(crate) fn build_after(
+/// The same with the frames of other builds, and after one of them.
+pub(crate) fn build_into(
+    frames: &Frames,
     repository: &Path,
     commit: &CommitId,
     selection: &Selection,
     threads: usize,
     limits: &Limits,
-    earlier: Option<&Earlier>,
-) -> Result<(Built, Vec<u8>, Vec<u8>), TarballError> {
+    base: Option<&Base>,
+) -> Result<(Built, Vec<u8>), TarballError> {
     let repo = gix::open_opts(repository, gix::open::Options::isolated()).unwrap().into_sync();
-    let mut blob = Vec::new();
     let lfs = LfsObjects::of_mirror(repository);
-    let means = Means { limits, threads, earlier, lfs: Some(&lfs), interrupt: &AtomicBool::new(false) };
-    let built = build(&repo, commit, selection, &means, &mut blob)?;
-    let tar = zstd::decode_all(&blob[..]).unwrap();
-    assert_eq!(built.blob, BlobDigest::of(&blob));
-    assert_eq!(built.blob_size, blob.len() as u64);
+    let context = BuildContext { limits, threads, base, lfs: Some(&lfs), interrupt: &AtomicBool::new(false) };
+    let built = build(&repo, commit, selection, &context, frames)?;
+    let tar = frames.decode(&built.zstd, |frame| {
+        let size = zstd::zstd_safe::get_frame_content_size(frame).unwrap().unwrap();
+        let tar = zstd::decode_all(frame).unwrap();
+        assert_eq!(tar.len() as u64, size);
+        tar
+    });
+    assert_eq!(built.gzip.is_some(), selection.gzip);
+    if let Some(gzip) = &built.gzip {
+        let member = |bytes: &[u8]| {
+            let mut tar = Vec::new();
+            flate2::read::GzDecoder::new(bytes).read_to_end(&mut tar).unwrap();
+            tar
+        };
+        assert!(frames.decode(gzip, member) == tar);
+        assert_eq!(gzip.len(), built.zstd.len());
+    }
     assert_eq!(built.digest, TarballDigest::of(&tar));
     assert_eq!(built.sha256.as_bytes(), digest(&SHA256, &tar).as_ref());
     assert_eq!(built.size, tar.len() as u64);
     assert_eq!(built.entries, read_tar(&tar).len() as u64);
-    Ok((built, tar, blob))
+    Ok((built, tar))
 }

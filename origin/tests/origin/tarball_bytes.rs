@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use weir_origin::tarball::{BlobSink, Filters, Limits, Means, Selection, TarballError, build, content_key};
+use bytes::Bytes;
+use weir_origin::tarball::{BuildContext, Filters, FrameSink, Limits, Selection, TarballError, build, content_key};
 use weir_shared::commit_id::CommitId;
-use weir_shared::digest::BlobDigest;
+use weir_shared::digest::ObjectDigest;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{build_tar, read_tar};
@@ -77,8 +78,8 @@ fn a_golden_tarball_is_laid_out_as_the_protocol_says() {
     assert_eq!(fs::read(golden("one-file.tar")).unwrap(), expected);
 }
 
-/// More than one fragment, large files among small ones.
-fn several_fragments(git: &Git) -> CommitId {
+/// More than one frame, large files among small ones.
+fn several_frames(git: &Git) -> CommitId {
     let mut seed = 7u64;
     let mut noise = |length: usize| -> Vec<u8> {
         let next = |_| {
@@ -87,20 +88,20 @@ fn several_fragments(git: &Git) -> CommitId {
         };
         (0..length).map(next).collect()
     };
-    git.write("large/over-one-fragment", noise(9 << 20));
-    git.write("large/with-own-part", noise(2 << 20));
+    git.write("large/several-frames", noise(9 << 20));
+    git.write("large/one-frame", noise(2 << 20));
     for at in 0..300 {
         git.write(format!("small/{}/{at}", at % 7), noise(30_000));
     }
     git.write("zeros", vec![0; 5 << 20]);
-    git.commit("several fragments")
+    git.commit("several frames")
 }
 
 #[test]
 fn neither_threads_nor_packs_change_a_byte() {
     let dir = tempfile::tempdir().unwrap();
     let git = Git::init(dir.path());
-    let commit = several_fragments(&git);
+    let commit = several_frames(&git);
     let (first, tar) = build_tar(&git.dir, &commit, &Selection::default(), 1).unwrap();
     assert_eq!(read_tar(&tar).len(), 300 + 7 + 2 + 2 + 1);
     for threads in [2, 4, 0] {
@@ -113,25 +114,25 @@ fn neither_threads_nor_packs_change_a_byte() {
 }
 
 #[test]
-fn a_writer_that_fails_and_a_request_to_stop_end_a_build() {
-    struct Full(usize);
-    impl BlobSink for Full {
-        fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::StorageFull)?;
-            Ok(())
-        }
-        fn end(&mut self) -> BlobDigest {
-            BlobDigest::of(&[])
+fn a_sink_that_fails_and_a_request_to_stop_end_a_build() {
+    struct Full(AtomicUsize);
+    impl FrameSink for Full {
+        fn put(&self, frame: Bytes) -> std::io::Result<ObjectDigest> {
+            let room = |room: usize| room.checked_sub(frame.len());
+            self.0
+                .try_update(Ordering::Relaxed, Ordering::Relaxed, room)
+                .map_err(|_| std::io::ErrorKind::StorageFull)?;
+            Ok(ObjectDigest::of(&frame))
         }
     }
     let dir = tempfile::tempdir().unwrap();
     let git = Git::init(dir.path());
-    let commit = several_fragments(&git);
+    let commit = several_frames(&git);
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap().into_sync();
     let run = |room: usize, stop: bool| {
         let stop = AtomicBool::new(stop);
-        let means = Means { limits: &Limits::default(), threads: 2, earlier: None, lfs: None, interrupt: &stop };
-        build(&repo, &commit, &Selection::default(), &means, &mut Full(room)).unwrap_err()
+        let context = BuildContext { limits: &Limits::default(), threads: 2, base: None, lfs: None, interrupt: &stop };
+        build(&repo, &commit, &Selection::default(), &context, &Full(room.into())).unwrap_err()
     };
     for room in [0, 5 << 20] {
         let error = run(room, false);

@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use weir_origin::config::RepositoryConfig;
 use weir_origin::repository_agent::Health;
+use weir_shared::digest::TarballDigest;
 
 use crate::node::{Home, SERVICE};
 use crate::upstream::Upstream;
@@ -25,6 +26,9 @@ async fn while_the_first_clone_runs_it_is_503_and_when_it_hangs_504() {
     assert!(!answer.header("retry-after").is_empty());
     let (kind, detail) = answer.problem();
     assert!(kind == "not-published-yet" && detail.contains("cloned for the first time"), "{detail}");
+    // A version of it is not denied either: nothing is known of its versions yet.
+    let version = node.get(&format!("{path}/versions/{}", TarballDigest::of(b"any"))).await;
+    assert_eq!((version.status.as_u16(), version.problem().0), (503, kind));
     assert_eq!(node.admin("/readyz").await.0, 503);
 
     node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;

@@ -6,7 +6,7 @@ use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
 
-use crate::node::{Home, Node, blob_of, flip_a_bit, service};
+use crate::node::{Home, Node, object_of, flip_a_bit, service};
 use crate::upstream::Upstream;
 
 fn asked(by: &str) -> Asked {
@@ -69,20 +69,20 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
 }
 
 #[tokio::test]
-async fn a_damaged_blob_is_healed_before_it_is_gone_back_to_and_a_lost_one_is_refused() {
+async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_is_refused() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, old) = home.start_published(&upstream).await;
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
     let versions = node.running.versions();
-    flip_a_bit(&home.blob(&blob_of(&old)));
+    flip_a_bit(&home.object(&object_of(&old)));
     versions.roll_back(&service(), &digest(&old), Asked::default()).await.unwrap();
     node.tarball(&node.descriptor().await).await;
-    assert_eq!(node.metric("weir_origin_blob_heals_total{result=\"healed\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 1.0);
 
     // The mirror is gone too, so the other one can be had from nowhere.
     upstream.take_away();
     std::fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
-    flip_a_bit(&home.blob(&blob_of(&new)));
+    flip_a_bit(&home.object(&object_of(&new)));
     let before = node.descriptor().await;
     let refused = versions.roll_back(&service(), &digest(&new), Asked::default()).await;
     assert!(matches!(refused, Err(VersionError::Lost(_) | VersionError::NotRetained(..))), "{refused:?}");
@@ -116,7 +116,7 @@ async fn a_diff_says_why_a_digest_changed() {
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
     let versions = node.running.versions();
     // Also when one of the two has to be built again first.
-    flip_a_bit(&home.blob(&blob_of(&old)));
+    flip_a_bit(&home.object(&object_of(&old)));
     let diff = versions.diff(&service(), &digest(&old), &digest(&new), 100).await.unwrap();
     assert_eq!((diff.added, diff.removed, diff.changed, diff.unchanged), (1, 0, 1, 0));
     let paths: Vec<_> = diff.differences.iter().map(|each| each.path.as_str()).collect();

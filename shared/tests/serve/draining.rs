@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::TransportConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::http2::{self, ACK, DATA, GOAWAY, Http2Peer, PING, request};
@@ -176,4 +178,82 @@ async fn a_drain_gets_its_turn_under_constant_load() {
     for asker in askers {
         asker.await.unwrap();
     }
+}
+
+/// All that the server sends to a client that asks once and then waits for the end.
+async fn asks_once(site: &Site, stream: TcpStream, over_http2: bool) -> String {
+    if !over_http2 {
+        let mut stream = site.tls_over(stream, &[b"http/1.1"]).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        return answer;
+    }
+    let mut peer = Http2Peer::over(site.tls_over(stream, &[b"h2"]).await.unwrap(), &[]).await;
+    peer.send(&request("GET", "/", 1)).await;
+    let mut answer = String::new();
+    while let Some(frame) = peer.frame().await {
+        match frame.kind {
+            GOAWAY => answer.push_str("goaway "),
+            PING => peer.send(&http2::frame(PING, ACK, 0, &frame.payload)).await,
+            DATA => answer.push_str(std::str::from_utf8(&frame.payload).unwrap()),
+            _ => {}
+        }
+    }
+    answer
+}
+
+#[tokio::test]
+async fn clients_that_wait_to_be_accepted_when_the_drain_begins_are_answered() {
+    let site = Site::start();
+    // The only thread of this runtime connects, so the server has accepted none of them.
+    let waiting: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(site.tcp_address).unwrap()).collect();
+    let finished = site.finish();
+    for (number, stream) in waiting.into_iter().enumerate() {
+        stream.set_nonblocking(true).unwrap();
+        let over_http2 = number % 2 == 1;
+        let answer = asks_once(&site, TcpStream::from_std(stream).unwrap(), over_http2).await;
+        let says = if over_http2 { "goaway" } else { "connection: close" };
+        assert!(answer.contains(says) && answer.contains("well"), "client {number}: {answer:?}");
+    }
+    assert!(finished.await, "nothing was cut");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_connects_while_a_drain_begins_is_answered_or_not_let_in() {
+    let site = Arc::new(Site::start());
+    let answered = Arc::new(Semaphore::new(0));
+    let clients = (0..8).map(|_| {
+        let (site, answered) = (site.clone(), answered.clone());
+        tokio::spawn(async move {
+            while let Ok(stream) = TcpStream::connect(site.tcp_address).await {
+                let mut peer = Http2Peer::over(site.tls_over(stream, &[b"h2"]).await.unwrap(), &[]).await;
+                peer.send(&request("GET", "/", 1)).await;
+                assert_eq!(peer.next(DATA).await.unwrap().payload, b"well");
+                answered.add_permits(1);
+            }
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    tokio::time::timeout(PATIENCE, answered.acquire_many(100)).await.unwrap().unwrap().forget();
+    assert!(site.finish().await, "nothing was cut");
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_quic_handshake_that_is_under_way_when_the_drain_begins_ends_with_an_answer() {
+    let site = Site::start();
+    let relay = Relay::to(site.address).await;
+    relay.lose(true);
+    let (endpoint, connecting) = Peer::connecting(site.pki.path(), relay.address, TransportConfig::default());
+    site.until("the handshake is under way", || site.metric("weir_http_handshakes", "quic") == 1).await;
+    let finished = site.finish();
+    site.drain.begun().await;
+    relay.lose(false);
+    let peer = Peer::connected(endpoint, connecting).await;
+    assert_eq!(peer.ask(&get("/")).await, Reply::well());
+    assert_eq!(peer.closed().await, NO_ERROR);
+    assert!(finished.await, "nothing was cut");
 }

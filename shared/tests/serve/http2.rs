@@ -76,7 +76,12 @@ pub(crate) struct Http2Peer {
 impl Http2Peer {
     /// Connects, with these settings.
     pub(crate) async fn connect(site: &Site, settings: &[(u16, u32)]) -> Self {
-        let (reader, mut writer) = tokio::io::split(site.tls(&[b"h2"]).await);
+        Self::over(site.tls(&[b"h2"]).await, settings).await
+    }
+
+    /// The same over a connection that is there.
+    pub(crate) async fn over(stream: TlsStream<TcpStream>, settings: &[(u16, u32)]) -> Self {
+        let (reader, mut writer) = tokio::io::split(stream);
         let settings: Vec<u8> =
             settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
         writer.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat()).await.unwrap();

@@ -51,6 +51,11 @@ impl Peer {
 
     pub(crate) async fn with(site: &Site, address: SocketAddr, transport: TransportConfig) -> Self {
         let (endpoint, connecting) = Self::connecting(site.pki.path(), address, transport);
+        Self::connected(endpoint, connecting).await
+    }
+
+    /// Waits for the end of a handshake.
+    pub(crate) async fn connected(endpoint: Endpoint, connecting: quinn::Connecting) -> Self {
         let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
         Self { _endpoint: endpoint, connection }
     }

@@ -32,7 +32,7 @@ pub(crate) struct Site {
     pub(crate) pki: tempfile::TempDir,
     /// Of UDP.
     pub(crate) address: SocketAddr,
-    tcp_address: SocketAddr,
+    pub(crate) tcp_address: SocketAddr,
     registry: Registry,
     pub(crate) drain: Drain,
     pub(crate) gate: Gate,
@@ -175,9 +175,16 @@ impl Site {
 
     /// Tries to connect, trusting the authority in a directory.
     pub(crate) async fn try_tls(&self, pki: &Path, protocols: &[&[u8]]) -> std::io::Result<TlsStream<TcpStream>> {
-        let mut tls = tls::client_config(&pki.join("ca.pem"), None).unwrap();
-        tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        TlsConnector::from(Arc::new(tls)).connect("localhost".try_into().unwrap(), self.tcp().await).await
+        handshake(pki, self.tcp().await, protocols).await
+    }
+
+    /// The same over a connection that is there.
+    pub(crate) async fn tls_over(
+        &self,
+        stream: TcpStream,
+        protocols: &[&[u8]],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        handshake(self.pki.path(), stream, protocols).await
     }
 
     /// A metric's value, or the number of what a histogram has seen: the sum over those that have this label's value.
@@ -209,4 +216,10 @@ impl Site {
         let finished = tokio::spawn(async move { drain.finish(PATIENCE).await });
         async { finished.await.unwrap() }
     }
+}
+
+async fn handshake(pki: &Path, stream: TcpStream, protocols: &[&[u8]]) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut tls = tls::client_config(&pki.join("ca.pem"), None).unwrap();
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    TlsConnector::from(Arc::new(tls)).connect("localhost".try_into().unwrap(), stream).await
 }

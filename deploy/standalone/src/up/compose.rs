@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use bytesize::ByteSize;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::certificates;
@@ -72,9 +71,7 @@ impl Roles {
         origin.services = vec![published];
         let origin = weir_origin::start(origin).await.context("the origin does not start")?;
 
-        let mut cache = weir_edge::config::CacheConfig::new(root.join("edge-cache"));
-        // A trial does not set a gigabyte aside.
-        cache.small = Some(ByteSize::mib(64));
+        let cache = weir_edge::config::CacheConfig::new(root.join("edge-cache"));
         let mut edge = weir_edge::config::Config::new(
             "edge-1".parse()?,
             address(7443),

@@ -1,11 +1,10 @@
-//! An origin that serves real descriptors and blobs over mutual TLS, counts what it is asked, and fails on demand.
+//! An origin that serves real descriptors and objects over mutual TLS, counts what it is asked, and fails on demand.
 
-mod blob;
 mod events;
+mod object;
 mod tarball;
 
 use std::collections::{HashMap, VecDeque};
-use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -16,11 +15,9 @@ use http::{Request, Response, StatusCode, header};
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use weir_shared::descriptor::{Descriptor, DescriptorFields, Representation};
-use weir_shared::digest::{BlobDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::digest::ObjectDigest;
 use weir_shared::event::EventKind;
-use weir_shared::piece::PieceHasher;
 use weir_shared::problem::Problem;
 use weir_shared::process::identity::Role;
 use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
@@ -30,55 +27,31 @@ use weir_shared::route::Route;
 
 use self::events::Events;
 
-pub(crate) use self::blob::Fault;
-pub(crate) use self::tarball::Tarball;
+pub(crate) use self::object::Fault;
+pub(crate) use self::tarball::{FRAME, Tarball};
 
-/// What an origin has of piece lists.
-#[derive(Clone, Copy, Default)]
-pub(crate) enum Lists {
-    /// The right ones.
-    #[default]
-    Right,
-    /// None.
-    None,
-    /// Wrong ones.
-    Wrong,
-}
+/// The repository of all services.
+const REPOSITORY: &str = "shop";
 
 /// A request as it came.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) route: String,
-    pub(crate) range: Option<String>,
+    /// Which object.
+    pub(crate) object: Option<ObjectDigest>,
     pub(crate) no_cache: bool,
     pub(crate) query: Option<String>,
-}
-
-/// What the origin does when gzip is asked of it.
-#[derive(Clone, Default)]
-pub(crate) enum Gzip {
-    /// It has never heard of it.
-    #[default]
-    Unknown,
-    /// It makes it.
-    Made,
-    /// It makes it once the gate opens.
-    Gated(Arc<Semaphore>),
-    /// It cannot.
-    Refused(Problem),
 }
 
 #[derive(Default)]
 struct State {
     descriptors: HashMap<String, Bytes>,
     versions: HashMap<String, Bytes>,
-    blobs: HashMap<BlobDigest, Bytes>,
-    tarballs: HashMap<TarballDigest, Tarball>,
-    gzip: Gzip,
+    objects: HashMap<ObjectDigest, Bytes>,
     /// By service.
-    standings: HashMap<String, Bytes>,
     faults: VecDeque<Fault>,
-    lists: Lists,
+    /// What goes wrong with the next answer with one object.
+    object_faults: HashMap<ObjectDigest, Fault>,
     /// The answer to every request for a descriptor.
     problem: Option<Problem>,
     /// Requests for descriptors wait for it.
@@ -145,8 +118,7 @@ impl TestOrigin {
         let mut state = self.api.state.lock().unwrap();
         state.descriptors.insert(service.to_owned(), descriptor.bytes().clone());
         state.versions.insert(format!("{service}/{}", tarball.digest()), descriptor.bytes().clone());
-        state.blobs.insert(tarball.blob(), tarball.zstd.clone());
-        state.tarballs.insert(tarball.digest(), tarball.clone());
+        state.objects.extend(tarball.objects());
         descriptor
     }
 
@@ -201,31 +173,23 @@ impl TestOrigin {
         self.api.state.lock().unwrap().descriptors.remove(service);
     }
 
-    pub(crate) fn forget_blob(&self, tarball: &Tarball) {
-        self.api.state.lock().unwrap().blobs.remove(&tarball.blob());
+    /// An object of a tarball is gone: its one frame, or its manifest.
+    pub(crate) fn forget_object(&self, tarball: &Tarball) {
+        self.api.state.lock().unwrap().objects.remove(&tarball.named());
     }
 
-    /// The next answers to requests for blobs go wrong, one after the other.
+    /// The next answers to requests for objects go wrong, one after the other.
     pub(crate) fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
         self.api.state.lock().unwrap().faults.extend(faults);
     }
 
-    pub(crate) fn have_piece_lists(&self, lists: Lists) {
-        self.api.state.lock().unwrap().lists = lists;
+    /// The next answer with this object goes wrong.
+    pub(crate) fn fault_of(&self, object: ObjectDigest, fault: Fault) {
+        self.api.state.lock().unwrap().object_faults.insert(object, fault);
     }
 
     pub(crate) fn answer_descriptors_with(&self, problem: Option<Problem>) {
         self.api.state.lock().unwrap().problem = problem;
-    }
-
-    /// What it says from now on when a service's place in its heartbeat is asked of it.
-    pub(crate) fn sign(&self, service: &str, standing: &'static str) {
-        self.api.state.lock().unwrap().standings.insert(service.to_owned(), standing.into());
-    }
-
-    /// What it does from now on when gzip is asked of it.
-    pub(crate) fn gzip(&self, gzip: Gzip) {
-        self.api.state.lock().unwrap().gzip = gzip;
     }
 
     /// Requests for descriptors wait until the gate opens.
@@ -235,7 +199,7 @@ impl TestOrigin {
         gate
     }
 
-    /// What was asked of one kind: `service`, `version`, `blob`, `pieces`.
+    /// What was asked of one kind: `service`, `version`, `object`.
     pub(crate) fn asked(&self, kind: &str) -> Vec<Asked> {
         let state = self.api.state.lock().unwrap();
         state.asked.iter().filter(|asked| asked.route == kind).cloned().collect()
@@ -256,40 +220,30 @@ impl Handler for Api {
             let mut state = self.state.lock().unwrap();
             state.asked.push(Asked {
                 route: route.label().to_owned(),
-                range: header(header::RANGE),
+                object: match &route {
+                    Route::Object(_, digest) => Some(*digest),
+                    _ => None,
+                },
                 no_cache: header(header::CACHE_CONTROL).as_deref() == Some("no-cache"),
                 query: request.uri().query().map(str::to_owned),
             });
             state.gate.clone()
         };
-        if let Route::Gzip(service, digest) = &route {
-            assert_eq!(request.method(), http::Method::POST);
-            let gzip = self.state.lock().unwrap().gzip.clone();
-            match gzip {
-                Gzip::Unknown => return Problem::no_such_path().into_response(),
-                Gzip::Refused(problem) => return problem.into_response(),
-                Gzip::Gated(gate) => gate.acquire().await.unwrap().forget(),
-                Gzip::Made => {}
-            }
-            return self.state.lock().unwrap().with_gzip(service.as_str(), digest);
-        }
         let mut state = match (&route, gate) {
-            (Route::Service(_), Some(gate)) => {
+            (Route::Service(_) | Route::Version(..), Some(gate)) => {
                 gate.acquire().await.unwrap().forget();
                 self.state.lock().unwrap()
             }
             _ => self.state.lock().unwrap(),
         };
         match route {
-            Route::Blob(digest) => {
-                let Some(bytes) = state.blobs.get(&digest).cloned() else {
-                    return Problem::no_such_path().into_response();
-                };
-                let part = blob::requested(header(header::RANGE).as_deref(), bytes.len());
-                match blob::fault(&mut state.faults, &part, bytes.len()) {
-                    Some(Fault::Missing) => Problem::no_such_path().into_response(),
-                    Some(Fault::Refuse(seconds)) => overloaded(seconds),
-                    fault => blob::answer(&bytes, part, fault),
+            Route::Object(repository, digest) => {
+                let object = state.objects.get(&digest).filter(|_| repository.as_str() == REPOSITORY).cloned();
+                let fault = state.object_faults.remove(&digest).or_else(|| state.faults.pop_front());
+                match (object, fault) {
+                    (None, _) | (_, Some(Fault::Missing)) => Problem::no_such_path().into_response(),
+                    (_, Some(Fault::Refuse(seconds))) => overloaded(seconds),
+                    (Some(object), fault) => object::answer(&object, fault),
                 }
             }
             Route::Events => {
@@ -299,50 +253,13 @@ impl Handler for Api {
                     None => Problem::no_such_path().into_response(),
                 }
             }
-            Route::Pieces(digest) => piece_list(state.blobs.get(&digest), state.lists),
             _ if state.problem.is_some() => state.problem.clone().unwrap().into_response(),
             Route::Service(service) => {
                 descriptor(state.descriptors.get(service.as_str()), header(header::IF_NONE_MATCH).as_deref())
             }
-            Route::Standing(service) => match state.standings.get(service.as_str()) {
-                Some(standing) => Response::new(Body::from(standing.clone())),
-                None => Problem::no_such_path().into_response(),
-            },
             Route::Version(service, digest) => descriptor(state.versions.get(&format!("{service}/{digest}")), None),
             _ => Problem::no_such_path().into_response(),
         }
-    }
-}
-
-impl State {
-    fn with_gzip(&mut self, service: &str, digest: &TarballDigest) -> Response<Body> {
-        let key = format!("{service}/{digest}");
-        let Some(known) = self.versions.get(&key).cloned() else { return Problem::no_such_path().into_response() };
-        let known = Descriptor::parse(known).unwrap();
-        if known.representation(Encoding::Gzip).is_some() {
-            return descriptor(Some(known.bytes()), None);
-        }
-        let mut coder = flate2::read::GzEncoder::new(&self.tarballs[digest].tar[..], flate2::Compression::fast());
-        let mut gzip = Vec::new();
-        coder.read_to_end(&mut gzip).unwrap();
-        let mut representations = known.representations().to_vec();
-        representations.push(Representation {
-            encoding: Encoding::Gzip,
-            dictionary: None,
-            digest: BlobDigest::of(&gzip),
-            size: gzip.len() as u64,
-        });
-        let made = Descriptor::new(DescriptorFields {
-            publication: known.publication().clone(),
-            revision: known.revision() + 1,
-            representations,
-        });
-        self.blobs.insert(BlobDigest::of(&gzip), gzip.into());
-        if self.descriptors.get(service) == Some(known.bytes()) {
-            self.descriptors.insert(service.to_owned(), made.bytes().clone());
-        }
-        self.versions.insert(key, made.bytes().clone());
-        descriptor(Some(made.bytes()), None)
     }
 }
 
@@ -362,18 +279,4 @@ fn overloaded(seconds: u64) -> Response<Body> {
     let problem =
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too much to do", "As the test wants it.");
     problem.retry_after(Duration::from_secs(seconds)).into_response()
-}
-
-fn piece_list(blob: Option<&Bytes>, lists: Lists) -> Response<Body> {
-    let mut hasher = PieceHasher::new();
-    hasher.update(blob.map_or(&[], |bytes| &bytes[..]));
-    match (hasher.finish().1, lists) {
-        (None, _) | (_, Lists::None) => Problem::no_such_path().into_response(),
-        (Some(list), Lists::Right) => Response::new(Body::from(list.to_bytes())),
-        (Some(list), Lists::Wrong) => {
-            let mut bytes = list.to_bytes();
-            bytes[5] ^= 1;
-            Response::new(Body::from(bytes))
-        }
-    }
 }

@@ -1,17 +1,66 @@
 //! Content, and what an origin says of it.
 
+use std::io::Read;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation};
-use weir_shared::digest::{BlobDigest, Sha256, TarballDigest};
+use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
+use weir_shared::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_shared::encoding::Encoding;
+use weir_shared::manifest::{Frame, Manifest};
 
-/// Content with its stored form.
+use super::REPOSITORY;
+
+/// The bytes of tar in one frame, unless a test says otherwise.
+pub(crate) const FRAME: usize = 1 << 20;
+
+/// Content with its stored representations.
 #[derive(Clone)]
 pub(crate) struct Tarball {
     pub(crate) tar: Bytes,
     pub(crate) zstd: Bytes,
+    stored: Vec<Stored>,
+}
+
+/// The frames of one representation, and their manifest when there are several.
+#[derive(Clone)]
+struct Stored {
+    encoding: Encoding,
+    frames: Vec<(Frame, Bytes)>,
+}
+
+impl Stored {
+    fn new(tar: &[u8], frame: usize, encoding: Encoding, encode: impl Fn(&[u8]) -> Vec<u8>) -> Self {
+        let frames = tar.chunks(frame.max(1)).map(|part| {
+            let bytes: Bytes = encode(part).into();
+            let (size, tar_size) = (bytes.len() as u64, part.len() as u64);
+            (Frame { digest: ObjectDigest::of(&bytes), size, tar_size }, bytes)
+        });
+        Self { encoding, frames: frames.collect() }
+    }
+
+    fn manifest(&self) -> Option<Bytes> {
+        let frames = self.frames.iter().map(|(frame, _)| *frame).collect();
+        Manifest::new(frames).ok().map(|manifest| manifest.to_bytes().unwrap())
+    }
+
+    fn named(&self) -> ObjectDigest {
+        self.manifest().map_or_else(|| self.frames[0].0.digest, |manifest| ObjectDigest::of(&manifest))
+    }
+
+    fn body(&self) -> Vec<u8> {
+        self.frames.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect()
+    }
+
+    fn representation(&self) -> Representation {
+        Representation {
+            encoding: self.encoding,
+            dictionary: None,
+            digest: self.named(),
+            size: self.frames.iter().map(|(frame, _)| frame.size).sum(),
+            frames: u32::try_from(self.frames.len()).unwrap(),
+        }
+    }
 }
 
 impl Tarball {
@@ -20,21 +69,57 @@ impl Tarball {
         let mut reader = blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof();
         let mut tar = vec![0; length];
         reader.fill(&mut tar);
-        Self::in_frames(tar, length.max(1))
+        Self::in_frames(tar, FRAME)
     }
 
-    /// Content in several zstd frames, of `frame` bytes each.
+    /// Content in zstd frames, of `frame` bytes of tar each.
     pub(crate) fn in_frames(tar: Vec<u8>, frame: usize) -> Self {
-        let zstd: Vec<u8> = tar.chunks(frame).flat_map(|part| zstd::encode_all(part, 1).unwrap()).collect();
-        Self { tar: tar.into(), zstd: zstd.into() }
+        let stored = Stored::new(&tar, frame, Encoding::Zstd, |part| zstd::encode_all(part, 1).unwrap());
+        Self { tar: tar.into(), zstd: stored.body().into(), stored: vec![stored] }
+    }
+
+    /// The same with a stored gzip representation.
+    pub(crate) fn and_gzip(mut self) -> Self {
+        let encode = |part: &[u8]| {
+            let mut gzip = Vec::new();
+            flate2::read::GzEncoder::new(part, flate2::Compression::fast()).read_to_end(&mut gzip).unwrap();
+            gzip
+        };
+        self.stored.push(Stored::new(&self.tar, FRAME, Encoding::Gzip, encode));
+        self
+    }
+
+    /// The same, of which the descriptor says that it is another tar.
+    pub(crate) fn with_tar(self, tar: Bytes) -> Self {
+        Self { tar, ..self }
+    }
+
+    /// Its body as gzip.
+    pub(crate) fn gzip(&self) -> Bytes {
+        self.stored[1].body().into()
     }
 
     pub(crate) fn digest(&self) -> TarballDigest {
         TarballDigest::of(&self.tar)
     }
 
-    pub(crate) fn blob(&self) -> BlobDigest {
-        BlobDigest::of(&self.zstd)
+    /// What names the zstd representation: its one frame, or its manifest.
+    pub(crate) fn named(&self) -> ObjectDigest {
+        self.stored[0].named()
+    }
+
+    /// The frames of the zstd representation.
+    pub(crate) fn frames(&self) -> Vec<ObjectDigest> {
+        self.stored[0].frames.iter().map(|(frame, _)| frame.digest).collect()
+    }
+
+    /// All objects of all representations.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (ObjectDigest, Bytes)> {
+        self.stored.iter().flat_map(|stored| {
+            let manifest = stored.manifest().map(|manifest| (ObjectDigest::of(&manifest), manifest));
+            let frames = stored.frames.iter().map(|(frame, bytes)| (frame.digest, bytes.clone()));
+            frames.chain(manifest).collect::<Vec<_>>()
+        })
     }
 
     pub(crate) fn sha256(&self) -> Sha256 {
@@ -43,26 +128,25 @@ impl Tarball {
     }
 
     pub(crate) fn descriptor(&self, service: &str, generation: u64, revision: u64) -> Descriptor {
+        let commit = format!("{generation:040x}");
         Descriptor::new(DescriptorFields {
             publication: Publication {
                 service: service.parse().unwrap(),
-                repository: "shop".parse().unwrap(),
+                repository: REPOSITORY.parse().unwrap(),
                 generation,
                 digest: self.digest(),
                 sha256: self.sha256(),
                 size: self.tar.len() as u64,
-                commit: format!("{generation:040x}").parse().unwrap(),
+                commit: commit.parse().unwrap(),
+                revision_id: format!("sha1:{commit}").parse().unwrap(),
+                selector: Selector,
                 published_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_164_249),
                 format: FORMAT,
                 omitted: Vec::new(),
             },
+            followed_ref: "main".to_owned(),
             revision,
-            representations: vec![Representation {
-                encoding: Encoding::Zstd,
-                dictionary: None,
-                digest: self.blob(),
-                size: self.zstd.len() as u64,
-            }],
+            representations: self.stored.iter().map(Stored::representation).collect(),
         })
     }
 }

@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use weir_shared::name::RepositoryName;
 
-use super::super::build::{ServiceFailure, Workshop};
+use super::super::build::{Builder, ServiceFailure};
 use super::super::job::Job;
 use super::super::places::AtHost;
 use super::super::poll::Poller;
 use super::super::state::WaitsFor;
-use super::Attempted;
+use super::{Attempted, Commits};
+use crate::disk_watch;
 use crate::lfs::{LfsFile, LfsOid};
 use crate::mirror::{LfsError, LfsFetch, Upstream};
 use crate::service::Service;
 
 /// What an attempt works with.
 pub(super) struct Attempt {
-    pub(super) workshop: Workshop,
+    pub(super) builder: Builder,
     pub(super) poller: Arc<Poller>,
     pub(super) services: Vec<Arc<Service>>,
     /// What is to be fetched; for each group there is room, or nothing of it is fetched.
@@ -54,8 +55,9 @@ impl Attempt {
         };
         let place = poller.places.to_fetch_lfs(&poller.at_host, waits).await;
         let (deadline, metrics) = (poller.config.borrow().poll_timeout, poller.metrics.clone());
-        let (mirror, threads) = (self.workshop.mirror.clone(), poller.threads.clone());
-        let mut job = match Job::begin("lfs", &threads, move |stop| self.fetch(stop)) {
+        let (mirror, threads) = (self.builder.mirror.clone(), poller.threads.clone());
+        let published = self.builder.publisher.commits(&poller.name).await;
+        let mut job = match Job::begin("lfs", &threads, move |stop| self.fetch(&published, stop)) {
             Ok(job) => job,
             Err(error) => return Attempted::failed(format!("no thread can be started: {error}")),
         };
@@ -85,12 +87,12 @@ impl Attempt {
         attempted
     }
 
-    fn fetch(self, stop: &AtomicBool) -> Ended {
-        let Self { workshop, poller, services, groups, still_wanted } = self;
+    fn fetch(self, published: &Commits, stop: &AtomicBool) -> Ended {
+        let Self { builder, poller, services, groups, still_wanted } = self;
         let upstream = poller.upstream();
         let (mut tried, mirrored) = (Tried::new(), poller.state.borrow().mirrored);
-        let of = (&poller.name, services.as_slice(), mirrored);
-        let files = match workshop.room_for(groups, of, upstream.max_mirror, stop) {
+        let of = (&poller.name, services.as_slice(), published, mirrored);
+        let files = match builder.room_for(groups, of, upstream.max_mirror, stop) {
             Ok((files, too_many)) => {
                 for (files, reason) in too_many {
                     tried.extend(files.iter().map(|file| (file.pointer.oid, Err(Some(reason.clone())))));
@@ -102,7 +104,7 @@ impl Attempt {
             }
         };
         let wanted = |oid: &LfsOid| still_wanted.lock().unwrap_or_else(PoisonError::into_inner).contains(oid);
-        let by = workshop.fetch_lfs_files((&upstream, &poller.at_host), &files, &wanted, &mut tried, stop);
+        let by = builder.fetch_lfs_files((&upstream, &poller.at_host), &files, &wanted, &mut tried, stop);
         Ended { tried, by }
     }
 }
@@ -135,27 +137,27 @@ impl Ended {
 /// What there is room for; and what there is none for, with the reason.
 type Room = (Vec<LfsFile>, Vec<(Vec<LfsFile>, String)>);
 
-impl Workshop {
+impl Builder {
     /// Sees to it that there is room for groups of objects: on the disk, and among the objects of the mirror, from which
     /// those go first that nothing needs, unless the repository is being cloned anew.
     fn room_for(
         &self,
         groups: Vec<Vec<LfsFile>>,
-        (repository, services, mirrored): (&RepositoryName, &[Arc<Service>], bool),
+        (repository, services, published, mirrored): (&RepositoryName, &[Arc<Service>], &Commits, bool),
         max_mirror: u64,
         stop: &AtomicBool,
     ) -> Result<Room, ServiceFailure> {
         let failed = |reason: String| ServiceFailure::passing("lfs", reason);
         let bytes = |files: &[LfsFile]| files.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
         let all = groups.iter().fold(0u64, |sum, files| sum.saturating_add(bytes(files)));
-        let disk = |needed: u64| self.publisher.require_room(self.options.min_free_bytes.saturating_add(needed));
+        let disk = |needed: u64| disk_watch::require_room(&self.data_dir, self.options.min_free_bytes.saturating_add(needed));
         let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
         let mut why = "current and retained versions need them: raise it, or retain less".to_owned();
         let is_full = held.bytes.saturating_add(all) > max_mirror || disk(all).is_err();
         if is_full && !mirrored {
             "none of them goes before the repository is cloned again".clone_into(&mut why);
         } else if is_full {
-            match self.sweep_lfs(repository, services, Duration::ZERO, stop) {
+            match self.sweep_lfs(repository, services, published, Duration::ZERO, stop) {
                 Ok(stays) => held = stays,
                 // There may be room for some all the same.
                 Err(failure) => why = format!("none of them goes, because {}", failure.reason),

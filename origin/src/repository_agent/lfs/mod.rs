@@ -17,10 +17,10 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_shared::commit_id::CommitId;
 
 use self::attempt::Attempt;
-pub(super) use self::sweep::is_due as sweep_is_due;
+pub(super) use self::sweep::{Commits, is_due as sweep_is_due};
 pub(super) use self::wanted::{Attempted, Wanted, Who};
-use super::build::{ServiceFailure, Workshop, tarball_failure};
-use super::handle::{HEAL_QUEUE, Heal};
+use super::build::{ServiceFailure, Builder, tarball_failure};
+use super::rebuild::{REBUILD_QUEUE, Rebuild};
 use super::job::{Job, JobFault};
 use super::task::Task;
 use crate::lfs::{LfsFile, LfsOid};
@@ -33,8 +33,8 @@ pub(super) struct Lfs {
     pub(super) wanted: Wanted,
     /// What is wanted, for an attempt under way to look at.
     still_wanted: Arc<Mutex<HashSet<LfsOid>>>,
-    /// Heals that wait for objects.
-    heals: Vec<Heal>,
+    /// Rebuilds that wait for objects.
+    rebuilds: Vec<Rebuild>,
 }
 
 /// An attempt under way, and what it is to fetch. A task of its own, like a poll. Dropped, it is told to stop.
@@ -63,8 +63,8 @@ impl Task {
         if !service.selection.lfs {
             return Ok(true);
         }
-        let (workshop, of, at) = (self.workshop(), service.clone(), commit.clone());
-        let job = Job::begin("lfs", &self.crew.threads, move |stop| workshop.missing_lfs_files(&of, &at, stop));
+        let (builder, of, at) = (self.builder(), service.clone(), commit.clone());
+        let job = Job::begin("lfs", &self.context.threads, move |stop| builder.missing_lfs_files(&of, &at, stop));
         let missing = self.awaited("lfs", job, (), self.config.build_timeout).await?;
         if missing.is_empty() {
             return Ok(true);
@@ -77,12 +77,12 @@ impl Task {
         failure.map_or(Ok(false), |reason| Err(ServiceFailure::passing("lfs", reason)))
     }
 
-    /// A heal goes on when there are the objects that it waits for. Who finds too many others waiting asks again.
-    pub(super) fn heal_later(&mut self, heal: Heal) {
-        if self.lfs.heals.len() < HEAL_QUEUE {
-            self.lfs.heals.push(heal);
+    /// A rebuild goes on when there are the objects that it waits for. Who finds too many others waiting asks again.
+    pub(super) fn rebuild_later(&mut self, request: Rebuild) {
+        if self.lfs.rebuilds.len() < REBUILD_QUEUE {
+            self.lfs.rebuilds.push(request);
         } else {
-            self.lfs.wanted.waits_no_more(&Who::Blob(heal.blob));
+            self.lfs.wanted.waits_no_more(&Who::Object(request.object));
         }
     }
 
@@ -92,12 +92,12 @@ impl Task {
         if lfs.wanted.is_idle() && self.state.borrow().lfs.is_none() {
             return;
         }
-        lfs.heals.retain(|heal| !heal.done.is_closed());
+        lfs.rebuilds.retain(|request| !request.done.is_closed());
         let asking = self.services.iter().filter(|service| service.selection.lfs);
         let asking: HashSet<_> = asking.map(|service| &service.name).collect();
         lfs.wanted.retain(|who| match who {
             Who::Service(name) => asking.contains(name),
-            Who::Blob(blob) => lfs.heals.iter().any(|heal| heal.blob == *blob),
+            Who::Object(object) => lfs.rebuilds.iter().any(|request| request.object == *object),
         });
         lfs.wanted.settle(Instant::now());
         *lfs.still_wanted.lock().unwrap_or_else(PoisonError::into_inner) = lfs.wanted.objects();
@@ -114,13 +114,13 @@ impl Task {
             return None;
         }
         let attempt = Attempt {
-            workshop: self.workshop(),
+            builder: self.builder(),
             poller: self.poller.clone(),
             services: self.services.clone(),
             groups,
             still_wanted: self.lfs.still_wanted.clone(),
         };
-        let attempt = AbortOnDropHandle::new(tokio::spawn(self.crew.threads.counted(attempt.run())));
+        let attempt = AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(attempt.run())));
         self.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.fetching = true));
         Some(Fetching { asked, attempt })
     }
@@ -134,12 +134,12 @@ impl Task {
         let services: Vec<_> = self.services.iter().filter(waits).cloned().collect();
         if !services.is_empty() {
             // While it is cloned anew the mirror lacks what the upstream has.
-            let quietly = !self.state.borrow().mirrored;
-            self.pass(&services, quietly).await;
+            let suppress_errors = !self.state.borrow().mirrored;
+            self.reconcile(&services, suppress_errors).await;
         }
-        for heal in std::mem::take(&mut self.lfs.heals) {
-            self.lfs.wanted.waits_no_more(&Who::Blob(heal.blob));
-            self.heal(heal).await;
+        for request in std::mem::take(&mut self.lfs.rebuilds) {
+            self.lfs.wanted.waits_no_more(&Who::Object(request.object));
+            self.rebuild(request).await;
         }
         self.settle_lfs();
     }
@@ -148,7 +148,7 @@ impl Task {
         let (now, clock) = (Instant::now(), SystemTime::now());
         let mut shown = self.lfs.wanted.show(|at| clock + at.saturating_duration_since(now));
         if let Some(failure) = shown.as_mut().and_then(|shown| shown.failure.as_mut()) {
-            failure.reason = self.crew.data_dir.redact(&failure.reason);
+            failure.reason = self.context.data_dir.redact(&failure.reason);
         }
         self.state.send_if_modified(|state| {
             let before = std::mem::replace(&mut state.lfs, shown);
@@ -160,7 +160,7 @@ impl Task {
     }
 }
 
-impl Workshop {
+impl Builder {
     /// The objects that a build needs and that are not here.
     fn missing_lfs_files(
         &self,

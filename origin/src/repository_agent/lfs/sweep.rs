@@ -10,13 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_shared::name::RepositoryName;
+use weir_shared::commit_id::CommitId;
+use weir_shared::name::{RepositoryName, ServiceName};
 
-use super::super::build::{ServiceFailure, Workshop};
+use super::super::build::{ServiceFailure, Builder};
 use crate::lfs::{Amount, LfsOid};
+use crate::publish::PublishError;
 use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
 use crate::tarball::{self, TarballError};
+
+/// The commits of what is published of a repository and retained.
+pub(in super::super) type Commits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
 
 /// How often it is looked what is needed still. Versions go by age, and nothing tells when.
 const SWEEP_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -27,13 +32,14 @@ pub(in super::super) fn is_due(last: Option<Instant>, now: Instant) -> bool {
     last.is_none_or(|last| now.duration_since(last) >= SWEEP_EVERY)
 }
 
-impl Workshop {
+impl Builder {
     /// Removes the objects that no service needs and that came longer ago than `spared`. What stays. Not for a repository
     /// that is being cloned anew: its mirror does not say what is needed.
     pub(in super::super) fn sweep_lfs(
         &self,
         repository: &RepositoryName,
         services: &[Arc<Service>],
+        published: &Commits,
         spared: Duration,
         stop: &AtomicBool,
     ) -> Result<Amount, ServiceFailure> {
@@ -45,7 +51,7 @@ impl Workshop {
         if held.objects == 0 {
             return Ok(held);
         }
-        let needed = self.needed(repository, services, stop)?;
+        let needed = self.needed(repository, services, published, stop)?;
         let (removed, stays) = objects.remove_except(&needed, before).map_err(failed)?;
         if removed.objects > 0 {
             let Amount { objects, bytes } = removed;
@@ -58,16 +64,16 @@ impl Workshop {
         &self,
         repository: &RepositoryName,
         services: &[Arc<Service>],
+        published: &Commits,
         stop: &AtomicBool,
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
-        let published = self.publisher.commits(repository)?;
         let mirror = self.mirror.get()?.repository()?.to_thread_local();
         let unclear = |service: &Service, error: &dyn std::fmt::Display| {
             ServiceFailure::passing("lfs", format!("what service `{}` needs is unclear: {error}", service.name))
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {
-            let of_it = published.iter().filter(|(name, _)| *name == service.name);
+            let of_it = published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
             let mut commits: Vec<_> = of_it.map(|(_, commit)| commit.clone()).collect();
             match revision::tip(&mirror, &service.revision, &mut Reach::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_shared::digest::BlobDigest;
+use weir_shared::digest::ObjectDigest;
 use weir_shared::name::ServiceName;
 
 use super::super::back_off::{LONGEST_BACK_OFF, back_off, jittered, kept};
@@ -21,7 +21,7 @@ pub(in super::super) enum Who {
     /// A service, to be published.
     Service(ServiceName),
     /// A blob, to be built again.
-    Blob(BlobDigest),
+    Object(ObjectDigest),
 }
 
 /// What is waited for.
@@ -203,7 +203,7 @@ impl Wanted {
         }
         let services = self.waiting.keys().filter_map(|who| match who {
             Who::Service(name) => Some((name.clone(), *self.since.get(who)?)),
-            Who::Blob(_) => None,
+            Who::Object(_) => None,
         });
         let objects = self.objects();
         let failed = objects.iter().filter_map(|oid| self.failed.get(oid));

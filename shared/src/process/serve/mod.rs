@@ -11,6 +11,7 @@ mod date;
 mod http2;
 mod http3;
 mod lingering;
+mod listener;
 mod metrics;
 mod outgoing;
 mod patience;
@@ -36,6 +37,7 @@ pub use server_tls::ServerTls;
 pub use tcp::{TcpOptions, tcp, tcp_with};
 
 use super::identity::Identity;
+use super::shutdown::Drain;
 use crate::problem::Problem;
 
 /// Connections that one listener holds at a time. When it is reached, TCP clients wait in the kernel's backlog and QUIC
@@ -57,6 +59,16 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a handshake may take, and the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a handshake may go on when the drain has begun, and then how long a client that has connected may take for its
+/// first request: it is answered.
+const NEW_CLIENT_IN_DRAIN: Duration = Duration::from_secs(2);
+
+/// Ends when the drain has gone on for longer than a handshake may.
+async fn handshake_limit_in_drain(drain: &Drain) {
+    drain.begun().await;
+    tokio::time::sleep(NEW_CLIENT_IN_DRAIN).await;
+}
 
 /// What a request is refused for before a handler sees it, over any version of HTTP.
 fn too_long<B>(request: &Request<B>) -> Option<Problem> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,11 +21,12 @@ use tokio_rustls::TlsAcceptor;
 
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::lingering::Lingering;
+use super::listener::Listener;
 use super::metrics::ListenerMetrics;
 use super::outgoing::{Gathered, Outbox, Outgoing};
 use super::{
-    Body, BoxError, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody, STALL_TIMEOUT,
-    ServerTls, http2, silence, too_long,
+    Body, BoxError, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, NEW_CLIENT_IN_DRAIN, Peer, RequestBody,
+    STALL_TIMEOUT, ServerTls, handshake_limit_in_drain, http2, silence, too_long,
 };
 use crate::problem::Problem;
 use crate::process::identity::Identity;
@@ -93,30 +94,24 @@ pub fn tcp_with<H: Handler>(
     let connections = Arc::new(Semaphore::new(options.max_connections));
     let server = Server { tls: tls.map(Into::into), options: options.clone(), handler, metrics, drain: drain.clone() };
     let accept_loop = async move {
-        loop {
-            let (stream, address) = tokio::select! {
-                () = server.drain.begun() => return,
-                accepted = listener.accept() => match accepted {
-                    Ok(accepted) => accepted,
-                    Err(error) => {
-                        if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
-                            server.metrics.limited(Transport::Tcp, Bound::OpenFiles);
-                        }
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
+        let mut listener = Listener::new(listener, server.drain.clone());
+        while let Some(accepted) = listener.next().await {
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
+                        server.metrics.limited(Transport::Tcp, Bound::OpenFiles);
                     }
-                },
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
             };
             if connections.available_permits() == 0 {
                 server.metrics.limited(Transport::Tcp, Bound::Connections);
             }
             // It waits here, and those behind it in the kernel's backlog.
-            let permit = tokio::select! {
-                () = server.drain.begun() => return,
-                permit = connections.clone().acquire_owned() => permit,
-            };
-            let Ok(permit) = permit else { return };
+            let Ok(permit) = connections.clone().acquire_owned().await else { return };
             let server = server.clone();
             let drain = server.drain.clone();
             drain.spawn(async move {
@@ -150,7 +145,7 @@ impl<H: Handler> Server<H> {
         let under_way = self.metrics.handshake(Transport::Tcp);
         let handshake = tokio::time::timeout(self.options.head_timeout, TlsAcceptor::from(tls.tcp()).accept(stream));
         let handshake = tokio::select! {
-            () = self.drain.begun() => return,
+            () = handshake_limit_in_drain(&self.drain) => return,
             done = handshake => done,
         };
         match handshake {
@@ -184,6 +179,7 @@ impl<H: Handler> Server<H> {
             metrics: self.metrics,
             peer: Arc::new(peer),
             options: self.options,
+            drain: self.drain.clone(),
             was_asked: AtomicBool::new(false),
         });
         let ended = match protocol {
@@ -218,9 +214,14 @@ async fn http1<H: Handler>(
     tokio::select! {
         ended = connection.as_mut() => ended?,
         () = drain.begun() => {
-            connection.as_mut().graceful_shutdown();
-            // A first request that is on its way is waited for no longer than ever.
-            tokio::select! { ended = connection => ended?, () = shared.silence() => {} }
+            // hyper would close one that has asked for nothing yet: its first request is answered, as its last.
+            if shared.was_asked.load(Ordering::Relaxed) {
+                connection.as_mut().graceful_shutdown();
+            }
+            tokio::select! {
+                ended = connection => ended?,
+                () = silence(&shared.was_asked, NEW_CLIENT_IN_DRAIN) => {}
+            }
         }
         () = shared.silence() => {}
     }
@@ -258,6 +259,7 @@ pub(super) struct Shared<H> {
     pub(super) metrics: ListenerMetrics,
     pub(super) peer: Arc<Peer>,
     pub(super) options: TcpOptions,
+    drain: Drain,
     pub(super) was_asked: AtomicBool,
 }
 
@@ -271,13 +273,16 @@ impl<H: Handler> Shared<H> {
         let begun = Instant::now();
         let method = request.method().clone();
         let request = request.map(RequestBody::Http1);
-        let response = match refusal(&request) {
+        let mut response = match refusal(&request) {
             Some(problem) => problem.into_response(),
             None => match self.handler.at_once(&request, &self.peer) {
                 Some(response) => response,
                 None => self.handler.handle(request, self.peer.clone()).await,
             },
         };
+        if self.drain.has_begun() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         self.metrics.answered(Version::HTTP_11, &method, response.status(), begun.elapsed());
         Ok(response)
     }

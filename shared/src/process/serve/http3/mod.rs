@@ -36,7 +36,9 @@ use self::request::{Context, Turns};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::Observed;
-use super::{HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, silence};
+use super::{
+    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, handshake_limit_in_drain, silence,
+};
 use crate::process::identity::Identity;
 use crate::process::shutdown::Drain;
 
@@ -232,7 +234,7 @@ impl<H: Handler> Server<H> {
             Ok::<_, quinn::ConnectionError>((connection, control))
         });
         let handshake = tokio::select! {
-            () = self.drain.begun() => return,
+            () = handshake_limit_in_drain(&self.drain) => return,
             done = handshake => done,
         };
         drop(handshake_place);

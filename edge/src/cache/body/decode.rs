@@ -1,0 +1,77 @@
+//! Frames decoded from zstd, and made gzip, on the way to a client.
+
+use std::io;
+
+use async_compression::tokio::bufread::GzipEncoder;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{self, Stream};
+use tokio::task::spawn_blocking;
+use tokio_util::io::{ReaderStream, StreamReader};
+use zstd::bulk::Decompressor;
+
+use super::frames::{FrameReader, ReadFrame, part};
+use crate::cache::slots::Slot;
+
+/// Bytes that are compressed at a time: an async worker is not held for longer than they take.
+const ENCODED_CHUNK: usize = 16 << 10;
+
+/// The tar of the frames, each decoded by itself on a thread that may block. `slot` is given back at the end.
+pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    frames.stream().then(move |read| {
+        let _held = &slot;
+        async move {
+            let read = read?;
+            spawn_blocking(move || decode(&read)).await.map_err(io::Error::other)?
+        }
+    })
+}
+
+/// What is wanted of a frame's tar. A frame that does not decode to exactly as much tar as its manifest says is an error.
+fn decode(read: &ReadFrame) -> io::Result<Bytes> {
+    let expected = usize::try_from(read.frame.tar_size).map_err(io::Error::other)?;
+    // The tar itself is the window: it takes no more memory, whatever the frame says.
+    let mut decompressor = Decompressor::new()?;
+    let tar = decompressor.decompress(&read.bytes, expected)?;
+    if tar.len() != expected {
+        let reason = format!("a frame holds {} bytes of tar and should hold {expected}", tar.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    }
+    part(&tar.into(), &read.range())
+}
+
+/// The same made gzip.
+pub(super) fn gzipped(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let small = |tar: Bytes| {
+        let chunks = (0..tar.len()).step_by(ENCODED_CHUNK);
+        stream::iter(chunks.map(move |at| Ok(tar.slice(at..tar.len().min(at + ENCODED_CHUNK)))))
+    };
+    let tar = decoded(frames, slot).flat_map(move |tar| match tar {
+        Ok(tar) => small(tar).left_stream(),
+        Err(error) => stream::iter([Err(error)]).right_stream(),
+    });
+    ReaderStream::with_capacity(GzipEncoder::new(StreamReader::new(Box::pin(tar))), ENCODED_CHUNK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_shared::digest::ObjectDigest;
+    use weir_shared::manifest::{Frame, Slice};
+
+    fn read(coded: Vec<u8>, tar_size: u64) -> io::Result<Bytes> {
+        let frame = Frame { digest: ObjectDigest::of(&coded), size: coded.len() as u64, tar_size };
+        decode(&ReadFrame { frame, bytes: coded.into(), slice: Slice { index: 0, start: 1, end: tar_size - 1 } })
+    }
+
+    #[test]
+    fn a_frame_decodes_to_exactly_its_tar_or_not_at_all() {
+        let tar: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        let length = tar.len() as u64;
+        let coded = zstd::encode_all(&tar[..], 3).unwrap();
+        assert_eq!(read(coded.clone(), length).unwrap(), &tar[1..tar.len() - 1]);
+        assert!(read(coded.clone(), length - 1).is_err() && read(coded.clone(), length + 1).is_err());
+        assert!(read(coded[..coded.len() - 1].to_vec(), length).is_err());
+        assert!(read([&coded[..], b"more"].concat(), length).is_err(), "nothing stands behind it");
+    }
+}

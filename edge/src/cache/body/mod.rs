@@ -1,0 +1,136 @@
+//! A body: its frames in a row, as they are stored, decoded, or made gzip.
+
+mod decode;
+mod frames;
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::Stream;
+use http_body::{Body as HttpBody, Frame as HttpFrame, SizeHint};
+use prometheus::IntCounter;
+use weir_shared::process::serve::{Body, BoxError};
+
+use super::slots::Slot;
+
+pub(super) use self::frames::{FrameReader, part};
+
+/// What is made of the frames on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Nothing.
+    Stored,
+    /// They are decoded.
+    Decoded,
+    /// They are decoded and made gzip.
+    Gzip,
+}
+
+/// A body that is there: its first frame was read and verified.
+pub(crate) enum ReadyBody {
+    /// One part of a frame is all of it.
+    Part(Bytes),
+    /// Its frames, one after the other.
+    Frames {
+        frames: Box<FrameReader>,
+        delivery: Delivery,
+        /// What decoding needs; given back with the body.
+        slot: Option<Slot>,
+        /// Its bytes; unknown of gzip that is made on the way.
+        length: Option<u64>,
+    },
+}
+
+impl ReadyBody {
+    /// The body. Its bytes are counted as they are handed over.
+    pub(crate) fn into_body(self, sent: &IntCounter) -> Body {
+        let (frames, delivery, slot, left) = match self {
+            ReadyBody::Part(bytes) => {
+                sent.inc_by(bytes.len() as u64);
+                return Body::Full(bytes);
+            }
+            ReadyBody::Frames { frames, delivery, slot, length } => (frames, delivery, slot, length),
+        };
+        let chunks: Chunks = match delivery {
+            Delivery::Stored => Box::pin(frames.stream().map(|read| read?.stored())),
+            Delivery::Decoded => Box::pin(decode::decoded(*frames, slot)),
+            Delivery::Gzip => Box::pin(decode::gzipped(*frames, slot)),
+        };
+        Body::stream(Sending { chunks: Some(chunks), left, sent: sent.clone() })
+    }
+}
+
+type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+/// Chunks on their way. When they are more or less than they should be it ends in an error: never in a clean end.
+struct Sending {
+    chunks: Option<Chunks>,
+    /// Bytes that are still to be sent, when that is known.
+    left: Option<u64>,
+    sent: IntCounter,
+}
+
+impl HttpBody for Sending {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<HttpFrame<Bytes>, BoxError>>> {
+        let body = self.get_mut();
+        let Some(chunks) = &mut body.chunks else { return Poll::Ready(None) };
+        let error = match ready!(chunks.as_mut().poll_next(cx)) {
+            Some(Ok(chunk)) if body.left.is_none_or(|left| chunk.len() as u64 <= left) => {
+                body.left = body.left.map(|left| left - chunk.len() as u64);
+                body.sent.inc_by(chunk.len() as u64);
+                if body.left == Some(0) {
+                    body.chunks = None;
+                }
+                return Poll::Ready(Some(Ok(HttpFrame::data(chunk))));
+            }
+            None if body.left.is_none_or(|left| left == 0) => {
+                body.chunks = None;
+                return Poll::Ready(None);
+            }
+            Some(Ok(_)) | None => io::Error::new(io::ErrorKind::InvalidData, "the body has another length"),
+            Some(Err(error)) => error,
+        };
+        body.chunks = None;
+        tracing::warn!(%error, left = body.left, "a body breaks off");
+        Poll::Ready(Some(Err(error.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.chunks.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use http_body_util::BodyExt;
+
+    #[tokio::test]
+    async fn what_gives_too_little_or_too_much_never_ends_cleanly() {
+        for (chunks, length) in [(&["ab"][..], 3), (&["ab", "", "cd"], 3), (&["abcd"], 3), (&[], 1)] {
+            let given: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
+            let sent = IntCounter::new("sent", "sent").unwrap();
+            let chunks: Chunks = Box::pin(stream::iter(given));
+            let mut body = Sending { chunks: Some(chunks), left: Some(length), sent: sent.clone() };
+            let end = loop {
+                match body.frame().await {
+                    Some(Ok(_)) => {}
+                    end => break end,
+                }
+            };
+            assert!(matches!(end, Some(Err(_))) && sent.get() < length);
+            assert!(body.frame().await.is_none(), "it has ended");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The memory that objects take, counted once for each object whoever reads it, until its last reader lets go.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The unit in which memory is counted, in bytes: what an object takes is rounded up.
+const UNIT: u64 = 1024;
+
+/// Bytes of objects in memory, at most a fixed number: those in the memory tier, and those beyond it that are being
+/// fetched or read.
+#[derive(Debug)]
+pub(super) struct Budget {
+    free: Arc<Semaphore>,
+    units: usize,
+}
+
+/// The right to hold some bytes; given back when it, or the bytes that it was attached to, are dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Bytes that count as long as somebody holds them.
+struct Charged {
+    bytes: Vec<u8>,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Budget {
+    /// A budget of `bytes`.
+    pub(super) fn new(bytes: u64) -> Self {
+        let units = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(units)), units }
+    }
+
+    /// Waits until `bytes` may be held. The wait ends when readers let go of what they hold: callers bound it.
+    pub(super) async fn charge(&self, bytes: u64) -> Charge {
+        let permit = self.free.clone().acquire_many_owned(units(bytes)).await;
+        Charge { _permit: permit.expect("the budget is never closed") }
+    }
+
+    /// The same without waiting.
+    pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
+        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Charge { _permit: permit })
+    }
+
+    /// Whether less than half of it is taken, rounded as the memory is counted.
+    pub(super) fn is_ample(&self) -> bool {
+        self.free.available_permits() > self.units / 2
+    }
+
+    /// Bytes that are held.
+    pub(super) fn used(&self) -> u64 {
+        (self.units - self.free.available_permits().min(self.units)) as u64 * UNIT
+    }
+}
+
+impl Charge {
+    /// The bytes, counted until the last clone of them is dropped.
+    pub(super) fn attach(self, bytes: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Charged { bytes, _charge: self })
+    }
+}
+
+/// The bytes that an object of `bytes` counts for.
+pub(super) fn counted(bytes: u64) -> u64 {
+    u64::from(units(bytes)) * UNIT
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT).max(1)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_count_until_their_last_reader_lets_go() {
+        let budget = Budget::new(10 * UNIT);
+        let bytes = budget.charge(UNIT + 1).await.attach(vec![7; 1025]);
+        let part = bytes.slice(3..5);
+        drop(bytes);
+        assert_eq!((budget.used(), budget.is_ample()), (2 * UNIT, true));
+        let rest = budget.try_charge(8 * UNIT).unwrap();
+        assert!(budget.try_charge(1).is_none() && !budget.is_ample());
+        drop((part, rest));
+        assert_eq!(budget.used(), 0);
+        assert_eq!(counted(0), UNIT);
+    }
+}

@@ -1,0 +1,134 @@
+//! Where the files of objects are. Every call blocks.
+//!
+//! ```text
+//! <dir>/objects/<2 hex>/<64 hex>    an object, named by its content
+//! <dir>/objects/<2 hex>/.new-…      an object that is being written; the next start removes what a crash left
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use weir_shared::digest::ObjectDigest;
+use weir_shared::process::directory_lock::DirectoryLock;
+
+const OBJECTS: &str = "objects";
+const NEW: &str = ".new-";
+
+/// The folders. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    root: Arc<Path>,
+    /// With which the names of half-written files of this process begin.
+    new: Arc<str>,
+    _lock: DirectoryLock,
+}
+
+/// What lies in a folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// An object and the bytes of its file.
+    Object(ObjectDigest, u64),
+    /// What a process that died was writing.
+    Leftover(PathBuf),
+}
+
+impl Layout {
+    /// The folders below `dir`, which `lock` is of. They are made when something is written.
+    pub(super) fn new(dir: &Path, lock: DirectoryLock) -> Self {
+        Self { root: dir.join(OBJECTS).into(), new: format!("{NEW}{:x}-", fastrand::u64(..)).into(), _lock: lock }
+    }
+
+    pub(super) fn path(&self, digest: &ObjectDigest) -> PathBuf {
+        let hex = digest.hex();
+        self.folder(&hex[..2]).join(&hex)
+    }
+
+    fn folder(&self, hex: &str) -> PathBuf {
+        self.root.join(hex)
+    }
+
+    /// Writes an object. Nothing is synchronised: bytes that a power cut takes away are noticed when they are read.
+    pub(super) fn write(&self, digest: &ObjectDigest, bytes: &[u8]) -> io::Result<()> {
+        let path = self.path(digest);
+        let folder = path.parent().expect("the path of an object has a parent");
+        let new = folder.join(format!("{}{:x}", self.new, fastrand::u64(..)));
+        let mut file = match File::create_new(&new) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder)?;
+                File::create_new(&new)?
+            }
+            made => made?,
+        };
+        let written = file.write_all(bytes).and_then(|()| fs::rename(&new, &path));
+        // What is left of one that failed takes room that others need.
+        written.inspect_err(|_| drop(fs::remove_file(&new)))
+    }
+
+    /// Removes an object's file. That it cannot be removed is logged: it is looked at again at the next start.
+    pub(super) fn unlink(&self, digest: &ObjectDigest) {
+        match fs::remove_file(self.path(digest)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(object = %digest, %error, "the file of an object cannot be removed");
+            }
+            _ => {}
+        }
+    }
+
+    /// What lies in the folder of the objects whose names begin with this byte. Other people's files are left alone.
+    ///
+    /// # Errors
+    /// The folder cannot be read to its end.
+    pub(super) fn list(&self, first: u8) -> io::Result<Vec<Found>> {
+        let folder = self.folder(&format!("{first:02x}"));
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(NEW) {
+                found.extend((!name.starts_with(&*self.new)).then(|| Found::Leftover(entry.path())));
+                continue;
+            }
+            let digest = format!("b3-{name}").parse::<ObjectDigest>().ok();
+            let Some(digest) = digest.filter(|digest| digest.as_bytes()[0] == first) else { continue };
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_file() => found.push(Found::Object(digest, metadata.len())),
+                // It was evicted meanwhile, or is no object.
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_found_again_and_strangers_files_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path(), DirectoryLock::take(dir.path()).unwrap().0);
+        let digest = ObjectDigest::of(b"bytes");
+        let first = digest.as_bytes()[0];
+        assert_eq!(layout.list(first).unwrap(), []);
+        layout.write(&digest, b"bytes").unwrap();
+        layout.write(&digest, b"bytes").unwrap();
+        let folder = layout.path(&digest).parent().unwrap().to_owned();
+        fs::write(folder.join(".new-abc"), "half").unwrap();
+        fs::write(folder.join(format!("{}abc", layout.new)), "it is being written").unwrap();
+        fs::write(folder.join("note.txt"), "mine").unwrap();
+        let mut found = layout.list(first).unwrap();
+        found.sort_by_key(|found| matches!(found, Found::Leftover(_)));
+        assert_eq!(found, [Found::Object(digest, 5), Found::Leftover(folder.join(".new-abc"))]);
+        layout.unlink(&digest);
+        layout.unlink(&digest);
+        assert_eq!(layout.list(first).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,279 @@
+//! Fetches one object from an origin: whole, verified by its name before anybody gets a byte of it.
+//!
+//! An object is small, so a fetch that fails is begun again and never resumed. An origin that is too slow ends it, and the
+//! next one is asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::RepositoryName;
+use weir_shared::route::Route;
+
+use super::budget::Budget;
+use super::metrics::{CacheMetrics, Tier};
+use crate::origin_client::{OriginError, OriginId, Origins};
+
+/// Attempts before a fetch has failed, each with every origin that may have the object.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// The pause before the second attempt, give or take half of it; twice as long before each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// The lowest rate at which an object may come, in bytes a second. Many may come at a time over a thin line.
+const MIN_RATE: u64 = 4 << 10;
+
+/// Bytes that are hashed at a time while an object comes: enough to use the processor well.
+const HASHED_AT_A_TIME: usize = 64 << 10;
+
+/// Which object, and where it can be had.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ObjectRequest {
+    pub(crate) repository: RepositoryName,
+    pub(crate) digest: ObjectDigest,
+    pub(crate) size: Size,
+    /// The origin of its service; `None`: any.
+    pub(crate) origin: Option<OriginId>,
+}
+
+/// What is known of an object's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Size {
+    Exactly(u64),
+    AtMost(u64),
+}
+
+impl Size {
+    fn limit(self) -> u64 {
+        match self {
+            Size::Exactly(bytes) | Size::AtMost(bytes) => bytes,
+        }
+    }
+
+    fn allows(self, bytes: u64) -> bool {
+        match self {
+            Size::Exactly(exactly) => bytes == exactly,
+            Size::AtMost(most) => bytes <= most,
+        }
+    }
+}
+
+/// Why an object cannot be had. The edge's own disk is no reason.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// The origin does not have it: the descriptor is out of date.
+    #[error("the origin does not have an object of it")]
+    NotFound,
+    /// No origin can be asked.
+    #[error(transparent)]
+    Origin(OriginError),
+    /// An answer broke off.
+    #[error("the origin's answer broke off: {0}")]
+    Broken(String),
+    /// Nothing came for a while, or too little.
+    #[error("the origin sends an object too slowly")]
+    Slow,
+    /// What came is not what its name says.
+    #[error("the origin sent wrong bytes")]
+    Corrupt,
+    /// The manifest contradicts the descriptor.
+    #[error("the origin's manifest cannot be used: {0}")]
+    BadManifest(String),
+    /// Too many are fetched, or waited for.
+    #[error("too many objects are being fetched or waited for")]
+    Overloaded,
+    /// The first byte did not come in time.
+    #[error("it takes too long")]
+    TimedOut,
+    /// The edge stops, or the fetch panicked.
+    #[error("the fetch was abandoned")]
+    Abandoned,
+}
+
+impl FetchError {
+    /// The value of a metric's label.
+    fn label(&self) -> &'static str {
+        match self {
+            FetchError::NotFound => "not_found",
+            FetchError::Origin(_) => "origin_failed",
+            FetchError::Broken(_) => "broken",
+            FetchError::Slow => "slow",
+            FetchError::Corrupt | FetchError::BadManifest(_) => "corrupt",
+            FetchError::Overloaded | FetchError::TimedOut | FetchError::Abandoned => "abandoned",
+        }
+    }
+
+    /// How long to wait before the attempt behind this one, which began `waited` ago; `None`: there is none. `chance`, from
+    /// 0 to 1, spreads those who failed together.
+    fn pause(&self, attempts: u32, waited: Duration, patience: Duration, chance: f64) -> Option<Duration> {
+        if attempts >= MAX_ATTEMPTS {
+            return None;
+        }
+        match self {
+            FetchError::Origin(OriginError::Refused { retry_after: Some(after), .. }) => {
+                let pause = after.checked_add(FIRST_PAUSE.mul_f64(chance))?;
+                (waited.checked_add(pause)? <= patience).then_some(pause)
+            }
+            FetchError::Origin(OriginError::BadAnswer { .. } | OriginError::Misdirected(_)) => None,
+            FetchError::Origin(_) | FetchError::Broken(_) | FetchError::Slow | FetchError::Corrupt => {
+                Some((FIRST_PAUSE * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<OriginError> for FetchError {
+    fn from(error: OriginError) -> Self {
+        match error {
+            OriginError::NotFound => FetchError::NotFound,
+            error => FetchError::Origin(error),
+        }
+    }
+}
+
+/// What fetches objects.
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    pub(super) origins: Arc<Origins>,
+    pub(super) budget: Arc<Budget>,
+    /// Fetches at a time.
+    pub(super) slots: Semaphore,
+    /// How long an origin may be silent.
+    pub(super) idle: Duration,
+    /// How long somebody waits for an object: an origin that wants to be asked later than that has refused.
+    pub(super) patience: Duration,
+    pub(super) metrics: CacheMetrics,
+}
+
+impl Fetcher {
+    /// The object, verified.
+    pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
+        let _slot = self.slots.acquire().await.map_err(|_| FetchError::Abandoned)?;
+        self.metrics.fetches_running.inc();
+        let begun = Instant::now();
+        let fetched = self.attempts(request, begun).await;
+        self.metrics.fetches_running.dec();
+        let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
+        self.metrics.fetched(result, begun.elapsed());
+        if let Err(error) = &fetched {
+            tracing::warn!(object = %request.digest, repository = %request.repository, %error, "an object cannot be fetched");
+        }
+        fetched
+    }
+
+    async fn attempts(&self, request: &ObjectRequest, begun: Instant) -> Result<Bytes, FetchError> {
+        let mut no_cache = false;
+        for attempt in 1.. {
+            let error = match self.fetch_from_any(request, no_cache).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => error,
+            };
+            let pause = error.pause(attempt, begun.elapsed(), self.patience, fastrand::f64());
+            let Some(pause) = pause else { return Err(error) };
+            self.metrics.retried(error.label());
+            // What came was wrong: caches on the way are passed by.
+            no_cache |= matches!(error, FetchError::Corrupt);
+            tokio::time::sleep(pause).await;
+        }
+        Err(FetchError::Abandoned)
+    }
+
+    /// From its own origin, else from the first that has it. Its own origin alone says that it is not there.
+    async fn fetch_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+        let mut failure = None;
+        for id in self.origins.order(request.origin) {
+            match self.fetch_from_one(id, request, no_cache).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(FetchError::NotFound) if request.origin == Some(id) => return Err(FetchError::NotFound),
+                Err(FetchError::NotFound) => {}
+                Err(error) => {
+                    tracing::debug!(object = %request.digest, %error, "an origin does not give an object");
+                    failure = failure.or(Some(error));
+                }
+            }
+        }
+        Err(failure.unwrap_or(FetchError::NotFound))
+    }
+
+    async fn fetch_from_one(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+        let most = request.size.limit();
+        // Before the origin is asked: an answer that is not read holds up all others on the same connection.
+        let charge = self.budget.charge(most).await;
+        let route = Route::Object(request.repository.clone(), request.digest);
+        let body = self.origins.object(id, &route, no_cache).await?;
+        let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
+        let bytes = timeout(in_all, self.receive(id, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
+        Ok(charge.attach(bytes))
+    }
+
+    async fn receive(&self, id: OriginId, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FetchError> {
+        let most = usize::try_from(request.size.limit()).unwrap_or(usize::MAX);
+        let (mut bytes, mut hasher, mut hashed) = (Vec::with_capacity(most), blake3::Hasher::new(), 0);
+        while let Some(frame) = timeout(self.idle, body.frame()).await.map_err(|_| FetchError::Slow)? {
+            let frame = frame.map_err(|error| FetchError::Broken(error.to_string()))?;
+            let Ok(data) = frame.into_data() else { continue };
+            self.origins.received(id, data.len());
+            if bytes.len() + data.len() > most {
+                return Err(self.corrupt(request));
+            }
+            bytes.extend_from_slice(&data);
+            if bytes.len() - hashed >= HASHED_AT_A_TIME {
+                hasher.update(&bytes[hashed..]);
+                hashed = bytes.len();
+            }
+            // Its end is not waited for: an origin, or what stands before it, may say late that there is no more.
+            if request.size == Size::Exactly(bytes.len() as u64) {
+                break;
+            }
+        }
+        hasher.update(&bytes[hashed..]);
+        if ObjectDigest::from(hasher.finalize()) != request.digest || !request.size.allows(bytes.len() as u64) {
+            return Err(self.corrupt(request));
+        }
+        bytes.shrink_to_fit();
+        Ok(bytes)
+    }
+
+    fn corrupt(&self, request: &ObjectRequest) -> FetchError {
+        self.metrics.verify_failed(Tier::Origin);
+        tracing::warn!(object = %request.digest, "an origin sent wrong bytes for an object");
+        FetchError::Corrupt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refused(after: u64) -> FetchError {
+        let retry_after = Some(Duration::from_secs(after));
+        FetchError::Origin(OriginError::Refused { status: 503, detail: String::new(), retry_after })
+    }
+
+    #[test]
+    fn an_origin_is_asked_again_when_it_wants_it_and_as_long_as_somebody_waits() {
+        let seconds = Duration::from_secs;
+        let pause = |error: &FetchError, attempts, waited| error.pause(attempts, waited, seconds(60), 0.0);
+        assert_eq!(pause(&refused(2), 1, seconds(58)), Some(seconds(2)));
+        assert_eq!(pause(&refused(2), 1, seconds(59)), None);
+        assert_eq!(pause(&refused(u64::MAX), 1, seconds(0)), None);
+        assert_eq!(pause(&FetchError::NotFound, 1, seconds(0)), None);
+        assert!(pause(&FetchError::Slow, 2, seconds(59)) > pause(&FetchError::Slow, 1, seconds(59)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_fetch_ends(chance in 0.0f64..=1.0, attempts in 1u32..10) {
+            let pause = FetchError::Corrupt.pause(attempts, Duration::ZERO, Duration::from_secs(60), chance);
+            prop_assert_eq!(pause.is_some(), attempts < MAX_ATTEMPTS);
+            prop_assert!(pause.is_none_or(|pause| pause <= FIRST_PAUSE * 4));
+        }
+    }
+}

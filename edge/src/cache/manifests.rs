@@ -1,0 +1,67 @@
+//! Manifests that were read, so that a body need not read its own each time.
+
+use std::sync::Arc;
+
+use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
+use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::{Frame, Manifest};
+
+use super::fetch::FetchError;
+use super::representation::BodyRequest;
+
+/// Bytes of manifests, as they are in memory, at the most.
+const MAX_BYTES: usize = 32 << 20;
+
+const SHARDS: usize = 4;
+
+/// The manifests.
+pub(super) struct Manifests(Cache<ObjectDigest, Arc<Manifest>>);
+
+impl Manifests {
+    pub(super) fn new() -> Self {
+        let cache = CacheBuilder::new(MAX_BYTES)
+            .with_shards(SHARDS)
+            .with_eviction_config(S3FifoConfig::default())
+            .with_weighter(|_, manifest: &Arc<Manifest>| size_of_val(manifest.frames()) + size_of::<Frame>());
+        Self(cache.build())
+    }
+
+    /// The manifest that a request names, when it was read before.
+    ///
+    /// # Errors
+    /// It is not what the request's descriptor says.
+    pub(super) fn get(
+        &self,
+        digest: &ObjectDigest,
+        request: &BodyRequest,
+    ) -> Result<Option<Arc<Manifest>>, FetchError> {
+        let manifest = self.0.get(digest).map(|entry| entry.value().clone());
+        manifest.map(|manifest| request.check(&manifest).map(|()| manifest)).transpose()
+    }
+
+    /// Reads the manifest that a request names from its bytes.
+    ///
+    /// # Errors
+    /// It is none, or not what the request's descriptor says.
+    pub(super) fn parse(
+        &self,
+        digest: &ObjectDigest,
+        request: &BodyRequest,
+        bytes: &[u8],
+    ) -> Result<Arc<Manifest>, FetchError> {
+        let manifest = Manifest::parse(bytes).map_err(|error| FetchError::BadManifest(error.to_string()))?;
+        let manifest = Arc::new(manifest);
+        request.check(&manifest)?;
+        self.0.insert(*digest, manifest.clone());
+        Ok(manifest)
+    }
+
+    pub(super) fn remove(&self, digest: &ObjectDigest) {
+        self.0.remove(digest);
+    }
+
+    /// Bytes in use, and the most.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        (self.0.usage() as u64, MAX_BYTES as u64)
+    }
+}

@@ -1,0 +1,121 @@
+//! Objects in memory: an S3-FIFO cache, bounded in bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foyer_common::event::{Event, EventListener};
+use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
+use prometheus::IntCounter;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::MAX_OBJECT_BYTES;
+
+use super::budget::counted;
+
+/// The most shards, each with a lock and an even part of the bytes.
+const MAX_SHARDS: u64 = 16;
+
+/// The tier.
+#[derive(Debug)]
+pub(super) struct Memory {
+    objects: Cache<ObjectDigest, Bytes>,
+    /// The largest object that is taken, in bytes: one shard must have room for it.
+    largest: u64,
+}
+
+struct CountEvictions(IntCounter);
+
+impl EventListener for CountEvictions {
+    type Key = ObjectDigest;
+    type Value = Bytes;
+
+    fn on_leave(&self, reason: Event, _: &ObjectDigest, _: &Bytes) {
+        self.0.inc_by(u64::from(reason == Event::Evict));
+    }
+}
+
+impl Memory {
+    /// An empty tier of `limit` bytes.
+    pub(super) fn new(limit: u64, evictions: IntCounter) -> Self {
+        let shards = shards(limit, MAX_SHARDS);
+        let objects = CacheBuilder::new(usize::try_from(limit).unwrap_or(usize::MAX))
+            .with_shards(usize::try_from(shards).expect("a small number"))
+            .with_eviction_config(S3FifoConfig::default())
+            .with_weighter(|_, bytes: &Bytes| usize::try_from(counted(bytes.len() as u64)).unwrap_or(usize::MAX))
+            .with_event_listener(Arc::new(CountEvictions(evictions)))
+            .build();
+        Self { objects, largest: limit / shards }
+    }
+
+    /// An object, which is thereby used.
+    pub(super) fn get(&self, digest: &ObjectDigest) -> Option<Bytes> {
+        self.objects.get(digest).map(|entry| entry.value().clone())
+    }
+
+    /// Whether an object is there, without using it.
+    pub(super) fn contains(&self, digest: &ObjectDigest) -> bool {
+        self.objects.contains(digest)
+    }
+
+    /// Takes an object. True when it did.
+    pub(super) fn insert(&self, digest: ObjectDigest, bytes: Bytes) -> bool {
+        let fits = counted(bytes.len() as u64) <= self.largest;
+        if fits {
+            self.objects.insert(digest, bytes);
+        }
+        fits
+    }
+
+    /// Drops an object. Its bytes, when it was there.
+    pub(super) fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
+        self.objects.remove(digest).map(|entry| entry.value().len() as u64)
+    }
+
+    /// Bytes that are held, as they are counted.
+    pub(super) fn bytes(&self) -> u64 {
+        self.objects.usage() as u64
+    }
+
+    /// Objects that are held.
+    pub(super) fn entries(&self) -> u64 {
+        self.objects.entries() as u64
+    }
+
+    /// Bytes that are held at the most.
+    pub(super) fn limit(&self) -> u64 {
+        self.objects.capacity() as u64
+    }
+}
+
+/// How many shards a tier of `limit` bytes has: few when it is small, so that each has room for several of the largest
+/// objects.
+pub(super) fn shards(limit: u64, most: u64) -> u64 {
+    (limit / (4 * MAX_OBJECT_BYTES as u64)).clamp(1, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_and_what_is_used_stays() {
+        let evictions = IntCounter::new("evictions", "evictions").unwrap();
+        let memory = Memory::new(100 << 10, evictions.clone());
+        let object = |number: u32| (ObjectDigest::of(&number.to_le_bytes()), Bytes::from(vec![0; 4 << 10]));
+        let (hot, bytes) = object(0);
+        assert!(memory.insert(hot, bytes));
+        for number in 1..200 {
+            let (digest, bytes) = object(number);
+            assert!(memory.insert(digest, bytes) && memory.get(&hot).is_some());
+            assert!(memory.bytes() <= memory.limit());
+        }
+        assert_eq!(evictions.get(), 200 - memory.entries());
+        assert!(!memory.insert(object(1).0, Bytes::from(vec![0; 101 << 10])), "it is larger than the tier");
+        assert_eq!((memory.remove(&hot), memory.remove(&hot)), (Some(4 << 10), None));
+    }
+
+    #[test]
+    fn small_tiers_have_few_shards() {
+        let all = [4 << 20, 64 << 20, 256 << 20, 1 << 40].map(|limit| shards(limit, MAX_SHARDS));
+        assert_eq!(all, [1, 2, 8, 16]);
+    }
+}

@@ -1,0 +1,512 @@
+//! The object cache: immutable objects, named by their content, in memory and on disk, and the bodies that are made of them.
+//!
+//! An object is looked for in [`memory`], then on [`disk`], then at its origin by [`fetch`]: whoever needs it meanwhile waits
+//! for the same flight ([`waiter`]). A [`body`] is the frames of a [`representation`] in a row. Nothing leaves here that was
+//! not verified since it arrived, or since it was read from disk.
+
+mod body;
+mod budget;
+mod disk;
+mod fetch;
+mod manifests;
+mod memory;
+mod metrics;
+mod representation;
+mod slots;
+mod waiter;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use prometheus::Registry;
+use tokio::sync::Semaphore;
+use weir_shared::descriptor::Representation;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::process::bounds::Bound;
+use weir_shared::process::directory_lock::DirectoryLock;
+use weir_shared::process::shutdown::Drain;
+
+use self::body::{FrameReader, part};
+use self::budget::Budget;
+use self::disk::{Absent, Disk};
+use self::fetch::Fetcher;
+use self::manifests::Manifests;
+use self::memory::Memory;
+use self::metrics::{CacheMetrics, Dropped, Usage, UsageGauges};
+use self::representation::Frames;
+use self::slots::Slots;
+use self::waiter::{Flights, MAX_FLIGHTS, Waiter};
+use crate::clock::Clock;
+use crate::origin_client::Origins;
+
+pub(crate) use self::body::{Delivery, ReadyBody};
+pub(crate) use self::fetch::FetchError;
+use self::fetch::ObjectRequest;
+pub(crate) use self::metrics::Tier;
+pub(crate) use self::representation::BodyRequest;
+pub(crate) use self::slots::Slot;
+
+/// Frames of one body that are fetched at a time before anybody asks for it: most of the slots are left to clients.
+const PREFETCHED_AT_A_TIME: usize = 4;
+
+/// Where objects are cached, and how much of everything there may be.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// The edge's directory.
+    pub(crate) dir: PathBuf,
+    /// Bytes of files.
+    pub(crate) disk: u64,
+    /// Bytes of objects that stay in memory.
+    pub(crate) memory: u64,
+    /// Bytes of objects that are being fetched, or are read and do not stay in memory.
+    pub(crate) in_flight: u64,
+    /// Objects that are fetched at a time.
+    pub(crate) fetches: usize,
+    /// How long an origin may be silent.
+    pub(crate) fetch_idle: Duration,
+    /// How long a request waits for its first byte.
+    pub(crate) wait: Duration,
+    /// Requests that wait for an object.
+    pub(crate) waiters: usize,
+    /// Tarballs that are decoded at a time.
+    pub(crate) decoders: usize,
+    /// Tarballs that are made gzip at a time.
+    pub(crate) encoders: usize,
+}
+
+/// The cache. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Cache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    memory: Memory,
+    disk: Arc<Disk>,
+    budget: Arc<Budget>,
+    in_flight: u64,
+    manifests: Manifests,
+    flights: Flights,
+    fetcher: Fetcher,
+    decoders: Slots,
+    encoders: Slots,
+    wait: Duration,
+    metrics: CacheMetrics,
+    drain: Drain,
+}
+
+/// An object that is here, and where it came from.
+#[derive(Debug, Clone)]
+struct Loaded {
+    bytes: Bytes,
+    source: Source,
+}
+
+type Outcome = Result<Loaded, FetchError>;
+
+/// An object that is here, or is waited for.
+enum Loading {
+    Done(Loaded),
+    Waiting(Waiter),
+}
+
+impl Loading {
+    async fn result(self) -> Outcome {
+        match self {
+            Loading::Done(loaded) => Ok(loaded),
+            Loading::Waiting(waiter) => waiter.result().await,
+        }
+    }
+}
+
+/// Where an object, or the beginning of a body, came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// It was in memory.
+    Memory,
+    /// It was on disk.
+    Disk,
+    /// It was fetched.
+    Origin {
+        /// It is stored.
+        stored: bool,
+        /// Somebody else had begun to fetch it.
+        collapsed: bool,
+    },
+}
+
+impl Source {
+    /// Where a body came from whose manifest and first frame came from two.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Source::Origin { stored, collapsed }, Source::Origin { stored: too, collapsed: also }) => {
+                Source::Origin { stored: stored && too, collapsed: collapsed || also }
+            }
+            (origin @ Source::Origin { .. }, _) | (_, origin @ Source::Origin { .. }) => origin,
+            (Source::Memory, Source::Memory) => Source::Memory,
+            (Source::Disk, _) | (_, Source::Disk) => Source::Disk,
+        }
+    }
+}
+
+/// What is cached of a representation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct CachedFrames {
+    /// Frames that it has.
+    pub(crate) frames: u32,
+    /// Of those: in memory.
+    pub(crate) in_memory: u32,
+    /// Of those: on disk, as far as is known.
+    pub(crate) on_disk: u32,
+    /// Of those: neither in memory nor on disk. All of them while the manifest is not here.
+    pub(crate) missing: u32,
+    /// Its manifest, or its first frame that is missing, is being fetched.
+    pub(crate) being_fetched: bool,
+}
+
+/// What a purge removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Purged {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Cache {
+    /// The cache below a directory, which `lock` is of. What lies there is looked for at once and counted in the background.
+    ///
+    /// # Errors
+    /// A metric is registered already.
+    pub(crate) fn open(
+        limits: &Limits,
+        lock: DirectoryLock,
+        origins: Arc<Origins>,
+        clock: Clock,
+        registry: &Registry,
+        drain: &Drain,
+    ) -> prometheus::Result<Self> {
+        let metrics = CacheMetrics::register(registry)?;
+        metrics.fetches_limit.set(i64::try_from(limits.fetches).unwrap_or(i64::MAX));
+        let budget = Arc::new(Budget::new(limits.memory + limits.in_flight));
+        let fetcher = Fetcher {
+            origins,
+            budget: budget.clone(),
+            slots: Semaphore::new(limits.fetches.min(Semaphore::MAX_PERMITS)),
+            idle: limits.fetch_idle,
+            patience: limits.wait,
+            metrics: metrics.clone(),
+        };
+        let inner = Arc::new(Inner {
+            memory: Memory::new(limits.memory, metrics.memory_evictions.clone()),
+            disk: Disk::open(&limits.dir, lock, limits.disk, clock, metrics.clone(), drain),
+            budget,
+            in_flight: limits.in_flight,
+            manifests: Manifests::new(),
+            flights: Flights::new(limits.waiters, metrics.clone(), drain),
+            fetcher,
+            decoders: Slots::new(limits.decoders, metrics.decoders.clone(), &metrics.decoders_limit),
+            encoders: Slots::new(limits.encoders, metrics.encoders.clone(), &metrics.encoders_limit),
+            wait: limits.wait,
+            metrics,
+            drain: drain.clone(),
+        });
+        // The registry does not keep the cache alive, nor its directory locked.
+        let looked_at = Arc::downgrade(&inner);
+        let usage = move || looked_at.upgrade().map(|inner| inner.usage()).unwrap_or_default();
+        registry.register(Box::new(UsageGauges::new(usage)?))?;
+        Ok(Self { inner })
+    }
+
+    /// A part of a stored body that lies in memory, as far as it begins: without I/O, without waiting. `request` is made only
+    /// when it is needed.
+    pub(crate) fn open_in_memory(
+        &self,
+        stored: &Representation,
+        range: &Range<u64>,
+        request: impl FnOnce() -> BodyRequest,
+    ) -> Option<ReadyBody> {
+        let inner = &self.inner;
+        if stored.frames == 1 {
+            let bytes = self.in_memory(&stored.digest)?;
+            return part(&bytes, range).ok().map(ReadyBody::Part);
+        }
+        let request = request();
+        let frames = Frames::Many(inner.manifests.get(&stored.digest, &request).ok()??);
+        let slices = frames.slices(range, false);
+        let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, false));
+        frames.begin_in_memory()?;
+        let length = Some(range.end - range.start);
+        Some(ReadyBody::Frames { frames, delivery: Delivery::Stored, slot: None, length })
+    }
+
+    /// What a delivery needs for as long as it lasts; an error when all slots are taken. Nobody waits for one.
+    ///
+    /// # Errors
+    /// [`FetchError::Overloaded`].
+    pub(crate) fn slot(&self, delivery: Delivery) -> Result<Option<Slot>, FetchError> {
+        let slots = match delivery {
+            Delivery::Stored => return Ok(None),
+            Delivery::Decoded => &self.inner.decoders,
+            Delivery::Gzip => &self.inner.encoders,
+        };
+        slots.try_take().map(Some).ok_or(FetchError::Overloaded)
+    }
+
+    /// A part of a body, or of the tar when it is decoded: once its first frame is here. With `verify_again` each frame is
+    /// verified although that was done before.
+    ///
+    /// # Errors
+    /// The manifest or the first frame cannot be had, or not soon enough.
+    pub(crate) async fn open_body(
+        &self,
+        request: BodyRequest,
+        delivery: Delivery,
+        slot: Option<Slot>,
+        range: Range<u64>,
+        verify_again: bool,
+    ) -> Result<(ReadyBody, Source), FetchError> {
+        let begin = async {
+            let (frames, listed) = self.frames(&request, verify_again).await?;
+            let is_stored = delivery == Delivery::Stored;
+            if !is_stored && !frames.are_decodable() {
+                return Err(FetchError::BadManifest("a frame holds more of the tar than a frame may".to_owned()));
+            }
+            let slices = frames.slices(&range, !is_stored);
+            let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, verify_again));
+            let first = frames.begin().await?.map_or(Source::Memory, |first| first.source);
+            let length = (delivery != Delivery::Gzip).then_some(range.end - range.start);
+            Ok((ReadyBody::Frames { frames, delivery, slot, length }, first.and(listed)))
+        };
+        // Boxed: it is large, and goes into every handler's future otherwise.
+        tokio::time::timeout(self.inner.wait, Box::pin(begin)).await.unwrap_or(Err(FetchError::TimedOut))
+    }
+
+    /// The frames of a representation, and where their list came from.
+    async fn frames(&self, request: &BodyRequest, verify_again: bool) -> Result<(Frames, Source), FetchError> {
+        if !request.has_manifest() {
+            return Ok((Frames::one(request), Source::Memory));
+        }
+        let manifests = &self.inner.manifests;
+        if let Some(manifest) = manifests.get(&request.stored.digest, request)?.filter(|_| !verify_again) {
+            return Ok((Frames::Many(manifest), Source::Memory));
+        }
+        let loaded = self.load(&request.named(), verify_again).await?;
+        Ok((Frames::Many(manifests.parse(&request.stored.digest, request, &loaded.bytes)?), loaded.source))
+    }
+
+    /// Fetches what is not here of a representation, for nobody yet, and waits until that has ended.
+    pub(crate) async fn prefetch(&self, request: BodyRequest) {
+        let read_all = async {
+            let (frames, _) = self.frames(&request, false).await?;
+            let frames = frames.all().iter();
+            let missing: Vec<ObjectRequest> =
+                frames.filter(|frame| !self.may_have(&frame.digest)).map(|frame| request.frame(frame)).collect();
+            let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
+            stream::iter(fetches).buffer_unordered(PREFETCHED_AT_A_TIME).try_for_each(async |_| Ok(())).await
+        };
+        // Whoever asks for what cannot be had now tries again, and is told why.
+        if let Err(error) = Box::pin(read_all).await {
+            tracing::debug!(object = %request.stored.digest, %error, "a new version cannot be fetched ahead");
+        }
+    }
+
+    /// An object that is in memory.
+    fn in_memory(&self, digest: &ObjectDigest) -> Option<Bytes> {
+        let bytes = self.inner.memory.get(digest)?;
+        self.inner.disk.touch(digest);
+        self.inner.metrics.hit(Tier::Memory, bytes.len() as u64);
+        Some(bytes)
+    }
+
+    /// Whether an object may be here: then it need not be fetched ahead.
+    fn may_have(&self, digest: &ObjectDigest) -> bool {
+        self.inner.memory.contains(digest) || self.inner.disk.may_have(digest)
+    }
+
+    /// An object from wherever it is.
+    async fn load(&self, request: &ObjectRequest, verify_again: bool) -> Outcome {
+        self.begin_load(request, verify_again)?.result().await
+    }
+
+    /// The same as far as nothing has to be waited for.
+    fn begin_load(&self, request: &ObjectRequest, verify_again: bool) -> Result<Loading, FetchError> {
+        let inner = &self.inner;
+        let digest = &request.digest;
+        if !verify_again && let Some(bytes) = self.in_memory(digest) {
+            return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
+        }
+        match inner.disk.read_cached(digest, &inner.budget) {
+            Ok(bytes) => {
+                inner.memory.insert(*digest, bytes.clone());
+                return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
+            }
+            Err(Absent::Miss) if verify_again => {
+                if let Some(bytes) = inner.verified_in_memory(digest) {
+                    return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
+                }
+            }
+            Err(_) => {}
+        }
+        inner.flights.join(request, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
+    }
+
+    /// Begins to fetch an object that will be needed soon. `None`: not now.
+    fn fetch_ahead(&self, request: &ObjectRequest) -> Option<Waiter> {
+        let inner = &self.inner;
+        inner.budget.is_ample().then_some(())?;
+        inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
+    }
+
+    /// What is cached of a representation. Nothing is thereby used. Blocks.
+    pub(crate) fn look_at(&self, request: &BodyRequest) -> CachedFrames {
+        let inner = &self.inner;
+        let frames = request.stored.frames;
+        let mut found = CachedFrames { frames, missing: frames, ..CachedFrames::default() };
+        let listed = match self.peek_frames(request) {
+            Some(listed) => listed,
+            None => return CachedFrames { being_fetched: inner.flights.is_under_way(&request.named()), ..found },
+        };
+        found.missing = 0;
+        for frame in listed.all() {
+            let (in_memory, on_disk) = (inner.memory.contains(&frame.digest), inner.disk.has(&frame.digest));
+            found.in_memory += u32::from(in_memory);
+            found.on_disk += u32::from(on_disk);
+            if !in_memory && !on_disk {
+                found.being_fetched |= found.missing == 0 && inner.flights.is_under_way(&request.frame(frame));
+                found.missing += 1;
+            }
+        }
+        found
+    }
+
+    /// The frames of a representation as far as they can be told without fetching anything. Blocks.
+    fn peek_frames(&self, request: &BodyRequest) -> Option<Frames> {
+        if !request.has_manifest() {
+            return Some(Frames::one(request));
+        }
+        let (inner, digest) = (&self.inner, &request.stored.digest);
+        if let Some(manifest) = inner.manifests.get(digest, request).ok()? {
+            return Some(Frames::Many(manifest));
+        }
+        let bytes = inner.memory.get(digest).or_else(|| {
+            let bytes = inner.disk.peek(digest)?;
+            (ObjectDigest::of(&bytes) == *digest).then(|| bytes.into())
+        })?;
+        inner.manifests.parse(digest, request, &bytes).ok().map(Frames::Many)
+    }
+
+    /// Removes representations: their manifests, and the frames that are listed there, which other versions may share. Blocks.
+    pub(crate) fn purge(&self, representations: &[BodyRequest]) -> Purged {
+        let mut purged = Purged::default();
+        for request in representations {
+            let frames = self.peek_frames(request);
+            let listed = frames.iter().flat_map(|frames| frames.all().iter().map(|frame| frame.digest));
+            for digest in listed.chain([request.stored.digest]) {
+                let bytes = self.purge_object(&digest);
+                purged.objects += u64::from(bytes.is_some());
+                purged.bytes += bytes.unwrap_or(0);
+            }
+        }
+        purged
+    }
+
+    /// Has representations verified before their next use, by dropping them from memory: what is read from disk is verified
+    /// anyway. Blocks.
+    pub(crate) fn reverify(&self, representations: &[BodyRequest]) -> Purged {
+        let mut dropped = Purged::default();
+        for request in representations {
+            let frames = self.peek_frames(request);
+            self.inner.manifests.remove(&request.stored.digest);
+            let listed = frames.iter().flat_map(|frames| frames.all().iter().map(|frame| frame.digest));
+            for bytes in listed.chain([request.stored.digest]).filter_map(|digest| self.inner.memory.remove(&digest)) {
+                dropped.objects += 1;
+                dropped.bytes += bytes;
+            }
+        }
+        dropped
+    }
+
+    /// Removes one object. Its bytes, when it was here. Blocks.
+    pub(crate) fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
+        let inner = &self.inner;
+        inner.manifests.remove(digest);
+        let in_memory = inner.memory.remove(digest);
+        inner.disk.remove(digest, Dropped::Purged).or(in_memory)
+    }
+
+    /// Where an object is, as far as is known without looking at the disk.
+    pub(crate) fn tier(&self, digest: &ObjectDigest) -> Option<Tier> {
+        let inner = &self.inner;
+        let in_memory = inner.memory.contains(digest).then_some(Tier::Memory);
+        in_memory.or_else(|| inner.disk.has(digest).then_some(Tier::Disk))
+    }
+
+    /// Why the disk did not take the last object; `None` when it did.
+    pub(crate) fn disk_failure(&self) -> Option<String> {
+        self.inner.disk.last_failure()
+    }
+
+    /// What is used of each bound that has no metric of its own, and the bound.
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        let (manifests, most) = self.inner.manifests.usage();
+        [
+            ("queued_fills", self.inner.flights.len() as u64, MAX_FLIGHTS as u64),
+            ("parsed_manifest_bytes", manifests, most),
+        ]
+    }
+
+    /// How full the cache is.
+    pub(crate) fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+}
+
+impl Inner {
+    /// The flight of an object: reads it from disk when it is there, else fetches it, and stores it behind those who wait.
+    async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
+        let digest = request.digest;
+        if let Some(bytes) = self.disk.read(digest, &self.budget).await {
+            self.memory.insert(digest, bytes.clone());
+            return Ok(Loaded { bytes, source: Source::Disk });
+        }
+        let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
+        // What the disk cannot take is served from here.
+        let in_memory = self.memory.insert(digest, bytes.clone());
+        let stored = in_memory || self.disk.accepts(bytes.len() as u64);
+        let (disk, storing) = (self.disk.clone(), bytes.clone());
+        self.metrics.writes.inc();
+        self.drain.spawn(async move { disk.store(digest, storing).await });
+        Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
+    }
+
+    /// An object in memory, verified now; dropped when it is not what its name says.
+    fn verified_in_memory(&self, digest: &ObjectDigest) -> Option<Bytes> {
+        let bytes = self.memory.get(digest)?;
+        if ObjectDigest::of(&bytes) == *digest {
+            return Some(bytes);
+        }
+        self.metrics.verify_failed(Tier::Memory);
+        self.memory.remove(digest);
+        None
+    }
+
+    fn usage(&self) -> Usage {
+        let (bytes, limit_bytes, objects) = self.disk.usage();
+        let memory_bytes = self.memory.bytes();
+        Usage {
+            bytes,
+            limit_bytes,
+            objects,
+            memory_bytes,
+            memory_limit_bytes: self.memory.limit(),
+            memory_objects: self.memory.entries(),
+            in_flight_bytes: self.budget.used().saturating_sub(memory_bytes),
+            in_flight_limit_bytes: self.in_flight,
+            is_writing: self.disk.is_writing(),
+            being_fetched: self.flights.len() as u64,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The frames of one representation, whether a manifest lists them or it is a single one.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use weir_shared::descriptor::Representation;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Manifest, Slice};
+use weir_shared::name::RepositoryName;
+
+use super::fetch::{FetchError, ObjectRequest, Size};
+use crate::origin_client::OriginId;
+
+/// The most bytes that a frame takes in a manifest.
+const MAX_LISTED_FRAME_BYTES: u64 = 128;
+
+/// A body that is asked for, and where its objects can be had.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyRequest {
+    pub(crate) repository: RepositoryName,
+    /// The origin of its service; `None`: any.
+    pub(crate) origin: Option<OriginId>,
+    pub(crate) stored: Representation,
+    /// Bytes of the tar.
+    pub(crate) tar_size: u64,
+}
+
+impl BodyRequest {
+    /// Whether there is a manifest.
+    pub(super) fn has_manifest(&self) -> bool {
+        self.stored.frames > 1
+    }
+
+    /// The object that lists the frames, or the one frame.
+    pub(super) fn named(&self) -> ObjectRequest {
+        let size = match self.stored.frames {
+            1 => Size::Exactly(self.stored.size),
+            many => Size::AtMost((u64::from(many) * MAX_LISTED_FRAME_BYTES).min(MAX_OBJECT_BYTES as u64)),
+        };
+        self.object(self.stored.digest, size)
+    }
+
+    pub(super) fn frame(&self, frame: &Frame) -> ObjectRequest {
+        self.object(frame.digest, Size::Exactly(frame.size))
+    }
+
+    fn object(&self, digest: ObjectDigest, size: Size) -> ObjectRequest {
+        ObjectRequest { repository: self.repository.clone(), digest, size, origin: self.origin }
+    }
+
+    /// Whether a manifest is what the descriptor says.
+    pub(super) fn check(&self, manifest: &Manifest) -> Result<(), FetchError> {
+        let found = (manifest.frames().len(), manifest.size(), manifest.tar_size());
+        let expected = (self.stored.frames as usize, self.stored.size, self.tar_size);
+        if found != expected {
+            let reason =
+                format!("it has (frames, bytes, bytes of tar) {found:?}, and the descriptor says {expected:?}");
+            return Err(FetchError::BadManifest(reason));
+        }
+        Ok(())
+    }
+}
+
+/// The frames of a body, in their order.
+#[derive(Debug, Clone)]
+pub(super) enum Frames {
+    One(Frame),
+    Many(Arc<Manifest>),
+}
+
+impl Frames {
+    /// The one frame of a representation without a manifest.
+    pub(super) fn one(request: &BodyRequest) -> Self {
+        let Representation { digest, size, .. } = request.stored;
+        Frames::One(Frame { digest, size, tar_size: request.tar_size })
+    }
+
+    pub(super) fn get(&self, index: usize) -> &Frame {
+        &self.all()[index]
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[Frame] {
+        match self {
+            Frames::One(frame) => std::slice::from_ref(frame),
+            Frames::Many(manifest) => manifest.frames(),
+        }
+    }
+
+    /// The parts of frames that a range of the body lies in; of the tar, with `of_tar`.
+    pub(super) fn slices(&self, range: &Range<u64>, of_tar: bool) -> Vec<Slice> {
+        match self {
+            Frames::One(_) if range.is_empty() => Vec::new(),
+            Frames::One(_) => vec![Slice { index: 0, start: range.start, end: range.end }],
+            Frames::Many(manifest) if of_tar => manifest.tar_slices(range.clone()),
+            Frames::Many(manifest) => manifest.slices(range.clone()),
+        }
+    }
+
+    /// Whether each frame may be decoded: no more of tar than a frame has.
+    pub(super) fn are_decodable(&self) -> bool {
+        match self {
+            Frames::One(frame) => frame.tar_size <= MAX_FRAME_TAR_BYTES,
+            // Read from bytes, which were checked then.
+            Frames::Many(_) => true,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Which updates of origins are taken. Pure.
+
+use std::cmp::Ordering;
+
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::name::ServiceName;
+
+use super::entry::{Entry, Order};
+use crate::clock::Moment;
+use crate::origin_client::OriginId;
+
+/// What an origin said of a service.
+#[derive(Debug)]
+pub(crate) struct Update {
+    /// Which origin; `None`: one that is no longer configured, or all of them.
+    pub(crate) origin: Option<OriginId>,
+    /// How it came.
+    pub(crate) source: UpdateSource,
+    /// Up to when it is known to hold.
+    pub(crate) at: Moment,
+    /// What it is.
+    pub(crate) content: UpdateContent,
+}
+
+/// What an origin said.
+#[derive(Debug)]
+pub(crate) enum UpdateContent {
+    /// This is what it publishes.
+    Current(Box<Descriptor>),
+    /// The service is gone; with the highest generation it had, when that was said.
+    Gone(ServiceName, Option<Generation>),
+}
+
+/// How an update came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UpdateSource {
+    /// In answer to a query that was put when this was the highest version known.
+    Query(Order),
+    /// By the origin's event stream.
+    Stream,
+}
+
+/// What becomes of an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It is stored: a generation or revision that was not known.
+    Take,
+    /// A tombstone is stored.
+    Bury,
+    /// What is stored is what the origin has.
+    Confirm,
+    /// A newer version came while the query was under way: its answer is out of date, and no fault.
+    Overtaken,
+    /// It is refused: a newer version was seen before, or another publication under the same number.
+    Refuse,
+    /// It is refused: the service is another origin's.
+    OtherOrigin,
+    /// It is gone from its origin, and may be at another: those have to be asked.
+    AskOthers,
+    /// Nothing is known of the service, and there is nothing to remember.
+    Ignore,
+}
+
+impl Update {
+    /// The service that it is about.
+    pub(crate) fn service(&self) -> &ServiceName {
+        match &self.content {
+            UpdateContent::Current(descriptor) => &descriptor.publication().service,
+            UpdateContent::Gone(service, _) => service,
+        }
+    }
+
+    /// Decides about it. `entry`: what is stored of the service; `floor`: the highest version of one that was evicted.
+    pub(super) fn decide(&self, entry: Option<&Entry>, floor: Option<Order>, several_origins: bool) -> Decision {
+        match &self.content {
+            UpdateContent::Current(descriptor) => self.decide_current(descriptor, entry, floor),
+            UpdateContent::Gone(_, generation) => {
+                entry.map_or(Decision::Ignore, |entry| self.decide_gone(*generation, entry, several_origins))
+            }
+        }
+    }
+
+    fn decide_current(&self, descriptor: &Descriptor, entry: Option<&Entry>, floor: Option<Order>) -> Decision {
+        let offered = descriptor.version();
+        let Some(entry) = entry else {
+            return if floor.is_some_and(|floor| offered < floor) { Decision::Refuse } else { Decision::Take };
+        };
+        let is_another_s = entry.version.is_some() && entry.origin.is_some() && entry.origin != self.origin;
+        if self.source == UpdateSource::Stream && is_another_s {
+            return Decision::OtherOrigin;
+        }
+        match (offered.cmp(&entry.highest), &entry.version) {
+            (Ordering::Less, _) if self.is_overtaken_by(entry) => Decision::Overtaken,
+            (Ordering::Less, _) => Decision::Refuse,
+            (Ordering::Equal, Some(stored)) if stored.descriptor().publication() != descriptor.publication() => {
+                Decision::Refuse
+            }
+            (Ordering::Equal, Some(_)) if entry.origin == self.origin => Decision::Confirm,
+            // The same of another origin is that one's from now on. A service that is back as it was is taken, too.
+            _ => Decision::Take,
+        }
+    }
+
+    fn decide_gone(&self, generation: Option<Generation>, entry: &Entry, several_origins: bool) -> Decision {
+        let is_stream = self.source == UpdateSource::Stream;
+        let is_tombstone = entry.version.is_none();
+        if is_stream && entry.origin != self.origin {
+            Decision::OtherOrigin
+        } else if self.is_overtaken_by(entry) || generation.is_some_and(|generation| generation < entry.highest.0) {
+            Decision::Overtaken
+        } else if is_stream && several_origins {
+            // One origin's tombstone does not speak for all: the service may have moved to another.
+            if is_tombstone { Decision::Overtaken } else { Decision::AskOthers }
+        } else if is_tombstone {
+            Decision::Confirm
+        } else {
+            Decision::Bury
+        }
+    }
+
+    fn is_overtaken_by(&self, entry: &Entry) -> bool {
+        matches!(self.source, UpdateSource::Query(known) if known < entry.highest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::entry::tests::{descriptor, entry};
+    use crate::clock::Clock;
+
+    const QUERY: UpdateSource = UpdateSource::Query((5, 2));
+
+    fn decide(origin: OriginId, source: UpdateSource, content: UpdateContent, entry: Option<&Entry>) -> Decision {
+        let at = Clock::begin().now();
+        Update { origin: Some(origin), source, at, content }.decide(entry, None, false)
+    }
+
+    fn current(generation: u64, revision: u64, content: &[u8]) -> UpdateContent {
+        UpdateContent::Current(descriptor("shop", generation, revision, content).into())
+    }
+
+    fn gone(generation: Option<u64>) -> UpdateContent {
+        UpdateContent::Gone("shop".parse().unwrap(), generation)
+    }
+
+    #[test]
+    fn only_newer_versions_are_taken() {
+        // Generation 5, revision 2 of origin 0.
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+        for (generation, revision, content, expected) in [
+            (5, 2, b"a", Decision::Confirm),
+            (5, 3, b"a", Decision::Take),
+            (6, 0, b"b", Decision::Take),
+            (5, 1, b"a", Decision::Refuse),
+            (4, 9, b"b", Decision::Refuse),
+            (5, 2, b"b", Decision::Refuse),
+        ] {
+            for source in [QUERY, UpdateSource::Stream] {
+                let decision = decide(0, source, current(generation, revision, content), Some(&stored));
+                assert_eq!(decision, expected, "{generation}.{revision}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tombstone_and_a_floor_remember_the_highest_generation() {
+        let tombstone = entry(None, Clock::begin().now());
+        for (generation, revision, expected) in
+            [(4, 9, Decision::Refuse), (5, 2, Decision::Take), (6, 1, Decision::Take)]
+        {
+            let update = || current(generation, revision, b"a");
+            assert_eq!(decide(0, QUERY, update(), Some(&tombstone)), expected);
+            let at = Clock::begin().now();
+            let update = Update { origin: Some(0), source: QUERY, at, content: update() };
+            assert_eq!(update.decide(None, Some((5, 2)), false), expected);
+            assert_eq!(update.decide(None, None, false), Decision::Take);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_the_stream_has_overtaken_is_no_regression() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+        let earlier = UpdateSource::Query((4, 1));
+        assert_eq!(decide(0, earlier, current(4, 1, b"b"), Some(&stored)), Decision::Overtaken);
+        assert_eq!(decide(0, earlier, gone(None), Some(&stored)), Decision::Overtaken);
+        assert_eq!(decide(0, QUERY, gone(None), Some(&stored)), Decision::Bury);
+    }
+
+    #[test]
+    fn a_stream_speaks_for_the_services_of_its_own_origin_only() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+        for content in [current(6, 1, b"b"), current(5, 2, b"a"), gone(Some(9))] {
+            assert_eq!(decide(1, UpdateSource::Stream, content, Some(&stored)), Decision::OtherOrigin);
+        }
+        assert_eq!(decide(1, QUERY, current(5, 2, b"a"), Some(&stored)), Decision::Take, "it has moved there");
+        let tombstone = entry(None, Clock::begin().now());
+        assert_eq!(decide(1, UpdateSource::Stream, current(6, 1, b"b"), Some(&tombstone)), Decision::Take);
+    }
+
+    #[test]
+    fn a_tombstone_of_one_origin_of_several_has_the_others_asked() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+        let at = Clock::begin().now();
+        let update =
+            |generation| Update { origin: Some(0), source: UpdateSource::Stream, at, content: gone(Some(generation)) };
+        assert_eq!(update(5).decide(Some(&stored), None, true), Decision::AskOthers);
+        assert_eq!(update(5).decide(Some(&stored), None, false), Decision::Bury);
+        assert_eq!(update(4).decide(Some(&stored), None, false), Decision::Overtaken, "of an earlier life of it");
+        assert_eq!(update(5).decide(None, Some((5, 1)), false), Decision::Ignore);
+    }
+}

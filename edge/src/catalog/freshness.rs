@@ -1,0 +1,219 @@
+//! How old an answer may be: the whole rule, without I/O and without a clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use weir_shared::name::ServiceName;
+use weir_shared::name_glob::NameGlob;
+
+/// What `stale-if-error` says when there is no maximum, in seconds: a year, which readers take for "without end".
+const WITHOUT_END: u64 = 31_536_000;
+
+/// How old answers may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FreshnessLimits {
+    /// How long after its last validation an answer is served without asking the origin.
+    pub(crate) fresh: Duration,
+    /// How long after that it is served while the origin is asked in the background.
+    pub(crate) stale_while_revalidate: Duration,
+    /// How long a request waits for the origin after that.
+    pub(crate) wait: Duration,
+    /// How long past its freshness an answer is served while the origin cannot be asked. `None`: without end.
+    pub(crate) stale_if_error: Option<Duration>,
+}
+
+/// What to do with an answer of a certain age. From the mildest to the strictest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Freshness {
+    /// Serve it; the origin is not asked.
+    Fresh,
+    /// Serve it, and ask the origin in the background.
+    StaleWhileRevalidate,
+    /// Ask the origin, and wait for it; when it cannot be asked, serve what is stored.
+    Revalidate,
+    /// Ask the origin, and wait for it; when it cannot be asked, serve nothing (`504`).
+    Expired,
+}
+
+/// The limits of a service, and the header that states them.
+#[derive(Debug)]
+pub(crate) struct FreshnessPolicy {
+    /// The limits.
+    pub(crate) limits: FreshnessLimits,
+    /// The limits as `Cache-Control` states them.
+    pub(crate) cache_control: HeaderValue,
+}
+
+/// The policies of an edge: the first whose pattern matches a service is its own.
+#[derive(Debug)]
+pub(crate) struct FreshnessPolicies {
+    by_name: Vec<(NameGlob, Arc<FreshnessPolicy>)>,
+    default: Arc<FreshnessPolicy>,
+}
+
+impl Freshness {
+    /// The word in `/status`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Freshness::Fresh => "fresh",
+            Freshness::StaleWhileRevalidate => "stale-while-revalidate",
+            Freshness::Revalidate => "revalidate",
+            Freshness::Expired => "expired",
+        }
+    }
+}
+
+impl FreshnessLimits {
+    /// What to do with an answer, `age` after its last validation.
+    pub(crate) fn evaluate(&self, age: Duration) -> Freshness {
+        let past = match age.checked_sub(self.fresh) {
+            None | Some(Duration::ZERO) => return Freshness::Fresh,
+            Some(past) => past,
+        };
+        if past <= self.stale_while_revalidate {
+            Freshness::StaleWhileRevalidate
+        } else if self.stale_if_error.is_some_and(|maximum| past > maximum) {
+            Freshness::Expired
+        } else {
+            Freshness::Revalidate
+        }
+    }
+
+    /// For how many seconds an answer has been stale; 0 when it is fresh. Rounded up, so that every stale one says so.
+    pub(crate) fn stale_for(&self, age: Duration) -> u64 {
+        let past = age.saturating_sub(self.fresh);
+        past.as_secs().saturating_add(u64::from(past.subsec_nanos() > 0))
+    }
+
+    /// The age that is assumed when nobody knows it: old enough that the origin is asked before anything is served, and
+    /// not so old that nothing may be served without it.
+    pub(crate) fn unknown_age(&self) -> Duration {
+        self.fresh
+            .saturating_add(self.stale_while_revalidate)
+            .saturating_add(Duration::from_secs(1))
+            .min(self.stale_if_error.map_or(Duration::MAX, |maximum| self.fresh.saturating_add(maximum)))
+    }
+
+    fn cache_control(&self) -> String {
+        format!(
+            "max-age={}, stale-while-revalidate={}, stale-if-error={}",
+            self.fresh.as_secs(),
+            self.stale_while_revalidate.as_secs(),
+            self.stale_if_error.map_or(WITHOUT_END, |maximum| maximum.as_secs()),
+        )
+    }
+}
+
+impl FreshnessPolicy {
+    fn new(limits: FreshnessLimits, private: bool) -> Arc<Self> {
+        let lifetime = limits.cache_control();
+        let cache_control = if private { format!("private, {lifetime}") } else { lifetime };
+        let cache_control = HeaderValue::try_from(cache_control).expect("words and numbers");
+        Arc::new(Self { limits, cache_control })
+    }
+}
+
+impl FreshnessPolicies {
+    /// `by_name` in the order in which they are tried. `private`: answers are for one authenticated reader, and no shared
+    /// cache may store them.
+    pub(crate) fn new(
+        by_name: impl IntoIterator<Item = (NameGlob, FreshnessLimits)>,
+        default: FreshnessLimits,
+        private: bool,
+    ) -> Self {
+        let by_name = by_name.into_iter().map(|(services, limits)| (services, FreshnessPolicy::new(limits, private)));
+        Self { by_name: by_name.collect(), default: FreshnessPolicy::new(default, private) }
+    }
+
+    /// The policy of a service.
+    pub(crate) fn of(&self, service: &ServiceName) -> &Arc<FreshnessPolicy> {
+        let own = self.by_name.iter().find(|(services, _)| services.matches(service.as_str()));
+        own.map_or(&self.default, |(_, policy)| policy)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(in crate::catalog) fn limits(fresh: u64, stale_if_error: Option<u64>) -> FreshnessLimits {
+        FreshnessLimits {
+            fresh: Duration::from_secs(fresh),
+            stale_while_revalidate: Duration::from_secs(60),
+            wait: Duration::from_secs(2),
+            stale_if_error: stale_if_error.map(Duration::from_secs),
+        }
+    }
+
+    #[test]
+    fn the_contract_s_defaults() {
+        let limits = limits(15, None);
+        assert_eq!(limits.cache_control(), "max-age=15, stale-while-revalidate=60, stale-if-error=31536000");
+        for (seconds, freshness, stale_for) in [
+            (0, Freshness::Fresh, 0),
+            (15, Freshness::Fresh, 0),
+            (16, Freshness::StaleWhileRevalidate, 1),
+            (75, Freshness::StaleWhileRevalidate, 60),
+            (76, Freshness::Revalidate, 61),
+            (10_000_000, Freshness::Revalidate, 9_999_985),
+        ] {
+            let age = Duration::from_secs(seconds);
+            assert_eq!((limits.evaluate(age), limits.stale_for(age)), (freshness, stale_for), "{seconds}");
+        }
+        assert_eq!(limits.stale_for(Duration::from_millis(15_001)), 1);
+    }
+
+    #[test]
+    fn a_maximum_ends_it() {
+        let limits = limits(15, Some(3600));
+        assert_eq!(limits.evaluate(Duration::from_secs(3615)), Freshness::Revalidate);
+        assert_eq!(limits.evaluate(Duration::from_secs(3616)), Freshness::Expired);
+        assert!(limits.cache_control().ends_with("stale-if-error=3600"));
+    }
+
+    #[test]
+    fn the_first_pattern_that_matches_decides() {
+        let by_name =
+            [("shop-prod", 1), ("shop-*", 2)].map(|(glob, fresh)| (glob.parse().unwrap(), limits(fresh, None)));
+        let policies = FreshnessPolicies::new(by_name, limits(3, None), false);
+        for (service, fresh) in [("shop-prod", 1), ("shop-test", 2), ("docs", 3)] {
+            let policy = policies.of(&service.parse().unwrap());
+            assert_eq!(policy.limits, limits(fresh, None), "{service}");
+            assert!(policy.cache_control.to_str().unwrap().starts_with(&format!("max-age={fresh}, ")), "{service}");
+        }
+    }
+
+    fn any_duration() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            (0u64..200_000).prop_map(Duration::from_millis),
+            any::<u64>().prop_map(Duration::from_secs),
+            Just(Duration::MAX),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_older_the_stricter(
+            fresh in any_duration(), swr in any_duration(), sie in proptest::option::of(any_duration()),
+            one in any_duration(), other in any_duration(),
+        ) {
+            let limits = FreshnessLimits {
+                fresh, stale_while_revalidate: swr, wait: Duration::from_secs(2),
+                stale_if_error: sie.map(|maximum| maximum.max(swr)),
+            };
+            let (younger, older) = (one.min(other), one.max(other));
+            prop_assert!(limits.evaluate(younger) <= limits.evaluate(older));
+            prop_assert!(limits.stale_for(younger) <= limits.stale_for(older));
+            // What is marked stale is what is not fresh.
+            prop_assert_eq!(limits.stale_for(one) == 0, limits.evaluate(one) == Freshness::Fresh);
+            // Without a maximum nothing ever expires.
+            prop_assert!(limits.stale_if_error.is_some() || limits.evaluate(Duration::MAX) < Freshness::Expired);
+            // An unknown age is never taken for fresh unless everything is, and never for expired.
+            let unknown = limits.unknown_age();
+            prop_assert!(limits.evaluate(unknown) < Freshness::Expired);
+            prop_assert!(limits.evaluate(unknown) > Freshness::Fresh || unknown == fresh);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The catalog's file: records are appended, and it is written again once half of it may be out of date. Every call
+//! blocks.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use weir_shared::process::directory_lock::DirectoryLock;
+
+use super::record::{Record, Stored};
+
+/// Bytes that may be appended however little the file held before.
+const MIN_GROWTH: u64 = 1 << 20;
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    /// `None` until it was written whole by this process, and after a failure: what a failed write left is not trusted.
+    file: Option<File>,
+    bytes: u64,
+    /// When it has so many bytes it is written again.
+    rewrite_at: u64,
+    /// Released after the file is closed.
+    _lock: DirectoryLock,
+}
+
+impl Journal {
+    /// The file in a directory whose lock is held.
+    pub(super) fn new(path: &Path, lock: DirectoryLock) -> Self {
+        Self { path: path.to_owned(), file: None, bytes: 0, rewrite_at: 0, _lock: lock }
+    }
+
+    /// Reads what is readable. The error, if there is one, is of the disk; what came before it counts.
+    pub(super) fn read(&self) -> (Stored, io::Result<()>) {
+        let mut stored = Stored::default();
+        let result = match File::open(&self.path) {
+            Ok(file) => read_lines(&mut BufReader::new(file), &mut stored),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        stored.finish();
+        (stored, result)
+    }
+
+    /// Whether it has to be written whole before anything can be appended.
+    pub(super) fn needs_rewrite(&self) -> bool {
+        self.file.is_none() || self.bytes >= self.rewrite_at
+    }
+
+    /// Writes the file whole, durably, in the place of what is there.
+    ///
+    /// # Errors
+    /// The disk fails; what was there is still there.
+    pub(super) fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> io::Result<()> {
+        self.file = None;
+        let unfinished = self.path.with_extension("unfinished");
+        let written = self.write_whole(&unfinished, records);
+        if written.is_err() {
+            // Nothing depends on it; the next attempt truncates it.
+            let _ = fs::remove_file(&unfinished);
+        }
+        let (file, bytes) = written?;
+        (self.file, self.bytes, self.rewrite_at) = (Some(file), bytes, 2 * bytes + MIN_GROWTH);
+        Ok(())
+    }
+
+    fn write_whole(&self, unfinished: &Path, records: impl Iterator<Item = Record>) -> io::Result<(File, u64)> {
+        let mut file = File::create(unfinished)?;
+        let (mut lines, mut bytes) = (Vec::new(), 0);
+        for record in records {
+            record.write_line(&mut lines);
+            if lines.len() as u64 >= MIN_GROWTH {
+                file.write_all(&lines)?;
+                bytes += lines.len() as u64;
+                lines.clear();
+            }
+        }
+        file.write_all(&lines)?;
+        file.sync_all()?;
+        fs::rename(unfinished, &self.path)?;
+        File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok((file, bytes + lines.len() as u64))
+    }
+
+    /// Appends records, durably.
+    ///
+    /// # Errors
+    /// The disk fails, or the file has to be written whole: some of them may be there, and none can be relied on.
+    pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        let mut file = self.file.take().ok_or_else(|| io::Error::other("it has to be written whole first"))?;
+        let mut lines = Vec::new();
+        records.iter().for_each(|record| record.write_line(&mut lines));
+        file.write_all(&lines)?;
+        file.sync_data()?;
+        self.bytes += lines.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+fn read_lines(file: &mut impl BufRead, stored: &mut Stored) -> io::Result<()> {
+    let mut line = Vec::new();
+    while file.read_until(b'\n', &mut line)? > 0 {
+        // The last line of a process that was killed has no end, and nobody relied on it.
+        if line.pop_if(|last| *last == b'\n').is_some() {
+            stored.apply_line(&line);
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::record::StoredRow;
+
+    fn record(number: u64, generation: u64) -> Record {
+        let row = StoredRow {
+            highest: (generation, 1),
+            origin: "o:1".to_owned(),
+            since: 1,
+            validated: 1,
+            descriptor: Some("x".repeat(1000)),
+            purged: None,
+        };
+        Record::Service { service: format!("s{number}").parse().unwrap(), row }
+    }
+
+    fn open(dir: &Path) -> Journal {
+        Journal::new(&dir.join("catalog.log"), DirectoryLock::take(dir).unwrap().0)
+    }
+
+    #[test]
+    fn records_outlive_the_process_and_a_line_that_was_cut_off_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(dir.path());
+        assert!(journal.needs_rewrite() && journal.append(&[record(1, 1)]).is_err());
+        journal.rewrite((0..3).map(|number| record(number, 1))).unwrap();
+        journal.append(&[record(1, 2), record(3, 1)]).unwrap();
+        let path = journal.path.clone();
+        drop(journal);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 500]).unwrap();
+        let (stored, result) = open(dir.path()).read();
+        assert!(result.is_ok() && stored.damaged == 0);
+        assert_eq!((stored.rows.len(), stored.rows["s1"].highest), (3, (2, 1)));
+    }
+
+    #[test]
+    fn the_file_is_written_again_once_half_of_it_may_be_garbage() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(dir.path());
+        journal.rewrite(std::iter::once(record(0, 1))).unwrap();
+        let mut generation = 1;
+        while !journal.needs_rewrite() {
+            generation += 1;
+            journal.append(&[record(0, generation)]).unwrap();
+        }
+        let size = || fs::metadata(dir.path().join("catalog.log")).unwrap().len();
+        assert!(size() >= MIN_GROWTH && size() < 2 * MIN_GROWTH);
+        journal.rewrite(std::iter::once(record(0, generation))).unwrap();
+        assert!(size() < 2000 && !journal.needs_rewrite());
+    }
+
+    #[test]
+    fn a_damaged_file_costs_what_cannot_be_read_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).rewrite((0..200).map(|number| record(number, 7))).unwrap();
+        let path = dir.path().join("catalog.log");
+        let whole = fs::read(&path).unwrap();
+        let edited = |part: std::ops::Range<usize>, with: u8| {
+            let mut bytes = whole.clone();
+            bytes[part].fill(with);
+            bytes
+        };
+        for (what, bytes, least, is_damaged) in [
+            ("emptied", Vec::new(), 0, false),
+            ("something else", b"not a catalog\n".repeat(1000), 0, true),
+            ("cut short", whole[..whole.len() / 2].to_vec(), 99, false),
+            ("a page of noise", edited(40_960..45_056, 0xa5), 190, true),
+            ("a page of line breaks", edited(40_960..45_056, b'\n'), 190, true),
+            ("a page of nothing", edited(40_960..45_056, 0), 190, true),
+            ("nothing but zeros", edited(0..whole.len(), 0), 0, false),
+        ] {
+            fs::write(&path, &bytes).unwrap();
+            let (stored, result) = open(dir.path()).read();
+            assert!(result.is_ok() && stored.rows.len() >= least, "{what}: {}", stored.rows.len());
+            assert_eq!(stored.damaged > 0, is_damaged, "{what}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What an origin's event stream says of all its services at once: that nothing else has changed.
+//!
+//! While a stream is followed without a gap, an entry that was validated since the stream began is as the origin has it:
+//! had it changed, the stream would have said so before its next heartbeat. So each heartbeat validates all of them. When
+//! the stream breaks off, they age from its last heartbeat on; when it is resumed where it was, the lease is renewed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_shared::name::ServiceName;
+
+use super::entry::Order;
+use super::missed::Missed;
+use crate::clock::{AtomicMoment, Moment};
+
+/// The freshness lease of one origin.
+#[derive(Debug)]
+pub(crate) struct FreshnessLease {
+    /// It covers what was validated since then.
+    since: AtomicMoment,
+    /// The last heartbeat.
+    at: AtomicMoment,
+    /// The stream is open, and all that it said was applied.
+    in_step: AtomicBool,
+    missed: Mutex<Missed>,
+}
+
+impl Default for FreshnessLease {
+    /// That of a stream which never began.
+    fn default() -> Self {
+        Self {
+            since: AtomicMoment::new(Moment::LATEST),
+            at: AtomicMoment::new(Moment::EARLIEST),
+            in_step: AtomicBool::new(false),
+            missed: Mutex::default(),
+        }
+    }
+}
+
+impl FreshnessLease {
+    /// When an entry was validated last, by itself at this moment or by the lease.
+    pub(crate) fn validated(&self, by_itself: Moment) -> Moment {
+        if self.covers(by_itself) { by_itself.max(self.at.get()) } else { by_itself }
+    }
+
+    /// Whether it covers an entry that was validated by itself at this moment.
+    pub(crate) fn covers(&self, by_itself: Moment) -> bool {
+        by_itself >= self.since.get()
+    }
+
+    /// The stream begins again: nothing that it said before counts. What the lease covered must have been settled.
+    pub(crate) fn begin(&self, now: Moment) {
+        self.since.set(now);
+        self.missed().clear();
+    }
+
+    /// Everything that was current when the stream began has been received.
+    pub(crate) fn in_step(&self) {
+        self.in_step.store(true, Ordering::Relaxed);
+    }
+
+    /// Everything up to now has been received. Returns the services of which a version was missed.
+    pub(crate) fn heartbeat(&self, now: Moment) -> Vec<(ServiceName, Order)> {
+        self.at.advance(now);
+        self.in_step();
+        self.missed().heartbeat()
+    }
+
+    /// The stream broke off, or ended.
+    pub(crate) fn out_of_step(&self) {
+        self.in_step.store(false, Ordering::Relaxed);
+        self.missed().clear();
+    }
+
+    /// The last heartbeat.
+    pub(crate) fn last_heartbeat(&self) -> Option<Moment> {
+        Some(self.at.get()).filter(|at| *at > Moment::EARLIEST)
+    }
+
+    pub(crate) fn is_in_step(&self) -> bool {
+        self.in_step.load(Ordering::Relaxed)
+    }
+
+    /// A query found a version that the stream should announce.
+    pub(super) fn found_by_query(&self, service: &ServiceName, version: Order) {
+        if self.is_in_step() {
+            self.missed().found(service, version);
+        }
+    }
+
+    /// The stream has announced a version, or it was known already.
+    pub(crate) fn announced(&self, service: &ServiceName, version: Order) {
+        self.missed().announced(service, version);
+    }
+
+    fn missed(&self) -> MutexGuard<'_, Missed> {
+        // Nothing that can panic runs while it is locked.
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When the absence of a service was validated last: another origin may publish it, so all leases must cover it.
+pub(super) fn absence_validated(leases: &[FreshnessLease], by_itself: Moment) -> Moment {
+    leases.iter().map(|lease| lease.validated(by_itself)).min().unwrap_or(by_itself)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_stream_that_never_began_validates_nothing() {
+        let (lease, now) = (FreshnessLease::default(), Clock::begin().now());
+        lease.heartbeat(now.after(Duration::from_secs(9)));
+        assert_eq!(lease.validated(now), now);
+    }
+
+    #[test]
+    fn absence_needs_the_leases_of_all_origins() {
+        let begun = Clock::begin().now();
+        let later = |seconds| begun.after(Duration::from_secs(seconds));
+        let leases = [FreshnessLease::default(), FreshnessLease::default()];
+        leases[0].begin(later(1));
+        leases[0].heartbeat(later(9));
+        assert_eq!(absence_validated(&leases, later(2)), later(2), "one of them is silent");
+        leases[1].begin(later(3));
+        leases[1].heartbeat(later(8));
+        assert_eq!(absence_validated(&leases, later(2)), later(2), "it may have appeared before that stream began");
+        assert_eq!(absence_validated(&leases, later(4)), later(8));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Begin,
+        Heartbeat,
+        Break,
+    }
+
+    proptest! {
+        #[test]
+        fn it_covers_what_was_validated_since_it_began_and_never_beyond_its_last_heartbeat(
+            steps in proptest::collection::vec(
+                (prop_oneof![Just(Step::Begin), Just(Step::Heartbeat), Just(Step::Break)], 1u64..5_000), 1..40,
+            ),
+            validated_after in 0usize..40,
+        ) {
+            let lease = FreshnessLease::default();
+            let mut now = Clock::begin().now();
+            let (mut began, mut heartbeat, mut by_itself) = (None, None, now);
+            for (number, (step, wait)) in steps.into_iter().enumerate() {
+                now = now.after(Duration::from_millis(wait));
+                match step {
+                    Step::Begin => { lease.begin(now); began = Some(now); }
+                    Step::Heartbeat => { lease.heartbeat(now); heartbeat = Some(now); }
+                    Step::Break => lease.out_of_step(),
+                }
+                if number == validated_after {
+                    by_itself = now;
+                }
+                let expected = match (began, heartbeat) {
+                    (Some(began), Some(heartbeat)) if by_itself >= began => by_itself.max(heartbeat),
+                    _ => by_itself,
+                };
+                prop_assert_eq!(lease.validated(by_itself), expected);
+                prop_assert!(lease.validated(by_itself) <= now);
+            }
+        }
+    }
+}

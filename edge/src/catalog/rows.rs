@@ -1,0 +1,195 @@
+//! The services that are stored, and what is remembered of those that were evicted. Both are bounded.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use weir_shared::name::ServiceName;
+
+use super::entry::{Entry, Order};
+use crate::clock::Moment;
+
+/// Evicted services whose highest generation is remembered. Beyond it those with the lowest generations are forgotten.
+pub(super) const MAX_FLOORS: usize = 200_000;
+
+/// Readers of different services rarely meet in one of so many locks.
+const SHARDS: usize = 16;
+
+/// One in so many is evicted beyond a bound, so that one look at all of them makes room for many.
+const EVICTED_SHARE: u64 = 64;
+
+/// How many services may be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CatalogBounds {
+    /// Services, tombstones included.
+    pub(crate) services: u64,
+    /// Bytes of memory that they take, about. Their descriptors on disk take no more.
+    pub(crate) bytes: u64,
+}
+
+type Shard = RwLock<HashMap<ServiceName, Arc<Entry>>>;
+
+/// The stored services. Any number of threads reads; one at a time writes.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    shards: [Shard; SHARDS],
+    hasher: RandomState,
+    count: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Rows {
+    pub(super) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
+        self.shard(service).read().unwrap_or_else(PoisonError::into_inner).get(service).cloned()
+    }
+
+    pub(super) fn insert(&self, service: ServiceName, entry: Arc<Entry>) {
+        self.bytes.fetch_add(entry.weight(), Ordering::Relaxed);
+        let replaced = self.shard(&service).write().unwrap_or_else(PoisonError::into_inner).insert(service, entry);
+        match replaced {
+            Some(replaced) => self.bytes.fetch_sub(replaced.weight(), Ordering::Relaxed),
+            None => self.count.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+
+    pub(super) fn remove(&self, service: &ServiceName) -> Option<Arc<Entry>> {
+        let removed = self.shard(service).write().unwrap_or_else(PoisonError::into_inner).remove(service)?;
+        self.bytes.fetch_sub(removed.weight(), Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(removed)
+    }
+
+    /// All of them, in no order.
+    pub(super) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
+        let mut all = Vec::with_capacity(usize::try_from(self.count()).unwrap_or_default());
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            all.extend(shard.iter().map(|(service, entry)| (service.clone(), entry.clone())));
+        }
+        all
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The memory that they take, about.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn exceed(&self, bounds: CatalogBounds) -> bool {
+        self.count() > bounds.services || self.bytes() > bounds.bytes
+    }
+
+    /// What has to go, and a little more, when a bound is exceeded: those that were not requested for the longest time,
+    /// and of those that nobody requested the oldest.
+    pub(super) fn coldest(&self, bounds: CatalogBounds) -> Vec<ServiceName> {
+        let over = |used: u64, bound: u64| if used > bound { used - (bound - bound / EVICTED_SHARE) } else { 0 };
+        let (mut count, mut bytes) = (over(self.count(), bounds.services), over(self.bytes(), bounds.bytes));
+        let mut all = self.all();
+        all.sort_unstable_by_key(|(_, entry)| (entry.usage.last(), entry.since));
+        let is_needed = |(_, entry): &(_, Arc<Entry>)| {
+            let is_needed = count > 0 || bytes > 0;
+            (count, bytes) = (count.saturating_sub(1), bytes.saturating_sub(entry.weight()));
+            is_needed
+        };
+        all.into_iter().take_while(is_needed).map(|(service, _)| service).collect()
+    }
+
+    fn shard(&self, service: &ServiceName) -> &Shard {
+        &self.shards[self.hasher.hash_one(service) as usize % SHARDS]
+    }
+}
+
+/// What is remembered of a service that was evicted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Floor {
+    /// The highest version that was ever seen.
+    pub(super) highest: Order,
+    /// An operator has purged it then, and its origin was not heard since.
+    pub(super) purged_at: Option<Moment>,
+}
+
+/// What is remembered of the services that were evicted.
+#[derive(Debug, Default)]
+pub(super) struct Floors(HashMap<ServiceName, Floor>);
+
+impl Floors {
+    pub(super) fn get(&self, service: &ServiceName) -> Option<Floor> {
+        self.0.get(service).copied()
+    }
+
+    pub(super) fn insert(&mut self, service: ServiceName, floor: Floor) {
+        self.0.insert(service, floor);
+        if self.0.len() > MAX_FLOORS {
+            let mut generations: Vec<_> = self.0.values().map(|floor| floor.highest).collect();
+            let (_, lowest, _) = generations.select_nth_unstable(MAX_FLOORS / EVICTED_SHARE as usize);
+            let lowest = *lowest;
+            self.0.retain(|_, floor| floor.highest > lowest);
+        }
+    }
+
+    pub(super) fn remove(&mut self, service: &ServiceName) {
+        self.0.remove(service);
+    }
+
+    pub(super) fn all(&self) -> Vec<(ServiceName, Floor)> {
+        self.0.iter().map(|(service, floor)| (service.clone(), *floor)).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::entry::Usage;
+    use crate::catalog::entry::tests::{descriptor, entry};
+    use crate::clock::Clock;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn name(number: usize) -> ServiceName {
+        format!("s{number}").parse().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn the_coldest_go_until_both_bounds_hold(
+            requested in proptest::collection::vec(0u64..50, 1..200), services in 1u64..200, kilobytes in 0u64..300,
+        ) {
+            let (rows, begun) = (Rows::default(), Clock::begin().now());
+            let bounds = CatalogBounds { services, bytes: kilobytes << 10 };
+            for (number, second) in requested.iter().enumerate() {
+                let mut row = entry(Some(descriptor(&format!("s{number}"), 5, 2, b"a")), begun);
+                row.usage = Usage::new(begun.after(Duration::from_secs(*second)));
+                rows.insert(name(number), Arc::new(row));
+            }
+            if rows.exceed(bounds) {
+                rows.coldest(bounds).iter().for_each(|service| drop(rows.remove(service)));
+            }
+            prop_assert!(!rows.exceed(bounds));
+            let all = rows.all();
+            prop_assert_eq!(rows.count(), all.len() as u64);
+            prop_assert_eq!(rows.bytes(), all.iter().map(|(_, entry)| entry.weight()).sum::<u64>());
+            let coldest = all.iter().map(|(_, entry)| entry.usage.last()).min();
+            let evicted = (0..requested.len()).filter(|number| rows.get(&name(*number)).is_none());
+            let hottest = evicted.map(|number| begun.after(Duration::from_secs(requested[number]))).max();
+            prop_assert!(coldest.is_none() || hottest <= coldest, "{hottest:?} {coldest:?}");
+        }
+    }
+
+    #[test]
+    fn floors_are_bounded_and_the_lowest_generations_go_first() {
+        let mut floors = Floors::default();
+        for number in 0..=MAX_FLOORS {
+            floors.insert(name(number), Floor { highest: (number as u64, 1), purged_at: None });
+        }
+        assert!(floors.len() <= MAX_FLOORS && floors.len() > MAX_FLOORS / 2);
+        assert!(floors.get(&name(0)).is_none() && floors.get(&name(MAX_FLOORS)).is_some());
+    }
+}

@@ -1,0 +1,270 @@
+//! The catalog: services in memory, over a file that outlives the process.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::event::RevisionSeen;
+use weir_shared::name::ServiceName;
+use weir_shared::process::directory_lock::DirectoryLock;
+
+use super::entry::{Entry, Order, PurgeMode, Usage};
+use super::freshness::FreshnessPolicies;
+use super::journal::Journal;
+use super::lease::{FreshnessLease, absence_validated};
+use super::metrics::CatalogMetrics;
+use super::record::{Record, Stored, StoredFloor, StoredRow};
+use super::revisions::{Revisions, Seen};
+use super::rows::{CatalogBounds, Floor, MAX_FLOORS, Rows};
+use super::writer::{Ledger, WriteState};
+use crate::clock::{Clock, Moment};
+use crate::origin_client::{OriginId, Origins};
+use crate::version::Version;
+
+/// The catalog.
+pub(crate) struct Catalog {
+    pub(super) rows: Rows,
+    pub(super) bounds: CatalogBounds,
+    /// What was decided and is not on disk yet, and what was evicted. Whoever decides holds it.
+    pub(super) ledger: Mutex<Ledger>,
+    pub(super) journal: Mutex<Journal>,
+    pub(super) writes: watch::Sender<WriteState>,
+    pub(super) origins: Arc<Origins>,
+    /// In the order of the origins.
+    leases: Vec<FreshnessLease>,
+    pub(super) revisions: Revisions,
+    pub(super) policies: Arc<FreshnessPolicies>,
+    pub(super) clock: Clock,
+    pub(super) metrics: CatalogMetrics,
+}
+
+impl Catalog {
+    /// The catalog in the file `path`, in a directory whose lock is held. What is readable of it is read; a file that is
+    /// damaged or out of reach costs a refill. Blocks.
+    pub(crate) fn load(
+        path: &Path,
+        lock: DirectoryLock,
+        bounds: CatalogBounds,
+        origins: Arc<Origins>,
+        policies: Arc<FreshnessPolicies>,
+        clock: Clock,
+        metrics: CatalogMetrics,
+    ) -> Arc<Self> {
+        let leases = origins.all().iter().map(|_| FreshnessLease::default()).collect();
+        let journal = Journal::new(path, lock);
+        let (stored, result) = journal.read();
+        let catalog = Self {
+            rows: Rows::default(),
+            bounds,
+            ledger: Mutex::default(),
+            journal: Mutex::new(journal),
+            writes: watch::Sender::new(WriteState::default()),
+            revisions: Revisions::new(origins.all().len()),
+            origins,
+            leases,
+            policies,
+            clock,
+            metrics,
+        };
+        if let Err(error) = &result {
+            tracing::error!(path = %path.display(), %error, "the catalog cannot be read to its end: its services are asked for again");
+        }
+        if stored.damaged > 0 {
+            let lines = stored.damaged;
+            tracing::error!(path = %path.display(), lines, "the catalog is damaged: what is readable is served, and its origins are asked");
+        }
+        catalog.metrics.damaged_records.inc_by(stored.damaged);
+        let is_whole = result.is_ok() && stored.damaged == 0;
+        catalog.take_stored(stored, is_whole);
+        catalog.metrics.writable.set(1);
+        // The first change has the file written whole.
+        catalog.ledger().rewrite = true;
+        Arc::new(catalog)
+    }
+
+    /// `is_whole`: no record is missing. Otherwise the origins are asked before anything is served.
+    fn take_stored(&self, stored: Stored, is_whole: bool) {
+        let (now, wall) = (self.clock.now(), SystemTime::now());
+        // A clock that was set back does not say how long ago it was.
+        let purged_at = |purged: Option<u64>| purged.map(|at| Moment::from_the_wall(at, now, wall).unwrap_or(now));
+        let mut ledger = self.ledger();
+        for (service, StoredFloor { highest, purged }) in stored.floors {
+            ledger.floors.insert(service, Floor { highest, purged_at: purged_at(purged) });
+        }
+        for (service, row) in stored.rows {
+            let version = match row.descriptor.map(|bytes| Descriptor::parse(bytes.into())).transpose() {
+                Ok(descriptor) => descriptor.map(|descriptor| Arc::new(Version::new(descriptor))),
+                Err(error) => {
+                    tracing::warn!(%service, %error, "a stored descriptor cannot be read: its origin will be asked");
+                    ledger.floors.insert(service, Floor { highest: row.highest, purged_at: purged_at(row.purged) });
+                    continue;
+                }
+            };
+            let policy = self.policies.of(&service).clone();
+            let unknown = now.before(policy.limits.unknown_age());
+            let validated = Moment::from_the_wall(row.validated, now, wall).unwrap_or(unknown);
+            let validated = if is_whole { validated } else { validated.min(unknown) };
+            let since = Moment::from_the_wall(row.since, now, wall).unwrap_or(now);
+            let origin = self.origins.find(&row.origin);
+            // Whatever is read was requested, or was before the process began.
+            let entry = Entry::new(version, row.highest, origin, policy, Usage::new(now), since);
+            let entry = entry.validated_at(validated);
+            purged_at(row.purged).into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
+            self.rows.insert(service, Arc::new(entry));
+        }
+        self.make_room(&mut ledger);
+    }
+
+    /// What is known of a service.
+    pub(crate) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
+        self.rows.get(service)
+    }
+
+    /// The highest version of a service that was ever seen, if that is remembered.
+    pub(super) fn highest(&self, service: &ServiceName) -> Order {
+        let ledger = self.ledger();
+        let entry = ledger.pending.get(service).cloned().or_else(|| self.rows.get(service));
+        let floor = || ledger.floors.get(service).map(|floor| floor.highest);
+        entry.map(|entry| entry.highest).or_else(floor).unwrap_or_default()
+    }
+
+    /// How long it is since an entry was validated: by itself, or with all services of its origin.
+    pub(crate) fn age(&self, entry: &Entry, now: Moment) -> Duration {
+        now.since(self.validated(entry))
+    }
+
+    pub(super) fn validated(&self, entry: &Entry) -> Moment {
+        let by_itself = entry.last_validated();
+        match entry.origin.and_then(|origin| self.leases.get(origin)) {
+            Some(lease) if entry.can_be_leased() => match entry.version {
+                Some(_) => lease.validated(by_itself),
+                None => absence_validated(&self.leases, by_itself),
+            },
+            _ => by_itself,
+        }
+    }
+
+    /// Whether its origin's event stream is what validated an entry last.
+    pub(crate) fn is_leased(&self, entry: &Entry) -> bool {
+        self.validated(entry) > entry.last_validated()
+    }
+
+    /// What the event stream of an origin says of all its services.
+    pub(crate) fn lease(&self, origin: OriginId) -> &FreshnessLease {
+        &self.leases[origin]
+    }
+
+    /// The revisions that origins have announced.
+    pub(crate) fn revisions(&self) -> &Revisions {
+        &self.revisions
+    }
+
+    /// An origin has announced up to which revision a ref is right.
+    pub(crate) fn announced(&self, origin: OriginId, seen: RevisionSeen) {
+        if !self.revisions.announced(origin, seen) {
+            self.metrics.revisions_dropped.inc();
+        }
+    }
+
+    /// Up to which revision a stored version is right, when the event stream of its origin says so.
+    pub(crate) fn seen(&self, service: &ServiceName, version: &Version) -> Option<Seen> {
+        let entry = self.rows.get(service)?;
+        let is_current = entry.version.as_ref().is_some_and(|current| std::ptr::eq(&**current, version));
+        let origin = entry.origin.filter(|_| is_current && entry.can_be_leased())?;
+        let lease = &self.leases[origin];
+        let holds = lease.is_in_step() && lease.covers(entry.last_validated());
+        let descriptor = version.descriptor();
+        holds.then(|| self.revisions.get(origin, &descriptor.publication().repository, descriptor.followed_ref()))?
+    }
+
+    /// Whether what is gone at one origin may be at another.
+    pub(super) fn has_several_origins(&self) -> bool {
+        self.origins.all().len() > 1
+    }
+
+    /// Whether every origin's event stream would announce a service that appears.
+    pub(super) fn all_streams_in_step(&self) -> bool {
+        self.leases.iter().all(FreshnessLease::is_in_step)
+    }
+
+    /// Gives the entries that a lease covers its validation as their own: it outlives the lease.
+    pub(crate) fn settle(&self) {
+        for (_, entry) in self.rows.all() {
+            let validated = self.validated(&entry);
+            if validated > entry.last_validated() {
+                entry.validate(validated);
+            }
+        }
+    }
+
+    /// The services of an origin that its lease does not cover, tombstones left out.
+    pub(crate) fn missing_from_snapshot(&self, origin: OriginId) -> Vec<ServiceName> {
+        let all = self.rows.all().into_iter();
+        all.filter(|(_, entry)| self.is_uncovered(entry, origin)).map(|(service, _)| service).collect()
+    }
+
+    pub(super) fn is_uncovered(&self, entry: &Entry, origin: OriginId) -> bool {
+        let is_its = entry.origin == Some(origin) && entry.version.is_some();
+        is_its && !(entry.can_be_leased() && self.leases[origin].covers(entry.last_validated()))
+    }
+
+    /// Purges a service, durably when the purge is hard: see [`Catalog::durable`]. The highest generation stays.
+    pub(super) fn purge(self: &Arc<Self>, service: &ServiceName, mode: PurgeMode) {
+        let now = self.clock.now();
+        let mut ledger = self.ledger();
+        let known = [ledger.pending.get(service).cloned(), self.rows.get(service)];
+        known.iter().flatten().for_each(|entry| entry.purge(mode, now));
+        if mode == PurgeMode::Hard {
+            if known.iter().all(Option::is_none) {
+                let highest = ledger.floors.get(service).unwrap_or_default().highest;
+                ledger.floors.insert(service.clone(), Floor { highest, purged_at: Some(now) });
+            }
+            let at = now.on_the_wall(now, SystemTime::now());
+            let service = service.clone();
+            self.queue(&mut ledger, |ledger| ledger.push(Record::Purged { service, at }));
+        }
+    }
+
+    /// Why the last write to disk failed; `None` when it did not.
+    pub(crate) fn write_failure(&self) -> Option<String> {
+        self.writes.borrow().failure.clone()
+    }
+
+    /// Whether nothing is known of any service.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.count() == 0
+    }
+
+    /// All services, in no order.
+    pub(crate) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
+        self.rows.all()
+    }
+
+    /// What is used of each bound, and the bound.
+    pub(super) fn fill_levels(&self) -> [(&'static str, u64, u64); 3] {
+        [
+            ("services", self.rows.count(), self.bounds.services),
+            ("service_bytes", self.rows.bytes(), self.bounds.bytes),
+            ("service_floors", self.ledger().floors.len() as u64, MAX_FLOORS as u64),
+        ]
+    }
+
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is written of a service.
+    pub(super) fn row(&self, entry: &Entry, now: Moment, wall: SystemTime) -> StoredRow {
+        let text = |version: &Arc<Version>| String::from_utf8_lossy(version.descriptor().bytes()).into_owned();
+        StoredRow {
+            highest: entry.highest,
+            origin: entry.origin.and_then(|id| self.origins.name(id)).unwrap_or_default().to_owned(),
+            since: entry.since.on_the_wall(now, wall),
+            validated: self.validated(entry).on_the_wall(now, wall),
+            descriptor: entry.version.as_ref().map(text),
+            purged: entry.hard_purge().map(|at| at.on_the_wall(now, wall)),
+        }
+    }
+}

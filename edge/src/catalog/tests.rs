@@ -1,0 +1,232 @@
+//! The catalog as a whole, over a file.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::Registry;
+use weir_shared::name::ServiceName;
+use weir_shared::process::directory_lock::DirectoryLock;
+
+use super::decision::{Update, UpdateContent, UpdateSource};
+use super::entry::tests::descriptor;
+use super::entry::{Order, PurgeMode};
+use super::freshness::tests::limits;
+use super::freshness::{Freshness, FreshnessPolicies};
+use super::metrics::CatalogMetrics;
+use super::record::Stored;
+use super::rows::CatalogBounds;
+use super::store::Catalog;
+use super::updates::Outcome;
+use crate::clock::{Clock, Moment};
+use crate::origin_client::Origins;
+
+const ROOMY: CatalogBounds = CatalogBounds { services: 1000, bytes: 1 << 30 };
+
+fn file(dir: &tempfile::TempDir) -> PathBuf {
+    dir.path().join("cache/catalog.log")
+}
+
+fn load(dir: &tempfile::TempDir, bounds: CatalogBounds) -> Arc<Catalog> {
+    fs::create_dir_all(dir.path().join("cache")).unwrap();
+    let lock = DirectoryLock::take(dir.path()).unwrap().0;
+    let policies = Arc::new(FreshnessPolicies::new([], limits(15, None), false));
+    let metrics = CatalogMetrics::register(&Registry::new()).unwrap();
+    Catalog::load(&file(dir), lock, bounds, Arc::new(Origins::new(Vec::new())), policies, Clock::begin(), metrics)
+}
+
+/// Waits until the thread that writes has let go of it, and ends it as a crash would.
+async fn kill(catalog: Arc<Catalog>) {
+    while Arc::strong_count(&catalog) > 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn name(service: &str) -> ServiceName {
+    service.parse().unwrap()
+}
+
+fn update(source: UpdateSource, at: Moment, service: &str, generation: u64) -> Update {
+    let content = UpdateContent::Current(descriptor(service, generation, 1, b"content").into());
+    Update { origin: None, source, at, content }
+}
+
+fn pushed(catalog: &Catalog, service: &str, generation: u64) -> Update {
+    update(UpdateSource::Stream, catalog.clock.now(), service, generation)
+}
+
+/// In answer to a query that was put just now.
+fn queried(catalog: &Catalog, service: &str, generation: u64) -> Update {
+    let known = catalog.highest(&name(service));
+    update(UpdateSource::Query(known), catalog.clock.now(), service, generation)
+}
+
+fn gone(catalog: &Catalog, service: &str) -> Update {
+    let source = UpdateSource::Query(catalog.highest(&name(service)));
+    Update { origin: None, source, at: catalog.clock.now(), content: UpdateContent::Gone(name(service), None) }
+}
+
+fn stored(path: &Path) -> HashMap<ServiceName, Order> {
+    let mut stored = Stored::default();
+    fs::read(path).unwrap_or_default().split(|byte| *byte == b'\n').for_each(|line| stored.apply_line(line));
+    stored.rows.into_iter().map(|(service, row)| (service, row.highest)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_updates_at_once_are_all_on_disk_and_the_highest_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = load(&dir, ROOMY);
+    let updates = (0..64u64).flat_map(|n| (0..4u64).map(move |g| (format!("s{n}"), 1 + (g * 7 + n) % 4)));
+    let tasks: Vec<_> = updates
+        .map(|(service, generation)| {
+            let catalog = first.clone();
+            tokio::spawn(async move { catalog.apply(pushed(&catalog, &service, generation)).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    first.durable().await.unwrap();
+    kill(first).await;
+    let second = load(&dir, ROOMY);
+    for n in 0..64 {
+        assert_eq!(second.get(&name(&format!("s{n}"))).unwrap().highest, (4, 1), "{n}");
+    }
+    kill(second).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = load(&dir, ROOMY);
+    let shop = name("shop");
+    catalog.apply(pushed(&catalog, "shop", 1)).await;
+    catalog.durable().await.unwrap();
+    let reader = {
+        let (catalog, path, shop) = (catalog.clone(), file(&dir), shop.clone());
+        tokio::task::spawn_blocking(move || {
+            let mut seen = 0;
+            while seen < 200 {
+                // What a reader sees at this moment would be there after a crash at this moment.
+                let served = catalog.get(&shop).unwrap().highest;
+                assert!(stored(&path)[&shop] >= served);
+                seen = served.0;
+            }
+        })
+    };
+    for generation in 2..=200 {
+        let outcome = catalog.apply(pushed(&catalog, "shop", generation)).await;
+        assert!(matches!(outcome, Outcome::Taken(entry) if entry.highest == (generation, 1)));
+        assert_eq!(catalog.get(&shop).unwrap().highest, (generation, 1), "it is served once it is answered");
+    }
+    reader.await.unwrap();
+    kill(catalog).await;
+}
+
+#[tokio::test]
+async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let bounds = CatalogBounds { services: 8, ..ROOMY };
+    let first = load(&dir, bounds);
+    first.apply(pushed(&first, "a", 7)).await;
+    first.purge(&name("a"), PurgeMode::Hard);
+    for n in 0..20 {
+        first.apply(queried(&first, &format!("s{n}"), 1)).await;
+    }
+    assert!(first.rows.count() <= 8 && first.get(&name("a")).is_none(), "nobody has requested it");
+    first.flush();
+    first.durable().await.unwrap();
+    kill(first).await;
+    assert!(stored(&file(&dir)).len() <= 8);
+    let second = load(&dir, ROOMY);
+    assert!(matches!(second.apply(queried(&second, "a", 6)).await, Outcome::Regressed));
+    // The answer to a query from before the purge comes after all.
+    let early = Moment::EARLIEST;
+    second.apply(update(UpdateSource::Query((7, 1)), early, "a", 7)).await;
+    let entry = second.get(&name("a")).unwrap();
+    assert_eq!(entry.evaluate(Duration::ZERO), Freshness::Revalidate, "it stays purged");
+    second.durable().await.unwrap();
+    kill(second).await;
+    let third = load(&dir, ROOMY);
+    assert!(third.get(&name("a")).unwrap().hard_purge().is_some(), "over the next restart, too");
+    third.apply(queried(&third, "a", 7)).await;
+    kill(third).await;
+}
+
+#[tokio::test]
+async fn bytes_are_bounded_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let bounds = CatalogBounds { services: 1000, bytes: 40 << 10 };
+    let catalog = load(&dir, bounds);
+    for n in 0..50 {
+        let later = catalog.clock.now().after(Duration::from_secs(n));
+        catalog.apply(update(UpdateSource::Query((0, 0)), later, &format!("s{n}"), 1)).await;
+        assert!(catalog.rows.bytes() <= bounds.bytes);
+    }
+    assert!(catalog.rows.count() > 10 && catalog.get(&name("s49")).is_some());
+}
+
+#[tokio::test]
+async fn a_tombstone_ends_and_its_generation_is_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = load(&dir, ROOMY);
+    catalog.apply(pushed(&catalog, "a", 5)).await;
+    let long_ago = catalog.clock.now().before(Duration::from_secs(8 * 24 * 3600));
+    catalog.apply(Update { at: long_ago, ..gone(&catalog, "a") }).await;
+    catalog.apply(pushed(&catalog, "b", 5)).await;
+    catalog.apply(gone(&catalog, "b")).await;
+    catalog.flush();
+    assert!(catalog.get(&name("a")).is_none() && catalog.get(&name("b")).is_some());
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 4)).await, Outcome::Regressed));
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = load(&dir, ROOMY);
+    catalog.apply(pushed(&catalog, "a", 1)).await;
+    catalog.durable().await.unwrap();
+    // Whatever has to be created in there cannot be.
+    fs::rename(dir.path().join("cache"), dir.path().join("away")).unwrap();
+    catalog.ledger().rewrite = true;
+    for generation in 2..5 {
+        assert!(matches!(catalog.apply(pushed(&catalog, "a", generation)).await, Outcome::Taken(_)));
+        assert_eq!(catalog.get(&name("a")).unwrap().highest, (generation, 1));
+    }
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 3)).await, Outcome::Regressed), "it is remembered");
+    assert!(catalog.write_failure().is_some() && catalog.durable().await.is_err());
+    assert_eq!(catalog.metrics.writable.get(), 0);
+    fs::rename(dir.path().join("away"), dir.path().join("cache")).unwrap();
+    catalog.ledger().retry_now();
+    catalog.flush();
+    catalog.durable().await.unwrap();
+    assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((4, 1), 1));
+}
+
+#[tokio::test]
+async fn after_damage_what_is_readable_is_served_once_its_origin_was_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = load(&dir, ROOMY);
+    for service in ["a", "b"] {
+        first.apply(pushed(&first, service, 7)).await;
+    }
+    first.durable().await.unwrap();
+    kill(first).await;
+    let fresh = |catalog: &Catalog, service: &str| {
+        let entry = catalog.get(&name(service)).unwrap();
+        entry.evaluate(catalog.age(&entry, catalog.clock.now()))
+    };
+    let second = load(&dir, ROOMY);
+    assert_eq!(fresh(&second, "a"), Freshness::Fresh, "the age is counted on");
+    second.durable().await.unwrap();
+    kill(second).await;
+    let whole = fs::read_to_string(file(&dir)).unwrap();
+    let damaged: String = whole.lines().map(|line| line.replace("\"b\"", "\"c\"") + "\n").collect();
+    fs::write(file(&dir), damaged).unwrap();
+    let third = load(&dir, ROOMY);
+    assert_eq!((fresh(&third, "a"), third.get(&name("b")).is_none()), (Freshness::Revalidate, true));
+    assert_eq!(third.metrics.damaged_records.get(), 1);
+    kill(third).await;
+}

@@ -1,0 +1,283 @@
+//! Writes the catalog behind those who change it, many changes at a time.
+//!
+//! What arrives during one write is written by the next one, all together. What a disk does not take is served from
+//! memory: the highest generations are remembered until the process ends, and the file is written whole once the disk
+//! takes it again.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use weir_shared::name::ServiceName;
+
+use super::entry::Entry;
+use super::metrics::EvictionReason;
+use super::record::{Record, StoredFloor};
+use super::rows::{Floor, Floors};
+use super::store::Catalog;
+use crate::clock::Moment;
+
+/// How long a tombstone is stored. Afterwards only its generation is remembered.
+const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How long after a failed write the disk is not tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Bytes of records that wait to be appended. Beyond it they are dropped, and the file is written whole instead.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+
+/// Services that a lease on disk excepts at the most. When there are more, each service is validated by itself.
+const MAX_EXCEPTIONS: usize = 1000;
+
+/// What was decided and is not on disk yet, and what was evicted.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) floors: Floors,
+    /// Entries that take the place of others once they are on disk.
+    pub(super) pending: HashMap<ServiceName, Arc<Entry>>,
+    /// The file is written whole next, for whatever reason.
+    pub(super) rewrite: bool,
+    records: Vec<Record>,
+    record_bytes: usize,
+    /// Grows with each change.
+    queued: u64,
+    /// The last change that the writer has taken.
+    taken: u64,
+    is_writing: bool,
+    retry_at: Option<Moment>,
+    /// The heartbeat of each origin that was written last.
+    leased_at: HashMap<usize, Moment>,
+}
+
+/// How far the file is.
+#[derive(Debug, Default)]
+pub(super) struct WriteState {
+    /// All changes up to this one were written, or could not be.
+    written: u64,
+    /// Why the last write failed.
+    pub(super) failure: Option<String>,
+}
+
+/// What is written at a time.
+struct Batch {
+    records: Vec<Record>,
+    rewrite: bool,
+    pending: HashMap<ServiceName, Arc<Entry>>,
+    queued: u64,
+    /// The disk failed not long ago, and is not tried.
+    is_paused: bool,
+}
+
+impl Ledger {
+    pub(super) fn push(&mut self, record: Record) {
+        self.record_bytes += match &record {
+            Record::Service { row, .. } => 256 + row.descriptor.as_ref().map_or(0, String::len),
+            _ => 256,
+        };
+        self.records.push(record);
+        if self.record_bytes > MAX_QUEUED_BYTES {
+            self.rewrite = true;
+            self.records.clear();
+            self.record_bytes = 0;
+        }
+    }
+
+    /// The disk is tried again at the next change.
+    #[cfg(test)]
+    pub(super) fn retry_now(&mut self) {
+        self.retry_at = None;
+    }
+
+    fn next_batch(&mut self, now: Moment) -> Option<Batch> {
+        if !self.rewrite && self.records.is_empty() && self.taken == self.queued {
+            return None;
+        }
+        (self.taken, self.record_bytes) = (self.queued, 0);
+        Some(Batch {
+            records: std::mem::take(&mut self.records),
+            rewrite: std::mem::take(&mut self.rewrite),
+            pending: self.pending.clone(),
+            queued: self.queued,
+            is_paused: self.retry_at.is_some_and(|at| now < at),
+        })
+    }
+}
+
+impl Catalog {
+    /// Changes what is to be written, and has it written.
+    pub(super) fn queue(self: &Arc<Self>, ledger: &mut Ledger, change: impl FnOnce(&mut Ledger)) {
+        change(ledger);
+        ledger.queued += 1;
+        if !std::mem::replace(&mut ledger.is_writing, true) {
+            let catalog = self.clone();
+            tokio::task::spawn_blocking(move || catalog.write_queued());
+        }
+    }
+
+    /// Waits until everything that was queued before is on disk.
+    ///
+    /// # Errors
+    /// The disk did not take it: it is remembered in memory.
+    pub(crate) async fn durable(&self) -> Result<(), String> {
+        let queued = self.ledger().queued;
+        let mut writes = self.writes.subscribe();
+        match writes.wait_for(|state| state.written >= queued).await {
+            Ok(state) => state.failure.clone().map_or(Ok(()), Err),
+            Err(closed) => Err(closed.to_string()),
+        }
+    }
+
+    fn write_queued(&self) {
+        let _running = Running(self);
+        loop {
+            let Some(batch) = ({
+                let mut ledger = self.ledger();
+                let batch = ledger.next_batch(self.clock.now());
+                ledger.is_writing = batch.is_some();
+                batch
+            }) else {
+                return;
+            };
+            let written = (!batch.is_paused).then(|| self.write(&batch));
+            self.publish(batch, written);
+        }
+    }
+
+    fn write(&self, batch: &Batch) -> io::Result<()> {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        if !batch.rewrite && !journal.needs_rewrite() {
+            return if batch.records.is_empty() { Ok(()) } else { journal.append(&batch.records) };
+        }
+        let (mut rows, floors) = {
+            let ledger = self.ledger();
+            let mut rows: HashMap<_, _> = self.rows.all().into_iter().collect();
+            rows.extend(ledger.pending.iter().map(|(service, entry)| (service.clone(), entry.clone())));
+            (rows, ledger.floors.all())
+        };
+        let (now, wall) = (self.clock.now(), SystemTime::now());
+        let floors = floors.into_iter().map(|(service, floor)| evicted(service, floor, now, wall));
+        // A floor that is raised just now stands before the row that takes its place.
+        let rows = rows.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
+        journal.rewrite(floors.chain(rows))
+    }
+
+    /// Serves what waited for the disk. `written` is `None` when the disk was not tried.
+    fn publish(&self, batch: Batch, written: Option<io::Result<()>>) {
+        let mut ledger = self.ledger();
+        for (service, entry) in batch.pending {
+            if ledger.pending.get(&service).is_some_and(|pending| Arc::ptr_eq(pending, &entry)) {
+                ledger.pending.remove(&service);
+            }
+            self.show(&mut ledger, service, entry);
+        }
+        self.make_room(&mut ledger);
+        self.writes.send_modify(|state| {
+            state.written = batch.queued;
+            match written {
+                None => {}
+                Some(Ok(())) => {
+                    if state.failure.take().is_some() {
+                        tracing::info!("the catalog can be written again");
+                    }
+                    ledger.retry_at = None;
+                }
+                Some(Err(error)) => {
+                    let error = error.to_string();
+                    // Once per reason: a disk that is full for an hour is one line, not a hundred.
+                    if state.failure.as_ref() != Some(&error) {
+                        tracing::warn!(%error, "the disk does not take the catalog, which is served from memory");
+                    }
+                    state.failure = Some(error);
+                    ledger.retry_at = Some(self.clock.now().after(RETRY_PAUSE));
+                }
+            }
+            self.metrics.writable.set(i64::from(state.failure.is_none()));
+        });
+    }
+
+    /// Serves an entry from now on.
+    pub(super) fn show(&self, ledger: &mut Ledger, service: ServiceName, entry: Arc<Entry>) {
+        ledger.floors.remove(&service);
+        self.rows.insert(service, entry);
+    }
+
+    /// Evicts what is beyond the bounds.
+    pub(super) fn make_room(&self, ledger: &mut Ledger) {
+        if self.rows.exceed(self.bounds) {
+            let coldest = self.rows.coldest(self.bounds);
+            coldest.iter().for_each(|service| self.evict(ledger, service, EvictionReason::Capacity));
+        }
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.metrics.services.set(gauge(self.rows.count()));
+        self.metrics.bytes.set(gauge(self.rows.bytes()));
+        self.metrics.floors.set(gauge(ledger.floors.len() as u64));
+    }
+
+    fn evict(&self, ledger: &mut Ledger, service: &ServiceName, reason: EvictionReason) {
+        let Some(entry) = self.rows.remove(service) else { return };
+        let floor = Floor { highest: entry.highest, purged_at: entry.hard_purge() };
+        ledger.floors.insert(service.clone(), floor);
+        ledger.push(evicted(service.clone(), floor, self.clock.now(), SystemTime::now()));
+        self.metrics.evicted(reason);
+    }
+
+    /// Has written what is not on disk yet: validations above all, and everything when the disk has failed. Ends
+    /// tombstones. Goes through all services.
+    pub(crate) fn flush(self: &Arc<Self>) {
+        let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.rows.all());
+        let mut ledger = self.ledger();
+        for (service, entry) in &all {
+            if entry.version.is_none() && now.since(entry.since) > TOMBSTONE_LIFETIME {
+                self.evict(&mut ledger, service, EvictionReason::TombstoneEnded);
+            }
+        }
+        self.make_room(&mut ledger);
+        let mut leased = HashSet::new();
+        for id in 0..self.origins.all().len() {
+            let uncovered = all.iter().filter(|(_, entry)| self.is_uncovered(entry, id));
+            let except: HashSet<_> = uncovered.map(|(service, _)| service.clone()).take(MAX_EXCEPTIONS + 1).collect();
+            let Some(at) = self.lease(id).last_heartbeat() else { continue };
+            if except.len() > MAX_EXCEPTIONS {
+                continue;
+            }
+            leased.insert(id);
+            if ledger.leased_at.insert(id, at) != Some(at) {
+                let origin = self.origins.name(id).unwrap_or_default().to_owned();
+                ledger.push(Record::Leased { origin, at: at.on_the_wall(now, wall), except });
+            }
+        }
+        for (service, entry) in all {
+            let origin = entry.origin.filter(|id| leased.contains(id) && entry.version.is_some());
+            if origin.is_some_and(|id| !self.is_uncovered(&entry, id)) {
+                continue;
+            }
+            let validated = self.validated(&entry);
+            if validated > entry.last_validated() {
+                entry.validate(validated);
+            }
+            if entry.take_unwritten() {
+                ledger.push(Record::Validated { service, at: validated.on_the_wall(now, wall) });
+            }
+        }
+        let has_failed = self.write_failure().is_some();
+        self.queue(&mut ledger, |ledger| ledger.rewrite |= has_failed);
+    }
+}
+
+fn evicted(service: ServiceName, floor: Floor, now: Moment, wall: SystemTime) -> Record {
+    let purged = floor.purged_at.map(|at| at.on_the_wall(now, wall));
+    Record::Evicted { service, floor: StoredFloor { highest: floor.highest, purged } }
+}
+
+/// The thread that writes; while it unwinds from a panic, nobody writes any more, and the next change begins again.
+struct Running<'a>(&'a Catalog);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut ledger = self.0.ledger();
+            (ledger.is_writing, ledger.rewrite) = (false, true);
+        }
+    }
+}

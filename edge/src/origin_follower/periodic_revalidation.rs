@@ -1,0 +1,84 @@
+//! Queries origins now and then about what their event streams cover, so that a stream which lies by silence is found
+//! out: slowly, spread over the interval, and only about services that are in use.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use weir_shared::name::ServiceName;
+
+use super::Following;
+use crate::catalog::{Entry, Lookup};
+use crate::clock::Moment;
+
+/// Queries that are under way at a time.
+const AT_A_TIME: usize = 8;
+
+/// How many times in an interval the services that are due are looked for.
+const LOOKS: u32 = 20;
+
+/// Revalidates all services in use, each about once in an `interval`, until the drain begins.
+pub(super) fn start(following: &Following, interval: Duration) {
+    let following = following.clone();
+    following.drain.clone().spawn(async move {
+        let rounds = async {
+            loop {
+                tokio::time::sleep(interval / LOOKS).await;
+                let now = following.clock.now();
+                let mut services = following.catalog.all();
+                services.retain(|(service, entry)| is_due(service, entry, now, interval));
+                revalidate(&following.lookup, services.into_iter().map(|(service, _)| service)).await;
+            }
+        };
+        tokio::select! {
+            () = rounds => {}
+            () = following.drain.begun() => {}
+        }
+    });
+}
+
+/// Revalidates these in a task of its own.
+pub(super) fn revalidate_soon(following: &Following, services: Vec<ServiceName>) {
+    let (lookup, drain) = (following.lookup.clone(), following.drain.clone());
+    following.drain.spawn(async move {
+        tokio::select! {
+            () = revalidate(&lookup, services) => {}
+            () = drain.begun() => {}
+        }
+    });
+}
+
+async fn revalidate(lookup: &Lookup, services: impl IntoIterator<Item = ServiceName>) {
+    let query = async |service: ServiceName| lookup.revalidate(&service).await;
+    stream::iter(services).for_each_concurrent(AT_A_TIME, query).await;
+}
+
+fn is_due(service: &ServiceName, entry: &Entry, now: Moment, interval: Duration) -> bool {
+    let is_in_use = entry.usage.idle(now) <= 2 * interval;
+    is_in_use && entry.since_queried(now) >= jittered(service, entry.last_queried(), interval)
+}
+
+/// Half to one and a half times the interval: another time for each service, and for each of its rounds.
+fn jittered(service: &ServiceName, last_queried: Moment, interval: Duration) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    (service, last_queried).hash(&mut hasher);
+    interval.mul_f64(0.5 + hasher.finish() as f64 / u64::MAX as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn queries_are_spread_over_the_interval() {
+        let (begin, interval) = (Clock::begin().now(), Duration::from_secs(300));
+        let mut quarters = [0; 4];
+        for number in 0..4000 {
+            let jittered = jittered(&format!("service-{number}").parse().unwrap(), begin, interval);
+            assert!(jittered >= interval / 2 && jittered <= interval * 3 / 2);
+            quarters[(((jittered - interval / 2).as_secs_f64() / 75.0) as usize).min(3)] += 1;
+        }
+        assert!(quarters.iter().all(|number| *number > 800), "{quarters:?}");
+    }
+}

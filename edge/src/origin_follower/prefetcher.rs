@@ -1,0 +1,85 @@
+//! Fetches new versions of services in use before a client asks for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use weir_shared::encoding::Encoding;
+use weir_shared::name::ServiceName;
+
+use super::Following;
+use super::metrics::FollowerMetrics;
+use crate::cache::{BodyRequest, Cache};
+use crate::catalog::{Catalog, Entry};
+use crate::clock::Clock;
+
+/// Services that wait for a permit. Further ones are fetched when a client asks.
+const MAX_WAITING: usize = 10_000;
+
+/// Services whose objects are fetched at a time, at the most.
+const MAX_AT_A_TIME: usize = 4;
+
+/// Queues what is to be fetched. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Prefetcher {
+    waiting: mpsc::Sender<ServiceName>,
+    within: Duration,
+    clock: Clock,
+    metrics: FollowerMetrics,
+}
+
+impl Prefetcher {
+    /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the objects that are
+    /// fetched at a time for whomever; most of them are left to clients.
+    pub(super) fn start(following: &Following, cache: Cache, within: Duration, fetches: usize) -> Self {
+        let (waiting, next) = mpsc::channel(MAX_WAITING);
+        let permits = (fetches / 4).clamp(1, MAX_AT_A_TIME);
+        following.drain.spawn(prefetch_all(following.clone(), cache, next, permits));
+        let (clock, metrics) = (following.clock, following.metrics.clone());
+        Self { waiting, within, clock, metrics }
+    }
+
+    /// A service has a new version: it is fetched when a client requested the service not long ago.
+    pub(super) fn consider(&self, service: ServiceName, entry: &Entry) {
+        if !self.within.is_zero() && entry.usage.idle(self.clock.now()) <= self.within {
+            let begun = self.waiting.try_send(service).is_ok();
+            self.metrics.prefetched(if begun { "begun" } else { "dropped" });
+        }
+    }
+}
+
+async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiver<ServiceName>, permits: usize) {
+    let permits = Arc::new(Semaphore::new(permits));
+    let all = async {
+        while let Some(service) = next.recv().await {
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let (catalog, cache, drain) = (following.catalog.clone(), cache.clone(), following.drain.clone());
+            following.drain.spawn(async move {
+                tokio::select! {
+                    () = prefetch(&catalog, &cache, &service) => {}
+                    () = drain.begun() => {}
+                }
+                drop(permit);
+            });
+        }
+    };
+    tokio::select! {
+        () = all => {}
+        () = following.drain.begun() => {}
+    }
+}
+
+/// Fetches what clients of a service will want of its version: zstd, and the codings in which they have read it.
+async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName) {
+    // A version that waited may be superseded by now: only the newest is of use.
+    let Some(entry) = catalog.get(service) else { return };
+    let Some(version) = &entry.version else { return };
+    let publication = version.descriptor().publication();
+    for stored in version.descriptor().representations() {
+        if stored.encoding == Encoding::Zstd || entry.usage.was_read(stored.encoding) {
+            let (repository, stored) = (publication.repository.clone(), stored.clone());
+            let request = BodyRequest { repository, origin: entry.origin, stored, tar_size: publication.size };
+            cache.prefetch(request).await;
+        }
+    }
+}

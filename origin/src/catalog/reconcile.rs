@@ -1,0 +1,286 @@
+//! Bringing agents and services to what is defined, and taking out what no longer is. Only what was touched is looked at:
+//! an edit costs what it changes, not what there is.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures_util::future::join_all;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::event::EventKind;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::config::ConfigError;
+
+use super::definitions::{DefinedBy, Definitions, Documents};
+use super::edit::Write;
+use super::owner::Owner;
+use super::permitted::permitted;
+use super::written::Written;
+use super::{NotMirrored, Snapshot};
+use crate::config::ServiceConfig;
+use crate::publish::Started;
+use crate::repository_agent::{self, Begin, MirrorFate};
+use crate::service::Service;
+
+/// What may have been defined otherwise.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    repositories: BTreeSet<RepositoryName>,
+    services: BTreeSet<ServiceName>,
+}
+
+impl Touched {
+    /// Everything.
+    pub(super) fn all(file: &Documents, api: &Documents) -> Self {
+        let repositories = file.repositories.keys().chain(api.repositories.keys());
+        let services = file.services.keys().chain(api.services.keys());
+        Self { repositories: repositories.cloned().collect(), services: services.cloned().collect() }
+    }
+
+    /// What was written.
+    pub(super) fn by(writes: &[Write]) -> Self {
+        let mut touched = Self::default();
+        for write in writes {
+            match write {
+                Write::PutRepository(it) => drop(touched.repositories.insert(it.name.clone())),
+                Write::DeleteRepository(name) => drop(touched.repositories.insert(name.clone())),
+                Write::PutService(it) => drop(touched.services.insert(it.name.clone())),
+                Write::DeleteService(name) => drop(touched.services.insert(name.clone())),
+            }
+        }
+        touched
+    }
+
+    pub(super) fn extend(&mut self, other: Self) {
+        self.repositories.extend(other.repositories);
+        self.services.extend(other.services);
+    }
+}
+
+impl Owner {
+    /// Brings what was touched to what is defined. Readers see it all at once; what goes is retired after that, so that
+    /// nobody is told of a deletion and is answered as if it had not been. `started`: what was published before the start.
+    pub(super) async fn reconcile(&mut self, mut touched: Touched, mut started: Started) {
+        let before = self.catalog.snapshot();
+        let mut after = Snapshot::clone(&before);
+        let definitions = &mut after.definitions;
+        for name in &touched.repositories {
+            definitions.update_repository(name, &self.file, &self.api);
+            // They may come from elsewhere now.
+            touched.services.extend(self.assigned.get(name).into_iter().flat_map(|of| of.keys().cloned()));
+        }
+        touched.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
+
+        after.has_stored_definitions = !(self.api.repositories.is_empty() && self.api.services.is_empty());
+
+        let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), touched.repositories.clone());
+        let mut withdrawn_from = BTreeSet::new();
+        for name in &touched.services {
+            let known = before.services.get(name);
+            let service = after.definitions.services.get(name).and_then(|defined| {
+                let is_alike = |document: &Arc<ServiceConfig>| {
+                    published_alike(&before.definitions, &after.definitions, &document.repository)
+                };
+                let was = before.definitions.services.get(name);
+                let stays = was.is_some_and(|was| was.document == defined.document)
+                    && defined.document.taken().is_none_or(is_alike);
+                let service = service(name, &defined.document, known, stays, started.current.remove(name));
+                let service = service.unwrap_or_else(|error| {
+                    tracing::error!(service = %name, %error, "the service cannot be served");
+                    None
+                })?;
+                if let Some(since) = started.pins.remove(name) {
+                    service.pinned(since);
+                }
+                if let Some(refused) = defined.document.refused() {
+                    service.mark_failed("document", refused.reason.clone(), SystemTime::now());
+                }
+                Some(service)
+            });
+            if known.zip(service.as_ref()).is_some_and(|(known, service)| Arc::ptr_eq(known, service)) {
+                continue;
+            }
+            if let Some(known) = known {
+                if let Some(of) = self.assigned.get_mut(&known.repository) {
+                    of.remove(name);
+                }
+                reassigned.insert(known.repository.clone());
+                if known.is_withdrawn() {
+                    withdrawn_from.insert(known.repository.clone());
+                }
+            }
+            match service {
+                Some(service) => {
+                    if !service.is_refused {
+                        let of = self.assigned.entry(service.repository.clone()).or_default();
+                        of.insert(name.clone(), service.clone());
+                        reassigned.insert(service.repository.clone());
+                    }
+                    if known.is_none() {
+                        created.insert(name.clone());
+                    }
+                    after.services.insert_mut(name.clone(), service);
+                }
+                None => {
+                    after.services.remove_mut(name);
+                    gone.extend(known.cloned());
+                }
+            }
+        }
+        self.assigned.retain(|name, of| !of.is_empty() || !reassigned.contains(name));
+        // Whoever is answered that a service is another one now sees nothing more of what it was.
+        let publisher = self.context.publisher.clone();
+        join_all(withdrawn_from.iter().map(|repository| publisher.let_publications_end(repository))).await;
+
+        self.reconcile_agents(&reassigned, &before, &mut after);
+        for repository in reassigned.iter().filter(|name| !after.agents.contains_key(*name)) {
+            let reason = after.not_mirrored.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
+            let reason = reason.unwrap_or_else(|| format!("there is no repository `{repository}` (any more)"));
+            for service in self.assigned.get(repository).into_iter().flat_map(BTreeMap::values) {
+                service.mark_failed("resolve", reason.clone(), SystemTime::now());
+            }
+        }
+        self.catalog.replace(after, &created);
+        self.retire(gone).await;
+    }
+
+    /// Stops the agents of repositories that are gone or changed, starts those of new ones, and hands each its services.
+    fn reconcile_agents(&mut self, touched: &BTreeSet<RepositoryName>, before: &Snapshot, after: &mut Snapshot) {
+        let mut wanted = BTreeMap::new();
+        for name in touched {
+            let config = after.definitions.repositories.get(name).map(|defined| match &defined.document {
+                Written::Taken(document) => {
+                    permitted(defined.by, document, self.secrets_dir.as_deref()).map_err(|refusals| told(&refusals))
+                }
+                Written::Refused(refused) => Err(refused.reason.clone()),
+            });
+            after.not_mirrored.remove_mut(name);
+            match config {
+                None => {}
+                Some(Ok(config)) => drop(wanted.insert(name, config)),
+                Some(Err(why)) => {
+                    let reason = format!("repository `{name}` is not mirrored: {why}");
+                    let known = before.not_mirrored.get(name).filter(|known| known.reason == reason).cloned();
+                    let not_mirrored = known.unwrap_or_else(|| {
+                        tracing::warn!("{reason}");
+                        NotMirrored { since: SystemTime::now(), reason }
+                    });
+                    after.not_mirrored.insert_mut(name.clone(), not_mirrored);
+                }
+            }
+        }
+        for name in touched {
+            let Some(agent) = before.agents.get(name) else { continue };
+            if wanted.get(name).is_some_and(|config| config.is_asked_as(&agent.config())) {
+                continue;
+            }
+            let by_operators = !self.file.repositories.contains_key(name)
+                && !after.definitions.repositories.contains_key(name)
+                && before.definitions.repositories.get(name).is_some_and(|was| was.by == DefinedBy::Api);
+            // One that left the file may have been mistyped: a name for a day must not cost a clone.
+            let fate = if by_operators { MirrorFate::Removed } else { MirrorFate::Kept };
+            self.leaving.insert(name.clone(), agent.stop(fate));
+            after.agents.remove_mut(name);
+            if !wanted.contains_key(name) {
+                self.forget_when_gone(name.clone(), agent);
+            }
+        }
+        self.leaving.retain(|_, gone| !gone.has_come());
+        let together = wanted.keys().filter(|name| !after.agents.contains_key(**name)).count();
+        for (name, config) in wanted {
+            let own = self.assigned.get(name).map(|of| of.values().cloned().collect()).unwrap_or_default();
+            if let Some(agent) = after.agents.get(name) {
+                agent.reconfigure(config);
+                agent.publish(own);
+                continue;
+            }
+            let known = before.agents.get(name).map(|agent| agent.leaves_to(&config)).unwrap_or_default();
+            let begin = Begin { together, after: self.leaving.remove(name), before: known };
+            let agent = repository_agent::start(config, own, &self.context, begin, &self.drain);
+            after.agents.insert_mut(name.clone(), agent);
+        }
+    }
+
+    /// The labels of a repository that is gone are not kept for good.
+    fn forget_when_gone(&self, name: RepositoryName, agent: &repository_agent::Handle) {
+        let (gone, catalog, metrics) = (agent.gone(), self.catalog.clone(), self.context.metrics.clone());
+        let begun = self.drain.clone();
+        self.drain.spawn(async move {
+            tokio::select! {
+                () = begun.begun() => return,
+                () = gone.wait() => {}
+            }
+            if catalog.repository(&name).is_none() {
+                metrics.forget_repository(name.as_str());
+            }
+        });
+    }
+
+    async fn retire(&self, gone: Vec<Arc<Service>>) {
+        let mut of: BTreeMap<RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
+        for service in gone {
+            of.entry(service.repository.clone()).or_default().push(service);
+        }
+        for (repository, gone) in of {
+            let outcome = self.context.publisher.retire(&repository, &gone, SystemTime::now()).await;
+            if let Err(error) = &outcome {
+                let services = gone.len();
+                tracing::error!(%error, services, "deleted services are retired as soon as that can be written");
+            }
+            let shown = || gone.iter().filter_map(|service| service.generation()).collect();
+            let retired = outcome.unwrap_or_else(|_| shown());
+            for service in &gone {
+                tracing::info!(service = %service.name, generation = retired.get(&service.name), "the service is deleted");
+            }
+            self.catalog.retire(&retired);
+            for (service, generation) in retired {
+                self.context.log.append(EventKind::Tombstone { service, generation });
+            }
+        }
+    }
+}
+
+/// What operators may not name, in a line.
+fn told(refusals: &[(&'static str, String)]) -> String {
+    let told: Vec<_> = refusals.iter().map(|(field, why)| format!("`{field}`: {why}")).collect();
+    told.join("; ")
+}
+
+/// Whether what is published of a repository comes from where it came from, by the same policy.
+fn published_alike(before: &Definitions, now: &Definitions, repository: &RepositoryName) -> bool {
+    let defined = before.repositories.get(repository).zip(now.repositories.get(repository));
+    defined.is_some_and(|(before, now)| {
+        let is_asked_alike = || {
+            let (was, is) = before.document.taken().zip(now.document.taken())?;
+            Some(before.by == now.by && was.verify == is.verify && is.is_asked_as(was))
+        };
+        before == now || is_asked_alike().unwrap_or(false)
+    })
+}
+
+/// The service of a document: the one that is known when it stays, or one that goes on from there. `None`: the document is
+/// refused, and nothing says of which repository it is, so that nothing can have been published of it.
+fn service(
+    name: &ServiceName,
+    document: &Written<ServiceConfig>,
+    known: Option<&Arc<Service>>,
+    stays: bool,
+    published: Option<Descriptor>,
+) -> Result<Option<Arc<Service>>, ConfigError> {
+    if let Some(service) = known.filter(|_| stays) {
+        return Ok(Some(service.clone()));
+    }
+    let new = match document {
+        Written::Taken(document) => Service::new(document, published)?,
+        Written::Refused(refused) => {
+            let was_of = || Some(published.as_ref()?.publication().repository.clone());
+            let was_of = refused.repository().or_else(was_of).or_else(|| Some(known?.repository.clone()));
+            let Some(repository) = was_of else { return Ok(None) };
+            Service::refused(name.clone(), repository, published)?
+        }
+    };
+    Ok(Some(Arc::new(match known {
+        None => new,
+        Some(known) => new.going_on(known),
+    })))
+}

@@ -1,0 +1,276 @@
+//! `[store]`: where objects are stored.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use weir_shared::process::config;
+
+use super::files::FileFaults;
+
+/// `[store]`: a local folder, or a bucket with a local cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreConfig {
+    /// `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Absent: the folder
+    /// `objects` below `data_dir`.
+    pub url: Option<String>,
+    /// The address of a server that is compatible with the provider's.
+    pub endpoint: Option<String>,
+    /// Whether `endpoint` may be `http://`.
+    pub allow_http: bool,
+    /// A file with the ID of an access key of S3; with `secret_access_key_file`. Absent: the provider's usual environment.
+    pub access_key_id_file: Option<PathBuf>,
+    /// A file with its secret.
+    pub secret_access_key_file: Option<PathBuf>,
+    /// The most bytes of a bucket that are cached below `data_dir`. `"0B"`: no cache. A local folder needs none.
+    #[serde(with = "config::size")]
+    pub cache: ByteSize,
+}
+
+/// The provider of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Provider {
+    /// Amazon S3, and what is compatible with it.
+    S3,
+    /// Google Cloud Storage.
+    Gcs,
+    /// Azure Blob Storage.
+    Azure,
+}
+
+/// What `url` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreLocation {
+    /// The folder `objects` below the data directory.
+    DataDir,
+    /// Another local folder, which must exist: an empty mount point must not pass for an empty store.
+    Folder(PathBuf),
+    /// A bucket, or a container of Azure.
+    Bucket {
+        /// Whose it is.
+        provider: Provider,
+        /// Its name.
+        name: String,
+        /// What the keys of all objects start with; without slashes at its ends, may be empty.
+        prefix: String,
+    },
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            url: None,
+            endpoint: None,
+            allow_http: false,
+            access_key_id_file: None,
+            secret_access_key_file: None,
+            cache: ByteSize::gib(10),
+        }
+    }
+}
+
+impl StoreConfig {
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.access_key_id_file.iter_mut().chain(&mut self.secret_access_key_file)
+    }
+
+    /// What `url` names.
+    ///
+    /// # Errors
+    /// The URL names no store; the message says which key to change.
+    pub(crate) fn location(&self) -> Result<StoreLocation, String> {
+        let Some(text) = &self.url else { return Ok(StoreLocation::DataDir) };
+        // The text is not repeated: somebody may have put a password into it.
+        let wrong = |why: &str| format!("[store] url: {why}: write for example \"s3://bucket/prefix\"");
+        let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(wrong("it holds a user name or a password, which belong into files of their own"));
+        }
+        if url.query().is_some() || url.fragment().is_some() || url.port().is_some() {
+            return Err(wrong("a port, a query or a fragment has no meaning here"));
+        }
+        let provider = match url.scheme() {
+            "file" => {
+                let folder = url.to_file_path().map_err(|()| wrong("a folder is written as file:///folder"))?;
+                return Ok(StoreLocation::Folder(folder));
+            }
+            "s3" => Provider::S3,
+            "gs" => Provider::Gcs,
+            "az" => Provider::Azure,
+            scheme => return Err(wrong(&format!("`{scheme}://` is none of file, s3, gs and az"))),
+        };
+        let name = url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no bucket"))?;
+        let prefix = url.path().trim_matches('/').to_owned();
+        let plain = |part: &str| {
+            let of_names = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'=');
+            !matches!(part, "" | "." | "..") && part.bytes().all(of_names)
+        };
+        if !prefix.is_empty() && !prefix.split('/').all(plain) {
+            return Err(wrong("the parts of the prefix are of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`, `=`"));
+        }
+        Ok(StoreLocation::Bucket { provider, name: name.to_owned(), prefix })
+    }
+
+    pub(super) fn faults(&self) -> Vec<String> {
+        let location = match self.location() {
+            Ok(location) => location,
+            Err(fault) => return vec![fault],
+        };
+        let mut faults = Vec::new();
+        let mut wrong = |what: &str| faults.push(format!("[store] {what}"));
+        let remote = matches!(location, StoreLocation::Bucket { .. });
+        let s3 = matches!(location, StoreLocation::Bucket { provider: Provider::S3, .. });
+        if let Some(endpoint) = &self.endpoint {
+            match Url::parse(endpoint).map(|url| url.scheme().to_owned()).as_deref() {
+                _ if !remote => wrong("endpoint needs a `url` of a bucket"),
+                Ok("https") => {}
+                Ok("http") if self.allow_http => {}
+                Ok("http") => wrong(
+                    "endpoint is http://, where others can read and change what is sent: use https://, or set allow_http = true",
+                ),
+                _ => wrong("endpoint must be a URL such as \"https://s3.example\""),
+            }
+        }
+        match (&self.access_key_id_file, &self.secret_access_key_file) {
+            (Some(_), None) => wrong("access_key_id_file needs secret_access_key_file"),
+            (None, Some(_)) => wrong("secret_access_key_file needs access_key_id_file"),
+            (Some(_), Some(_)) if !s3 => wrong(
+                "access_key_id_file is for s3:// alone: gs:// and az:// take GOOGLE_* and AZURE_* variables of the environment",
+            ),
+            _ => {}
+        }
+        faults
+    }
+
+    /// Reads the access key, if the configuration names one.
+    ///
+    /// # Errors
+    /// A file cannot be read, or holds no key; the message names the key of the configuration, and no secret.
+    pub(crate) fn access_key(&self) -> Result<Option<AccessKey>, String> {
+        let (Some(id), Some(secret)) = (&self.access_key_id_file, &self.secret_access_key_file) else {
+            return Ok(None);
+        };
+        let id = read_line("access_key_id_file", id)?;
+        Ok(Some(AccessKey { id, secret: read_line("secret_access_key_file", secret)? }))
+    }
+
+    /// Opens what the section names, for `--check-config`.
+    pub(super) fn check_files(&self, found: &mut FileFaults) {
+        found.faults.extend(self.access_key().err());
+        if let Ok(StoreLocation::Folder(folder)) = self.location()
+            && !folder.is_dir()
+        {
+            found.faults.push(format!("[store] url: the folder {} does not exist: create it", folder.display()));
+        }
+    }
+}
+
+/// An access key of S3. It has no `Debug`, so that no log shows it.
+pub(crate) struct AccessKey {
+    pub(crate) id: String,
+    pub(crate) secret: String,
+}
+
+fn read_line(key: &str, file: &Path) -> Result<String, String> {
+    let wrong = |why: &str| format!("[store] {key}: the file {} {why}", file.display());
+    let text = fs::read_to_string(file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+    match text.trim_end() {
+        "" => Err(wrong("is empty")),
+        line if line.chars().any(char::is_control) => Err(wrong("holds more than one line")),
+        line => Ok(line.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(toml: &str) -> Result<StoreConfig, config::ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("store.toml");
+        fs::write(&file, toml).unwrap();
+        config::read(&file)
+    }
+
+    fn config(toml: &str) -> StoreConfig {
+        read(toml).unwrap()
+    }
+
+    #[test]
+    fn a_url_names_a_folder_or_a_bucket() {
+        let bucket = |provider, name: &str, prefix: &str| StoreLocation::Bucket {
+            provider,
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+        };
+        assert_eq!(config("").location(), Ok(StoreLocation::DataDir));
+        for (url, location) in [
+            ("file:///srv/objects", StoreLocation::Folder("/srv/objects".into())),
+            ("s3://weir-hub/prod", bucket(Provider::S3, "weir-hub", "prod")),
+            ("s3://weir-hub", bucket(Provider::S3, "weir-hub", "")),
+            ("gs://weir_hub/a/b/", bucket(Provider::Gcs, "weir_hub", "a/b")),
+            ("az://weir-hub/", bucket(Provider::Azure, "weir-hub", "")),
+        ] {
+            let config = config(&format!("url = '{url}'"));
+            assert_eq!((config.location(), config.faults()), (Ok(location), vec![]), "{url}");
+        }
+        for (url, why) in [
+            ("weir-hub", "relative URL"),
+            ("https://weir-hub.example", "https://"),
+            ("s3:///prod", "no bucket"),
+            ("s3://id:s3cret@weir-hub", "files of their own"),
+            ("s3://weir-hub/a//b", "prefix"),
+            ("s3://weir-hub/a%2fb", "prefix"),
+            ("s3://weir-hub?region=x", "query"),
+            ("file://host/folder", "file:///folder"),
+        ] {
+            let fault = config(&format!("url = '{url}'")).faults().concat();
+            assert!(fault.starts_with("[store] url: ") && fault.contains(why) && !fault.contains("s3cret"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn keys_that_make_no_sense_together_are_named() {
+        for (toml, named) in [
+            ("endpoint = 'https://s3.example'", vec!["[store] endpoint"]),
+            ("url = 's3://b'\nendpoint = 'http://s3.example'", vec!["[store] endpoint", "allow_http = true"]),
+            ("url = 's3://b'\nendpoint = 's3.example'", vec!["[store] endpoint", "https://s3.example"]),
+            ("url = 's3://b'\naccess_key_id_file = 'id'", vec!["[store] access_key_id_file", "secret_access_key_file"]),
+            ("url = 'gs://b'\naccess_key_id_file = 'id'\nsecret_access_key_file = 's'", vec!["s3://", "GOOGLE_"]),
+        ] {
+            let faults = config(toml).faults();
+            assert!(faults.len() == 1 && named.iter().all(|part| faults[0].contains(part)), "{toml}: {faults:?}");
+        }
+        let plain = config("url = 's3://b'\nendpoint = 'http://127.0.0.1:9000'\nallow_http = true\ncache = '1GiB'");
+        assert_eq!((plain.faults(), plain.cache), (vec![], ByteSize::gib(1)));
+        assert!(read("bucket = 'b'").unwrap_err().to_string().contains("bucket"));
+    }
+
+    #[test]
+    fn files_are_looked_at_before_the_start_and_shown_to_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |url: &str, secret: &str| {
+            fs::write(dir.path().join("id"), "AKIA\n").unwrap();
+            fs::write(dir.path().join("secret"), secret).unwrap();
+            let mut config =
+                config(&format!("url = '{url}'\naccess_key_id_file = 'id'\nsecret_access_key_file = 'secret'"));
+            config.paths().for_each(|path| *path = dir.path().join(&path));
+            let mut found = FileFaults::default();
+            config.check_files(&mut found);
+            (found.faults.join("; "), config.access_key())
+        };
+        let (faults, key) = check("s3://b", "s3cret\n");
+        assert_eq!((faults.as_str(), key.unwrap().unwrap().secret.as_str()), ("", "s3cret"));
+        for (secret, why) in [("\n", "is empty"), ("s3cret\nmore", "more than one line")] {
+            let (faults, _) = check("s3://b", secret);
+            assert!(faults.starts_with("[store] secret_access_key_file: ") && faults.contains(why), "{faults}");
+            assert!(!faults.contains("s3cret"), "{faults}");
+        }
+        let absent = dir.path().join("absent");
+        let (faults, _) = check(&format!("file://{}", absent.display()), "s3cret");
+        assert!(faults.contains("absent does not exist"), "{faults}");
+    }
+}

@@ -1,0 +1,114 @@
+//! `/v1/objects/{repository}/{digest}`: immutable bytes, verified by their name before the first of them is sent.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body as HttpBody, Frame};
+use prometheus::IntCounter;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+use weir_shared::conditional;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::RepositoryName;
+use weir_shared::process::serve::{Body, BoxError, RequestBody};
+
+use super::EdgeApi;
+use super::failure::Failure;
+use crate::store::{Area, ObjectError};
+
+/// How long a request waits for an object to be rebuilt.
+const REBUILD_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a request waits until fewer objects are in memory.
+const PERMIT_WAIT: Duration = Duration::from_secs(10);
+
+impl EdgeApi {
+    /// The bytes of a public object.
+    pub(super) async fn object(
+        &self,
+        request: &Request<RequestBody>,
+        repository: &RepositoryName,
+        digest: &ObjectDigest,
+    ) -> Result<Response<Body>, Failure> {
+        let etag = format!("\"{digest}\"");
+        let known = request.headers().get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+        let mut response = Response::new(Body::Empty);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("max-age=31536000, immutable"));
+        headers.insert(header::ETAG, HeaderValue::try_from(&etag).expect("a digest in quotes is a header value"));
+        if known.into_iter().any(|tag| conditional::if_none_match_tag(tag, &etag)) {
+            // Whoever names it has its bytes, whatever became of ours.
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            return Ok(response);
+        }
+        let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
+        let bytes = self.read(repository, digest).await?;
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        if request.method() == Method::GET {
+            let sent = self.metrics.object_sent_bytes.clone();
+            *response.body_mut() = Body::stream(Sending { bytes: Some(bytes), sent, _permit: permit });
+        }
+        Ok(response)
+    }
+
+    /// An object that is missing or corrupt is waited for while it is rebuilt, if a version refers to it.
+    async fn read(&self, repository: &RepositoryName, digest: &ObjectDigest) -> Result<Bytes, Failure> {
+        match self.read_once(repository, digest).await {
+            Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => {}
+            read => return read.map_err(|error| unavailable(digest, &error)),
+        }
+        // Each looks through the manifests of a repository.
+        let lookup = timeout(PERMIT_WAIT, self.reference_lookups.acquire()).await;
+        let Ok(Ok(lookup)) = lookup else { return Err(Failure::Overloaded) };
+        let reference = self.publisher.find_reference(repository, digest).await;
+        drop(lookup);
+        let reference = reference.map_err(|error| {
+            tracing::warn!(object = %digest, %error, "which version refers to an object is not known");
+            Failure::ObjectUnavailable(*digest)
+        })?;
+        let Some(version) = reference else {
+            return Err(Failure::NoSuchObject(repository.clone(), *digest));
+        };
+        let agent = self.catalog.repository(repository).ok_or(Failure::ObjectUnavailable(*digest))?;
+        // A build that takes longer goes on, and helps whoever comes back.
+        let _ = timeout(REBUILD_WAIT, agent.rebuild(*digest, version)).await;
+        self.read_once(repository, digest).await.map_err(|error| unavailable(digest, &error))
+    }
+
+    async fn read_once(&self, repository: &RepositoryName, digest: &ObjectDigest) -> Result<Bytes, ObjectError> {
+        let read = self.publisher.objects().get(repository, Area::Public, digest).await;
+        if let Err(ObjectError::Corrupt(at)) = &read {
+            tracing::warn!(object = %at, "a stored object has other bytes than its digest says");
+        }
+        read
+    }
+}
+
+fn unavailable(digest: &ObjectDigest, error: &ObjectError) -> Failure {
+    tracing::warn!(%error, "an object cannot be sent");
+    Failure::ObjectUnavailable(*digest)
+}
+
+/// The body of an answer: an object, which counts as in memory until it was handed on.
+struct Sending {
+    bytes: Option<Bytes>,
+    sent: IntCounter,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Sending {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Poll::Ready(self.bytes.take().map(|bytes| {
+            self.sent.inc_by(bytes.len() as u64);
+            Ok(Frame::data(bytes))
+        }))
+    }
+}

@@ -1,0 +1,235 @@
+//! What becomes of a service's descriptor when its content is known: nothing, a revision, a publication.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::{
+    Descriptor, DescriptorFields, FORMAT, Generation, Omission, Publication, Representation, Selector,
+};
+use weir_shared::digest::{Sha256, TarballDigest};
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::revision_id::RevisionId;
+
+use super::generation;
+
+/// Everything of a descriptor that the content decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Content {
+    /// BLAKE3 of the tarball.
+    pub(super) digest: TarballDigest,
+    /// SHA-256 of the tarball.
+    pub(super) sha256: Sha256,
+    /// Bytes of the tarball.
+    pub(super) size: u64,
+    /// What the tarball leaves out.
+    pub(super) omitted: Vec<Omission>,
+    /// In which encodings it is stored.
+    pub(super) representations: Vec<Representation>,
+}
+
+impl Content {
+    /// What a descriptor states.
+    pub(super) fn of(descriptor: &Descriptor) -> Self {
+        let publication = descriptor.publication();
+        Self {
+            digest: publication.digest,
+            sha256: publication.sha256,
+            size: publication.size,
+            omitted: publication.omitted.clone(),
+            representations: descriptor.representations().to_vec(),
+        }
+    }
+}
+
+/// Which service has a content, and where it was found.
+#[derive(Debug, Clone)]
+pub(super) struct Statement {
+    pub(super) service: ServiceName,
+    pub(super) repository: RepositoryName,
+    pub(super) commit: CommitId,
+    /// The ref, as the service's definition has it.
+    pub(super) followed_ref: String,
+}
+
+/// What becomes of a descriptor.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It says all of it already.
+    Unchanged,
+    /// The same publication, in other representations or under another ref.
+    Revise(DescriptorFields),
+    /// A new publication.
+    Publish(DescriptorFields),
+}
+
+/// Decides. A publication is about content: at another commit, the same digest is the same publication. `last` is the last
+/// generation of the service, whatever became of it.
+pub(super) fn decide(
+    current: Option<&Descriptor>,
+    statement: &Statement,
+    content: &Content,
+    last: Option<Generation>,
+    now: SystemTime,
+    floor: Generation,
+) -> Decision {
+    let same = current.filter(|current| {
+        let publication = current.publication();
+        publication.digest == content.digest
+            && publication.repository == statement.repository
+            && publication.format == FORMAT
+    });
+    if let Some(current) = same {
+        let revised = revised(current, &statement.followed_ref, &content.representations);
+        return revised.map_or(Decision::Unchanged, Decision::Revise);
+    }
+    Decision::Publish(DescriptorFields {
+        publication: Publication {
+            service: statement.service.clone(),
+            repository: statement.repository.clone(),
+            generation: generation::next(last, now, floor),
+            digest: content.digest,
+            sha256: content.sha256,
+            size: content.size,
+            commit: statement.commit.clone(),
+            revision_id: RevisionId::from(&statement.commit),
+            selector: Selector,
+            published_at: whole_seconds(now),
+            format: FORMAT,
+            omitted: content.omitted.clone(),
+        },
+        followed_ref: statement.followed_ref.clone(),
+        revision: 1,
+        representations: content.representations.clone(),
+    })
+}
+
+/// The same publication under this ref in these representations; `None` when that is what it says.
+pub(super) fn revised(
+    current: &Descriptor,
+    followed_ref: &str,
+    representations: &[Representation],
+) -> Option<DescriptorFields> {
+    let is_same = current.followed_ref() == followed_ref && current.representations() == representations;
+    (!is_same).then(|| DescriptorFields {
+        followed_ref: followed_ref.to_owned(),
+        representations: representations.to_vec(),
+        ..rewritten(current)
+    })
+}
+
+/// A version as a publication of now under the ref of now: what it states, and in which representations, is as it was.
+pub(super) fn republished(
+    version: &Descriptor,
+    followed_ref: &str,
+    last: Option<Generation>,
+    now: SystemTime,
+    floor: Generation,
+) -> DescriptorFields {
+    DescriptorFields {
+        publication: Publication {
+            generation: generation::next(last, now, floor),
+            published_at: whole_seconds(now),
+            ..version.publication().clone()
+        },
+        followed_ref: followed_ref.to_owned(),
+        revision: 1,
+        representations: version.representations().to_vec(),
+    }
+}
+
+/// The same publication and representations under the next revision: to be signed with other keys.
+pub(super) fn rewritten(descriptor: &Descriptor) -> DescriptorFields {
+    DescriptorFields { revision: descriptor.revision().saturating_add(1), ..descriptor.fields().clone() }
+}
+
+/// A publication's time has no fraction on the wire, so it has none here.
+fn whole_seconds(time: SystemTime) -> SystemTime {
+    time.duration_since(UNIX_EPOCH).map_or(UNIX_EPOCH, |since| UNIX_EPOCH + Duration::from_secs(since.as_secs()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use weir_shared::digest::ObjectDigest;
+    use weir_shared::encoding::Encoding;
+
+    pub(in super::super) fn content(tar: &str, object: &str) -> Content {
+        Content {
+            digest: TarballDigest::of(tar.as_bytes()),
+            sha256: Sha256::from_bytes([7; 32]),
+            size: 10_240,
+            omitted: Vec::new(),
+            representations: vec![Representation {
+                encoding: Encoding::Zstd,
+                dictionary: None,
+                digest: ObjectDigest::of(object.as_bytes()),
+                size: object.len() as u64,
+                frames: 1,
+            }],
+        }
+    }
+
+    fn statement(commit: char) -> Statement {
+        Statement {
+            service: "shop-prod".parse().unwrap(),
+            repository: "shop".parse().unwrap(),
+            commit: commit.to_string().repeat(40).parse().unwrap(),
+            followed_ref: "main".to_owned(),
+        }
+    }
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(1_795_164_249_650)
+    }
+
+    fn published(current: Option<&Descriptor>, commit: char, content: &Content) -> Descriptor {
+        let last = current.map(|current| current.publication().generation);
+        match decide(current, &statement(commit), content, last, now(), 0) {
+            Decision::Publish(fields) => Descriptor::new(fields),
+            other => panic!("expected a publication, got {other:?}"),
+        }
+    }
+
+    fn revised(current: &Descriptor, statement: &Statement, content: &Content) -> Descriptor {
+        match decide(Some(current), statement, content, None, now(), 0) {
+            Decision::Revise(fields) => Descriptor::new(fields),
+            other => panic!("expected a revision, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn new_content_is_a_new_generation_and_a_commit_without_one_is_nothing() {
+        let first = published(None, 'a', &content("one", "z1"));
+        assert_eq!(first.version(), (1_795_164_249_650, 1));
+        let second = published(Some(&first), 'b', &content("two", "z2"));
+        assert_eq!(second.version(), (1_795_164_249_651, 1));
+        let same = decide(Some(&second), &statement('c'), &content("two", "z2"), None, now(), 0);
+        assert_eq!(same, Decision::Unchanged);
+        let moved = Statement { repository: "blog".parse().unwrap(), ..statement('c') };
+        let moved = decide(Some(&second), &moved, &content("two", "z2"), Some(2), now(), 0);
+        assert!(matches!(moved, Decision::Publish(_)), "objects belong to a repository");
+    }
+
+    #[test]
+    fn other_representations_or_another_ref_of_the_same_content_are_a_revision() {
+        let first = published(None, 'a', &content("one", "z1"));
+        let recoded = revised(&first, &statement('b'), &content("one", "z9"));
+        assert_eq!(recoded.publication(), first.publication());
+        assert_eq!((recoded.revision(), recoded.representations()[0].digest), (2, ObjectDigest::of(b"z9")));
+        let renamed = Statement { followed_ref: "v1".to_owned(), ..statement('b') };
+        let renamed = revised(&recoded, &renamed, &content("one", "z9"));
+        assert_eq!((renamed.followed_ref(), renamed.version().1), ("v1", 3));
+        assert_eq!(renamed.publication(), first.publication());
+    }
+
+    #[test]
+    fn what_is_published_again_says_what_it_said() {
+        let first = published(None, 'a', &content("one", "z1"));
+        let again = Descriptor::new(republished(&first, "v1", Some(first.publication().generation), now(), 0));
+        assert_eq!(again.version(), (first.publication().generation + 1, 1));
+        assert_eq!((Content::of(&again), again.followed_ref()), (Content::of(&first), "v1"));
+        assert_eq!(again.publication().commit, first.publication().commit);
+        let raised = Descriptor::new(republished(&first, "main", None, now(), u64::MAX));
+        assert_eq!(raised.publication().generation, u64::MAX);
+    }
+}

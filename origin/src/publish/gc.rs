@@ -1,0 +1,246 @@
+//! Garbage collection of a repository: versions that need not be retained go, and then the objects that nothing refers to.
+//!
+//! What cannot be read may refer to anything: nothing is deleted in that repository until it can be read or is replaced. That
+//! is counted and logged, and holds up no other repository.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use tokio::time::sleep;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::{RepositoryName, ServiceName};
+use weir_shared::process::shutdown::Drain;
+
+use super::error::PublishError;
+use super::mark::Mark;
+use super::protection::Collection;
+use super::publisher::Publisher;
+use super::retention::{is_too_old, over_limit};
+use super::writer::Repository;
+use crate::failpoint::failpoint;
+use crate::store::Area;
+
+/// The longest time between two collections of a repository that changes; the shortest is half of the grace period, if that is
+/// less.
+const MAX_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Services of a repository that are gone and whose last generation is stored, at the most; the oldest are forgotten.
+const MAX_TOMBSTONES: usize = 10_000;
+
+/// Objects that are deleted at a time.
+const CONCURRENT_DELETIONS: usize = 8;
+
+/// What is known of the last collection of each repository.
+#[derive(Debug, Default)]
+pub(super) struct Totals(HashMap<RepositoryName, Collected>);
+
+/// What a collection of a repository found and did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Collected {
+    /// Bytes of the frames and manifests that versions refer to.
+    pub(super) bytes: u64,
+    /// Objects that nothing refers to and that are not deleted yet.
+    pub(super) unreferenced: usize,
+    pub(super) deleted: usize,
+    /// Something cannot be read.
+    pub(super) is_blocked: bool,
+}
+
+impl Totals {
+    /// The bytes of all repositories but one.
+    fn bytes_without(&self, repository: &RepositoryName) -> u64 {
+        self.0.iter().filter(|(name, _)| *name != repository).map(|(_, collected)| collected.bytes).sum()
+    }
+}
+
+impl Publisher {
+    /// Expires versions and collects garbage, after publications and periodically, until the drain begins.
+    pub(crate) async fn collect_garbage(self: Arc<Self>, drain: Drain) {
+        let interval = MAX_INTERVAL.min(self.shared.grace_period / 2);
+        let mut totals = Totals::default();
+        loop {
+            tokio::select! {
+                () = drain.begun() => return,
+                () = sleep(interval) => {}
+            }
+            let all = async {
+                for repository in self.due() {
+                    self.collect(&repository, &mut totals, Instant::now()).await;
+                }
+            };
+            tokio::select! {
+                () = drain.begun() => return,
+                () = all => {}
+            }
+        }
+    }
+
+    /// The repositories that a collection may do anything for; those first whose versions were superseded the longest ago, so
+    /// that the bound of all bytes takes from them first.
+    fn due(&self) -> Vec<Arc<Repository>> {
+        let now = Instant::now();
+        let oldest = |repository: &Arc<Repository>| {
+            let known = repository.known();
+            let services = known.services.values();
+            services.flat_map(|service| service.retained.iter().map(|retained| retained.seen)).min()
+        };
+        let is_due = |repository: &Arc<Repository>, oldest: Option<Instant>| {
+            repository.is_dirty.load(Ordering::Relaxed)
+                || repository.protected.has_unreferenced()
+                || oldest.is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
+        };
+        let mut due: Vec<_> = self
+            .repositories()
+            .into_iter()
+            .map(|repository| (oldest(&repository), repository))
+            .filter(|(oldest, repository)| is_due(repository, *oldest))
+            .collect();
+        due.sort_by_key(|(oldest, _)| oldest.unwrap_or(now));
+        due.into_iter().map(|(_, repository)| repository).collect()
+    }
+
+    /// One collection of a repository.
+    pub(super) async fn collect(&self, repository: &Repository, totals: &mut Totals, now: Instant) {
+        let before = totals.0.get(&repository.name).copied().unwrap_or_default();
+        let others = totals.bytes_without(&repository.name);
+        let (collected, word) = match Box::pin(self.collect_one(repository, others, now)).await {
+            Ok(collected) if collected.is_blocked => (collected, "blocked"),
+            Ok(collected) => (collected, "done"),
+            Err(error) => {
+                // It is tried again: the repository may have changed.
+                repository.is_dirty.store(true, Ordering::Relaxed);
+                tracing::warn!(repository = %repository.name, %error, "its garbage cannot be collected just now");
+                (before, "failed")
+            }
+        };
+        let metrics = &self.shared.metrics;
+        metrics.gc_runs.with_label_values(&[word]).inc();
+        metrics.gc_deleted.inc_by(collected.deleted as u64);
+        totals.0.insert(repository.name.clone(), collected);
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.stored_bytes.set(gauge(totals.0.values().map(|one| one.bytes).sum()));
+        metrics.unreferenced.set(gauge(totals.0.values().map(|one| one.unreferenced as u64).sum()));
+        metrics.gc_blocked_repositories.set(gauge(totals.0.values().filter(|one| one.is_blocked).count() as u64));
+    }
+
+    async fn collect_one(
+        &self,
+        repository: &Repository,
+        bytes_of_others: u64,
+        now: Instant,
+    ) -> Result<Collected, PublishError> {
+        self.expire_old(repository, now).await?;
+        // Before the state is read: what becomes referred to afterwards is protected.
+        let collection = repository.protected.begin_collection();
+        repository.is_dirty.store(false, Ordering::Relaxed);
+        let (record, suspension) = {
+            let known = repository.known();
+            (known.record.clone(), known.suspension.clone())
+        };
+        if let Some(suspension) = suspension {
+            let reason = suspension.reason;
+            tracing::warn!(repository = %repository.name, reason, "no object of it is deleted: its state is not known");
+            repository.is_dirty.store(true, Ordering::Relaxed);
+            return Ok(Collected { is_blocked: true, ..Collected::default() });
+        }
+        let mut mark = self.mark(&repository.name, &record).await;
+        if let Some(error) = mark.failure {
+            return Err(PublishError::Object(error));
+        }
+        let bytes = mark.public.bytes();
+        let is_blocked = !mark.unreadable_pages.is_empty() || !mark.unreadable_manifests.is_empty();
+        for error in mark.unreadable_pages.iter().chain(&mark.unreadable_manifests) {
+            tracing::error!(repository = %repository.name, error, "it may refer to any object, so none of that kind is deleted");
+        }
+        let (unreferenced, deleted) = self.sweep(repository, &mark, &collection, now).await?;
+        drop(collection);
+        let limit = self.retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64().saturating_sub(bytes_of_others));
+        let over = over_limit(std::mem::take(&mut mark.superseded), &mut mark.public, limit);
+        self.expire(repository, "bytes", over.into_iter().map(|version| (version.service, version.digest))).await?;
+        if is_blocked {
+            // Damage may be repaired without a publication.
+            repository.is_dirty.store(true, Ordering::Relaxed);
+        }
+        Ok(Collected { bytes, unreferenced, deleted, is_blocked })
+    }
+
+    async fn expire_old(&self, repository: &Repository, now: Instant) -> Result<(), PublishError> {
+        let old: Vec<_> = {
+            let known = repository.known();
+            let services = known.services.iter();
+            let retained = services.flat_map(|(service, known)| known.retained.iter().map(move |one| (service, one)));
+            let old = retained.filter(|(_, one)| is_too_old(one.seen, now, self.retention.age));
+            old.map(|(service, one)| (service.clone(), one.digest)).collect()
+        };
+        self.expire(repository, "age", old.into_iter()).await?;
+        let gone = repository.known().excess_tombstones(MAX_TOMBSTONES);
+        if gone.is_empty() || repository.suspension().is_some() {
+            return Ok(());
+        }
+        self.drop_tombstones(&repository.name, gone).await
+    }
+
+    async fn expire(
+        &self,
+        repository: &Repository,
+        bound: &str,
+        versions: impl Iterator<Item = (ServiceName, weir_shared::digest::TarballDigest)>,
+    ) -> Result<(), PublishError> {
+        let versions: Vec<_> = versions.collect();
+        if versions.is_empty() || repository.suspension().is_some() {
+            return Ok(());
+        }
+        let dropped = self.forget(&repository.name, versions).await?;
+        failpoint!("versions have expired");
+        self.shared.metrics.expired_versions.with_label_values(&[bound]).inc_by(dropped as u64);
+        Ok(())
+    }
+
+    /// Deletes what nothing refers to since a grace period. Returns how many objects are unreferenced still, and how many
+    /// were deleted.
+    async fn sweep(
+        &self,
+        repository: &Repository,
+        mark: &Mark,
+        collection: &Collection<'_>,
+        now: Instant,
+    ) -> Result<(usize, usize), PublishError> {
+        if !mark.unreadable_pages.is_empty() {
+            return Ok((0, 0));
+        }
+        let mut found: HashMap<ObjectDigest, Area> = HashMap::new();
+        if mark.unreadable_manifests.is_empty() {
+            let public = self.objects().list(&repository.name, Area::Public).await?;
+            let public = public.iter().filter(|object| !mark.public.contains(&object.digest));
+            found.extend(public.map(|object| (object.digest, Area::Public)));
+        }
+        let private = self.objects().list(&repository.name, Area::Private).await?;
+        let private = private.iter().filter(|object| !mark.private.contains(&object.digest));
+        found.extend(private.map(|object| (object.digest, Area::Private)));
+        let (count, due) = collection.unreferenced(found.keys().copied(), now, self.shared.grace_period);
+        let deletions = due.into_iter().filter(|digest| collection.begin_deletion(digest)).map(|digest| {
+            let area = found[&digest];
+            async move {
+                let deleted = self.objects().delete(&repository.name, area, &digest).await;
+                collection.end_deletion(&digest, deleted.is_ok());
+                deleted.map_err(|error| (digest, error))
+            }
+        });
+        let results: Vec<_> = stream::iter(deletions).buffer_unordered(CONCURRENT_DELETIONS).collect().await;
+        if !results.is_empty() {
+            failpoint!("unreferenced objects are deleted");
+        }
+        let deleted = results.iter().filter(|result| result.is_ok()).count();
+        if let Some(Err((digest, error))) = results.iter().find(|result| result.is_err()) {
+            let (failed, repository) = (results.len() - deleted, &repository.name);
+            tracing::warn!(%repository, failed, first = %digest, %error, "unreferenced objects cannot be deleted");
+        }
+        if deleted > 0 {
+            tracing::info!(repository = %repository.name, deleted, "unreferenced objects were deleted");
+        }
+        Ok((count - deleted, deleted))
+    }
+}

@@ -1,0 +1,345 @@
+//! The history of a repository's publications: append-only segments, which are objects.
+//!
+//! A segment is text with an entry in each line. The last segment is written again with each publication until it is full.
+//! A pin is an entry of its own, and is shown with the publication that it is about.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::TarballDigest;
+use weir_shared::name::ServiceName;
+
+/// A segment with more bytes is not appended to any more.
+pub(super) const MAX_SEGMENT_BYTES: u64 = 64 << 10;
+
+/// The most segments of a repository; the oldest go. They hold about 120,000 publications.
+pub(super) const MAX_SEGMENTS: usize = 512;
+
+/// The most entries of one page.
+pub(crate) const LARGEST_PAGE: usize = 200;
+
+/// 9999-12-31T23:59:59Z: RFC 3339 has no later time.
+const LAST_SECOND: u64 = 253_402_300_799;
+
+/// Why a publication was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// The ref moved there.
+    Followed,
+    /// An operator went back to it.
+    RolledBack,
+    /// It was below the floor of generations.
+    FloorRaised,
+}
+
+/// One publication.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Which one.
+    pub generation: Generation,
+    /// Of what content.
+    pub digest: TarballDigest,
+    /// Of what commit.
+    pub commit: CommitId,
+    /// When.
+    pub published_at: Time,
+    /// Why.
+    pub why: Why,
+    /// The operator who went back to it, or who pinned or unpinned it last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// When it was pinned last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_at: Option<Time>,
+    /// When it was unpinned last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unpinned_at: Option<Time>,
+}
+
+/// A publication, and what is left of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// The publication.
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// It is the current one.
+    pub current: bool,
+    /// Its digest can be had, and gone back to.
+    pub retained: bool,
+}
+
+/// A part of a history, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HistoryPage {
+    /// One after the other.
+    pub publications: Vec<Listed>,
+    /// The generation before which the next page begins, if there is one.
+    pub next_before: Option<Generation>,
+}
+
+/// A time in whole seconds, from 1970 to 9999, whatever it is made of: RFC 3339 in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Time(SystemTime);
+
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        let whole = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self(UNIX_EPOCH + Duration::from_secs(whole.min(LAST_SECOND)))
+    }
+}
+
+impl From<Time> for String {
+    fn from(time: Time) -> Self {
+        humantime::format_rfc3339_seconds(time.0).to_string()
+    }
+}
+
+impl TryFrom<String> for Time {
+    type Error = humantime::TimestampError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        humantime::parse_rfc3339(&text).map(Self::from)
+    }
+}
+
+impl Entry {
+    /// The entry of a publication that nobody has pinned.
+    pub(super) fn new(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
+        let publication = descriptor.publication();
+        Self {
+            generation: publication.generation,
+            digest: publication.digest,
+            commit: publication.commit.clone(),
+            published_at: publication.published_at.into(),
+            why,
+            by,
+            pinned_at: None,
+            unpinned_at: None,
+        }
+    }
+}
+
+/// A line of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Line {
+    /// First: a reader of one service's lines finds them by how they begin.
+    service: ServiceName,
+    generation: Generation,
+    #[serde(flatten)]
+    event: LineEvent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum LineEvent {
+    Published { digest: TarballDigest, commit: CommitId, published_at: Time, why: Why, by: Option<String> },
+    Pinned { at: Time, by: Option<String> },
+    Unpinned { at: Time, by: Option<String> },
+}
+
+impl Line {
+    pub(super) fn published(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
+        let Entry { generation, digest, commit, published_at, why, by, .. } = Entry::new(descriptor, why, by);
+        let event = LineEvent::Published { digest, commit, published_at, why, by };
+        Self { service: descriptor.publication().service.clone(), generation, event }
+    }
+
+    pub(super) fn pinned(descriptor: &Descriptor, at: SystemTime, by: Option<String>) -> Self {
+        let publication = descriptor.publication();
+        let event = LineEvent::Pinned { at: at.into(), by };
+        Self { service: publication.service.clone(), generation: publication.generation, event }
+    }
+
+    pub(super) fn unpinned(descriptor: &Descriptor, at: SystemTime, by: Option<String>) -> Self {
+        let event = LineEvent::Unpinned { at: at.into(), by };
+        Self { event, ..Self::pinned(descriptor, at, None) }
+    }
+}
+
+/// The bytes of a segment with some lines behind those that it has.
+pub(super) fn appended(segment: &[u8], lines: &[Line]) -> Bytes {
+    let mut bytes = segment.to_vec();
+    for line in lines {
+        serde_json::to_writer(&mut bytes, line).expect("a line is plain data");
+        bytes.push(b'\n');
+    }
+    bytes.into()
+}
+
+/// Which entries of a service are wanted.
+#[derive(Debug, Clone)]
+pub(super) struct Query {
+    pub(super) service: ServiceName,
+    /// Only those before this generation.
+    pub(super) before: Option<Generation>,
+    /// This many at the most.
+    pub(super) limit: usize,
+    /// No more than this many publications, the newest, are remembered.
+    pub(super) remembered: usize,
+    /// None that is older than this.
+    pub(super) since: SystemTime,
+}
+
+/// Collects entries from segments, the newest segment first.
+#[derive(Debug)]
+pub(super) struct Collected {
+    query: Query,
+    /// Entries and pins of publications that were not come upon yet.
+    pins: HashMap<Generation, Vec<LineEvent>>,
+    seen: usize,
+    /// The newest first: one more than wanted when there are more.
+    entries: Vec<Entry>,
+}
+
+impl Collected {
+    pub(super) fn new(query: Query) -> Self {
+        Self { query, pins: HashMap::new(), seen: 0, entries: Vec::new() }
+    }
+
+    /// Whether no older segment can add anything.
+    pub(super) fn is_complete(&self) -> bool {
+        self.entries.len() > self.query.limit || self.seen >= self.query.remembered
+    }
+
+    /// Takes what the next older segment has.
+    pub(super) fn add(&mut self, segment: &[u8]) {
+        let begin = format!("{{\"service\":\"{}\",", self.query.service);
+        for line in segment.split(|byte| *byte == b'\n').rev().filter(|line| line.starts_with(begin.as_bytes())) {
+            if self.is_complete() {
+                return;
+            }
+            match serde_json::from_slice::<Line>(line) {
+                Ok(line) => self.take(line),
+                Err(error) => {
+                    tracing::warn!(service = %self.query.service, %error, "an entry of the history is skipped");
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, Line { generation, event, .. }: Line) {
+        let LineEvent::Published { digest, commit, published_at, why, by } = event else {
+            return self.pins.entry(generation).or_default().push(event);
+        };
+        self.seen += 1;
+        let pins = self.pins.remove(&generation).unwrap_or_default();
+        if self.query.before.is_some_and(|before| generation >= before) || published_at.0 < self.query.since {
+            return;
+        }
+        let mut entry = Entry { generation, digest, commit, published_at, why, by, pinned_at: None, unpinned_at: None };
+        // From the newest: the first of each kind is the last that was made.
+        for (number, event) in pins.into_iter().enumerate() {
+            let by = match event {
+                LineEvent::Pinned { at, by } => {
+                    entry.pinned_at.get_or_insert(at);
+                    by
+                }
+                LineEvent::Unpinned { at, by } => {
+                    entry.unpinned_at.get_or_insert(at);
+                    by
+                }
+                LineEvent::Published { .. } => continue,
+            };
+            if number == 0 {
+                entry.by = by;
+            }
+        }
+        self.entries.push(entry);
+    }
+
+    /// The page. `current`: the current publication, whose entry never goes. `is_retained`: whether a digest can be had.
+    pub(super) fn page(mut self, current: Option<&Entry>, is_retained: impl Fn(&TarballDigest) -> bool) -> HistoryPage {
+        let is_current = |entry: &Entry| current.is_some_and(|current| current.generation == entry.generation);
+        let is_missing = |current: &&Entry| {
+            self.query.before.is_none_or(|before| current.generation < before) && !self.entries.iter().any(is_current)
+        };
+        if let Some(current) = current.filter(is_missing) {
+            self.entries.insert(0, current.clone());
+        }
+        let has_more = self.entries.len() > self.query.limit;
+        self.entries.truncate(self.query.limit);
+        let next_before = self.entries.last().filter(|_| has_more).map(|last| last.generation);
+        let listed = |entry: Entry| Listed { current: is_current(&entry), retained: is_retained(&entry.digest), entry };
+        HistoryPage { publications: self.entries.into_iter().map(listed).collect(), next_before }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::draft::tests::descriptor;
+    use super::*;
+
+    fn at(number: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_795_000_000 + number)
+    }
+
+    fn published(service: &str, number: u64) -> Line {
+        Line::published(&descriptor(service, number), Why::Followed, None)
+    }
+
+    fn query(limit: usize) -> Query {
+        Query { service: "a".parse().unwrap(), before: None, limit, remembered: 1000, since: UNIX_EPOCH }
+    }
+
+    fn page(query: Query, segments: &[Bytes]) -> HistoryPage {
+        let mut collected = Collected::new(query);
+        for segment in segments.iter().rev() {
+            collected.add(segment);
+        }
+        collected.page(None, |_| false)
+    }
+
+    fn numbers(page: &HistoryPage) -> Vec<u64> {
+        let first = descriptor("a", 0).publication().generation;
+        page.publications.iter().map(|listed| (listed.entry.generation - first) / 1000).collect()
+    }
+
+    #[test]
+    fn pages_follow_one_another_over_segments_and_services() {
+        let segment = |numbers: std::ops::Range<u64>| {
+            let lines: Vec<Line> =
+                numbers.flat_map(|number| [published("a", number), published("ab", number)]).collect();
+            appended(b"", &lines)
+        };
+        let segments = [segment(0..4), segment(4..6), appended(&segment(6..7), &[published("a", 7)])];
+        let first = page(query(3), &segments);
+        assert_eq!(numbers(&first), [7, 6, 5]);
+        let second = page(Query { before: first.next_before, ..query(3) }, &segments);
+        assert_eq!(numbers(&second), [4, 3, 2]);
+        let last = page(Query { before: second.next_before, ..query(3) }, &segments);
+        assert_eq!((numbers(&last), last.next_before), (vec![1, 0], None));
+        assert_eq!(numbers(&page(Query { remembered: 2, ..query(10) }, &segments)), [7, 6]);
+        assert_eq!(numbers(&page(Query { since: at(5), ..query(10) }, &segments)), [7, 6, 5]);
+    }
+
+    #[test]
+    fn a_pin_is_shown_with_its_publication_and_the_last_operator_is_named() {
+        let (first, second) = (descriptor("a", 1), descriptor("a", 2));
+        let by = |name: &str| Some(name.to_owned());
+        let lines = [
+            published("a", 1),
+            Line::pinned(&first, at(10), by("ann")),
+            Line::unpinned(&first, at(11), by("bob")),
+            Line::pinned(&first, at(12), by("cid")),
+            Line::published(&second, Why::RolledBack, by("dan")),
+        ];
+        let page = page(query(9), &[appended(b"", &lines[..2]), appended(b"", &lines[2..])]);
+        let [second, first] = &page.publications[..] else { panic!("{page:?}") };
+        assert_eq!((second.entry.why, second.entry.by.as_deref()), (Why::RolledBack, Some("dan")));
+        assert_eq!((first.entry.pinned_at, first.entry.unpinned_at), (Some(at(12).into()), Some(at(11).into())));
+        assert_eq!(first.entry.by.as_deref(), Some("cid"));
+    }
+
+    #[test]
+    fn the_current_publication_is_listed_when_its_segment_is_gone() {
+        let current = Entry::new(&descriptor("a", 1), Why::RolledBack, Some("ann".to_owned()));
+        let page = Collected::new(query(9)).page(Some(&current), |_| true);
+        assert_eq!(page.publications, [Listed { entry: current, current: true, retained: true }]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What is in memory of a repository: of each service what requests and decisions need, not its whole row.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::ServiceName;
+
+use super::record::RepositoryRecord;
+use super::row::{Row, from_unix};
+use crate::store::Version;
+use crate::tarball::ContentKey;
+
+/// A repository of which nothing new is published until an operator confirms its state, or until it can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Suspension {
+    pub(crate) since: SystemTime,
+    /// In plain words.
+    pub(crate) reason: String,
+    /// Something is damaged or gone, so that an operator has to decide. Otherwise the store did not answer, and it is read
+    /// again with the next request.
+    pub(crate) needs_confirmation: bool,
+}
+
+/// The durable state of a repository.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) record: RepositoryRecord,
+    /// `None`: there is no record yet.
+    pub(super) version: Option<Version>,
+    pub(super) services: BTreeMap<ServiceName, KnownService>,
+    pub(super) suspension: Option<Suspension>,
+}
+
+/// A service of it.
+#[derive(Debug, Clone)]
+pub(super) struct KnownService {
+    pub(super) generation: Generation,
+    pub(super) current: Option<KnownVersion>,
+    pub(super) pinned_since: Option<SystemTime>,
+    pub(super) retained: Vec<KnownRetained>,
+    /// Another key with which a build found the digest that is current. Not stored: it costs one build after a restart.
+    pub(super) other_key: Option<ContentKey>,
+    pub(super) is_tombstone: bool,
+}
+
+/// The current version.
+#[derive(Debug, Clone)]
+pub(super) struct KnownVersion {
+    pub(super) descriptor: Arc<Descriptor>,
+    pub(super) key: ContentKey,
+    pub(super) recipe: Option<ObjectDigest>,
+}
+
+/// A superseded version.
+#[derive(Debug, Clone)]
+pub(super) struct KnownRetained {
+    pub(super) digest: TarballDigest,
+    pub(super) key: ContentKey,
+    /// When this process first knew it as superseded.
+    pub(super) seen: Instant,
+}
+
+impl Known {
+    pub(super) fn new(record: RepositoryRecord, version: Option<Version>) -> Self {
+        Self { record, version, services: BTreeMap::new(), suspension: None }
+    }
+
+    /// Takes a row that is durable.
+    pub(super) fn take(&mut self, row: &Row, now: Instant) {
+        let before = self.services.remove(&row.service);
+        if !row.is_empty() {
+            self.services.insert(row.service.clone(), KnownService::of(row, before.as_ref(), now));
+        }
+    }
+
+    /// The tombstones beyond the newest `most`.
+    pub(super) fn excess_tombstones(&self, most: usize) -> Vec<ServiceName> {
+        let tombstones = self.services.iter().filter(|(_, known)| known.is_tombstone);
+        let mut tombstones: Vec<_> = tombstones.map(|(service, known)| (known.generation, service)).collect();
+        tombstones.sort_unstable_by(|one, other| other.cmp(one));
+        tombstones.into_iter().skip(most).map(|(_, service)| service.clone()).collect()
+    }
+
+    /// How many superseded versions are retained.
+    pub(super) fn retained(&self) -> usize {
+        self.services.values().map(|service| service.retained.len()).sum()
+    }
+}
+
+impl KnownService {
+    fn of(row: &Row, before: Option<&Self>, now: Instant) -> Self {
+        let current = row.current.as_ref().and_then(|version| {
+            let read = version.descriptor().inspect_err(|error| {
+                tracing::error!(service = %row.service, %error, "its current descriptor cannot be read");
+            });
+            let (key, recipe) = (version.key, version.recipe);
+            read.ok().map(|descriptor| KnownVersion { descriptor: Arc::new(descriptor), key, recipe })
+        });
+        let seen = |digest: &TarballDigest| {
+            let known = before?.retained.iter().find(|retained| retained.digest == *digest)?;
+            Some(known.seen)
+        };
+        let retained = row.retained.iter().map(|retained| {
+            let digest = retained.version.digest;
+            KnownRetained { digest, key: retained.version.key, seen: seen(&digest).unwrap_or(now) }
+        });
+        Self {
+            generation: row.generation,
+            pinned_since: row.pin.as_ref().map(|pin| from_unix(pin.since)),
+            retained: retained.collect(),
+            other_key: None,
+            is_tombstone: row.is_tombstone(),
+            current,
+        }
+    }
+
+    /// Whether it is known to be at the content of this key.
+    pub(super) fn is_at(&self, key: &ContentKey) -> bool {
+        self.other_key.as_ref() == Some(key) || self.current.as_ref().is_some_and(|current| current.key == *key)
+    }
+}

@@ -1,0 +1,212 @@
+//! Reading a repository's record and pages. What is damaged is read from its previous version, and suspends the repository.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::error::PublishError;
+use super::known::{Known, Suspension};
+use super::page::{Page, PageRef};
+use super::record::RepositoryRecord;
+use super::row::Definition;
+use crate::store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
+
+/// Pages of a repository that are read at a time.
+const CONCURRENT_PAGES: usize = 8;
+
+/// What was read of a repository.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) known: Known,
+    /// What operators defined of services.
+    pub(super) definitions: BTreeMap<ServiceName, Definition>,
+    /// What can be read in place of damaged pages, by their position.
+    pub(super) replaced: BTreeMap<usize, Page>,
+}
+
+/// Reads a repository. What cannot be read is said in its suspension.
+pub(super) async fn load(objects: &Objects, records: &Records, repository: &RepositoryName) -> Loaded {
+    let mut problems = Problems::default();
+    let mut known = Known::new(RepositoryRecord::new(repository.clone()), None);
+    match records.get(&RecordKey::repository(repository)).await {
+        Ok(None) => {}
+        Ok(Some(record)) => {
+            match RepositoryRecord::parse(repository, &record.bytes) {
+                Ok(parsed) => known = Known::new(parsed, Some(record.version)),
+                Err(error) => problems.damage(error.to_string()),
+            }
+            if let Some(reason) = record.recovered {
+                problems.damage(format!("{reason}; the one before it is used"));
+            }
+        }
+        Err(error @ RecordError::Damaged { .. }) => problems.damage(format!(
+            "{error}. What was published is not known. Restore the files of the record from a backup, or remove them to begin \
+             from nothing, and restart"
+        )),
+        Err(error) => problems.failures.push(error.to_string()),
+    }
+    let (mut definitions, mut replaced) = (BTreeMap::new(), BTreeMap::new());
+    let count = known.record.pages.len();
+    let refs = known.record.pages.clone();
+    let mut pages = stream::iter((0..count).map(|position| read_or_previous(objects, repository, &refs, position)))
+        .buffered(CONCURRENT_PAGES)
+        .enumerate();
+    let now = Instant::now();
+    while let Some((position, read)) = pages.next().await {
+        let page = match read {
+            Read::Page(page) => page,
+            Read::Previous(page, reason) => {
+                problems.damage(reason);
+                replaced.insert(position, page.clone());
+                page
+            }
+            Read::Failed(error) => {
+                problems.failures.push(error);
+                continue;
+            }
+        };
+        for row in page.rows() {
+            match row {
+                Ok(row) => {
+                    known.take(&row, now);
+                    definitions.extend(row.definition.map(|definition| (row.service, definition)));
+                }
+                Err(error) => problems.damage(format!("page {}: {error}", refs[position].digest)),
+            }
+        }
+    }
+    known.suspension = problems.suspension();
+    Loaded { known, definitions, replaced }
+}
+
+/// Reads some pages of a record.
+pub(super) async fn read_pages(
+    objects: &Objects,
+    repository: &RepositoryName,
+    pages: &[PageRef],
+    positions: impl IntoIterator<Item = usize>,
+) -> Result<BTreeMap<usize, Page>, ReadError> {
+    let read = positions
+        .into_iter()
+        .filter(|position| *position < pages.len())
+        .map(|position| async move { Ok((position, read_page(objects, repository, &pages[position].digest).await?)) });
+    stream::iter(read).buffer_unordered(CONCURRENT_PAGES).try_collect().await
+}
+
+/// A page cannot be read.
+#[derive(Debug, Clone)]
+pub(super) enum ReadError {
+    /// It is gone or its bytes are wrong.
+    Damaged(String),
+    /// The store did not answer.
+    Failed(String),
+}
+
+impl From<ReadError> for PublishError {
+    fn from((ReadError::Damaged(error) | ReadError::Failed(error)): ReadError) -> Self {
+        Self::Object(error)
+    }
+}
+
+/// Reads a page.
+pub(super) async fn read_page(
+    objects: &Objects,
+    repository: &RepositoryName,
+    digest: &ObjectDigest,
+) -> Result<Page, ReadError> {
+    let bytes = objects.get(repository, Area::Private, digest).await.map_err(|error| match error {
+        ObjectError::Missing(_) | ObjectError::Corrupt(_) => ReadError::Damaged(error.to_string()),
+        ObjectError::Unavailable(_) => ReadError::Failed(error.to_string()),
+    })?;
+    Page::parse(&bytes).map_err(|error| ReadError::Damaged(format!("object {repository}/private/{digest}: {error}")))
+}
+
+enum Read {
+    Page(Page),
+    /// What its previous version has, and why.
+    Previous(Page, String),
+    Failed(String),
+}
+
+async fn read_or_previous(objects: &Objects, repository: &RepositoryName, pages: &[PageRef], position: usize) -> Read {
+    let reason = match read_page(objects, repository, &pages[position].digest).await {
+        Ok(page) => return Read::Page(page),
+        Err(ReadError::Failed(error)) => return Read::Failed(error),
+        Err(ReadError::Damaged(reason)) => reason,
+    };
+    let (page, lost) = match previous_rows(objects, repository, pages, position).await {
+        Ok(previous) => previous,
+        Err(error) => return Read::Failed(error),
+    };
+    let (from, to) = range(pages, position);
+    let services = match (from, to) {
+        (_, Some(to)) => format!("services before `{to}`"),
+        (Some(from), None) => format!("services from `{from}` on"),
+        (None, None) => "all services".to_owned(),
+    };
+    let used = if lost { "its previous version cannot be read in full" } else { "its previous version is used" };
+    Read::Previous(page, format!("the state page of {services} is damaged ({reason}); {used}"))
+}
+
+/// The rows of a page as its previous version has them, and whether that is not all of them.
+///
+/// # Errors
+/// The store did not answer.
+pub(super) async fn previous_rows(
+    objects: &Objects,
+    repository: &RepositoryName,
+    pages: &[PageRef],
+    position: usize,
+) -> Result<(Page, bool), String> {
+    let (from, to) = range(pages, position);
+    let mut lost = pages[position].previous.is_empty();
+    let mut all: Vec<Page> = Vec::new();
+    for previous in &pages[position].previous {
+        match read_page(objects, repository, previous).await {
+            Ok(mut page) => {
+                page.restrict(from, to);
+                all.push(page);
+            }
+            Err(ReadError::Failed(error)) => return Err(error),
+            Err(ReadError::Damaged(_)) => lost = true,
+        }
+    }
+    all.retain(|page| page.first().is_some());
+    all.sort_by(|one, other| one.first().cmp(&other.first()));
+    let mut page = Page::default();
+    all.into_iter().for_each(|next| page.append(next));
+    Ok((page, lost))
+}
+
+/// Which services belong to a page.
+fn range(pages: &[PageRef], position: usize) -> (Option<&ServiceName>, Option<&ServiceName>) {
+    let from = (position > 0).then(|| &pages[position].first);
+    (from, pages.get(position + 1).map(|next| &next.first))
+}
+
+#[derive(Default)]
+struct Problems {
+    damage: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl Problems {
+    fn damage(&mut self, reason: String) {
+        self.damage.push(reason);
+    }
+
+    fn suspension(self) -> Option<Suspension> {
+        // What did not answer may be good: an operator is not asked before it can be read.
+        let needs_confirmation = self.failures.is_empty();
+        let reasons = if needs_confirmation { self.damage } else { self.failures };
+        let first = reasons.first()?;
+        let reason = match reasons.len() {
+            1 => first.clone(),
+            count => format!("{first} (and {} more)", count - 1),
+        };
+        Some(Suspension { since: SystemTime::now(), reason, needs_confirmation })
+    }
+}

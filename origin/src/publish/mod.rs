@@ -1,0 +1,42 @@
+//! What is published, and how: objects first, then one compare-and-set of the repository's record, then it is shown.
+//!
+//! A [`record`] names state [`page`]s and history segments, which are objects; each row of a page is a service. One
+//! [`writer`] for each repository changes its record, several changes at once. [`decision`] and [`retention`] are pure.
+
+mod attempt;
+mod decision;
+mod draft;
+mod error;
+mod gc;
+mod generation;
+mod history;
+mod known;
+mod load;
+mod mark;
+mod metrics;
+mod order;
+mod page;
+mod protection;
+mod publisher;
+mod queries;
+mod record;
+mod request;
+mod retention;
+mod row;
+mod state_write;
+mod store_identity;
+mod stored_definitions;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+mod writer;
+
+pub(crate) use attempt::Attempt;
+pub(crate) use error::{PublishError, VersionChangeError};
+pub(crate) use history::Time;
+pub use history::{Entry, HistoryPage, Listed, Why};
+pub(crate) use known::Suspension;
+pub(crate) use metrics::PublishMetrics;
+pub(crate) use publisher::{Options, Publisher, Started};
+pub(crate) use request::{Cached, Candidate, DefinitionChange, VersionChange};
+pub(crate) use stored_definitions::{StoredDefinitions, stored_definitions};

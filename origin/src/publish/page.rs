@@ -1,0 +1,280 @@
+//! State pages: the rows of a repository's services, in the order of their names, cut into objects.
+//!
+//! A page is text with a row in each line, so that a change of one row copies the others unread. A publication rewrites the
+//! pages of the rows that it changes, and those next to a page that has become small.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::ServiceName;
+
+use super::row::Row;
+
+/// A page with more bytes is cut, unless it has only one row.
+pub(super) const MAX_PAGE_BYTES: usize = 256 << 10;
+
+/// A page with fewer bytes is joined with those next to it.
+pub(super) const MIN_PAGE_BYTES: usize = 32 << 10;
+
+/// How many bytes pages have that were cut: there is room for the rows to grow.
+const CUT_PAGE_BYTES: usize = 160 << 10;
+
+/// A page, as a record names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PageRef {
+    /// The first service in it. The page is that of every service up to the first one of the next page.
+    pub(super) first: ServiceName,
+    pub(super) digest: ObjectDigest,
+    /// Its bytes.
+    pub(super) size: u64,
+    /// The pages whose rows these are a newer version of: read in its place when it is damaged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) previous: Vec<ObjectDigest>,
+}
+
+/// Which page a service's row belongs to. There must be one.
+pub(super) fn position(pages: &[PageRef], service: &ServiceName) -> usize {
+    pages.partition_point(|page| page.first <= *service).saturating_sub(1)
+}
+
+/// The rows of a page, or of several in a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Page {
+    /// Each with its line, without its end.
+    rows: Vec<(ServiceName, Bytes)>,
+    size: usize,
+}
+
+/// The bytes are not a page.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line} of the state page cannot be read: {cause}")]
+pub(super) struct PageError {
+    line: usize,
+    cause: String,
+}
+
+impl Page {
+    /// Finds the rows. They are not read.
+    pub(super) fn parse(bytes: &Bytes) -> Result<Self, PageError> {
+        #[derive(Deserialize)]
+        struct Named {
+            service: ServiceName,
+        }
+        let mut page = Self::default();
+        for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+            let error = |cause: String| PageError { line: number + 1, cause };
+            let named: Named = serde_json::from_slice(line).map_err(|cause| error(cause.to_string()))?;
+            if page.rows.last().is_some_and(|(last, _)| *last >= named.service) {
+                return Err(error(format!("`{}` is out of order", named.service)));
+            }
+            page.push(named.service, bytes.slice_ref(line));
+        }
+        Ok(page)
+    }
+
+    /// The bytes of the page.
+    pub(super) fn to_bytes(&self) -> Bytes {
+        let mut bytes = Vec::with_capacity(self.size);
+        for (_, line) in &self.rows {
+            bytes.extend_from_slice(line);
+            bytes.push(b'\n');
+        }
+        bytes.into()
+    }
+
+    /// How many bytes it has.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The first service.
+    pub(super) fn first(&self) -> Option<&ServiceName> {
+        self.rows.first().map(|(service, _)| service)
+    }
+
+    /// Reads a row.
+    pub(super) fn row(&self, service: &ServiceName) -> Result<Option<Row>, PageError> {
+        let Ok(position) = self.find(service) else { return Ok(None) };
+        self.read(position).map(Some)
+    }
+
+    /// Reads all rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Result<Row, PageError>> {
+        (0..self.rows.len()).map(|position| self.read(position))
+    }
+
+    /// Puts a row in, or takes an empty one out.
+    pub(super) fn set(&mut self, row: &Row) {
+        let line = (!row.is_empty()).then(|| Bytes::from(serde_json::to_vec(row).expect("a row is plain data")));
+        match (self.find(&row.service), line) {
+            (Ok(position), Some(line)) => {
+                self.size = self.size - self.rows[position].1.len() + line.len();
+                self.rows[position].1 = line;
+            }
+            (Ok(position), None) => self.size -= self.rows.remove(position).1.len() + 1,
+            (Err(position), Some(line)) => {
+                self.size += line.len() + 1;
+                self.rows.insert(position, (row.service.clone(), line));
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Adds the rows of a page that stands behind this one.
+    pub(super) fn append(&mut self, next: Self) {
+        self.size += next.size;
+        self.rows.extend(next.rows);
+    }
+
+    /// Drops the rows that are not of these services: from the first to before the other.
+    pub(super) fn restrict(&mut self, from: Option<&ServiceName>, to: Option<&ServiceName>) {
+        let is_within =
+            |service: &ServiceName| from.is_none_or(|from| from <= service) && to.is_none_or(|to| service < to);
+        self.rows.retain(|(service, _)| is_within(service));
+        self.size = self.rows.iter().map(|(_, line)| line.len() + 1).sum();
+    }
+
+    /// The rows as pages of which none is too large, unless it has only one row; none when there are no rows.
+    pub(super) fn cut(self) -> Vec<Self> {
+        if self.size <= MAX_PAGE_BYTES {
+            return if self.rows.is_empty() { Vec::new() } else { vec![self] };
+        }
+        let count = self.size.div_ceil(CUT_PAGE_BYTES);
+        let share = self.size.div_ceil(count);
+        let mut pages = vec![Self::default()];
+        for (service, line) in self.rows {
+            let last = pages.last_mut().expect("one is there from the beginning");
+            if last.size > 0 && last.size + line.len() + 1 > share.min(MAX_PAGE_BYTES) {
+                pages.push(Self::default());
+            }
+            pages.last_mut().expect("as before").push(service, line);
+        }
+        pages
+    }
+
+    fn push(&mut self, service: ServiceName, line: Bytes) {
+        self.size += line.len() + 1;
+        self.rows.push((service, line));
+    }
+
+    fn find(&self, service: &ServiceName) -> Result<usize, usize> {
+        self.rows.binary_search_by(|(other, _)| other.cmp(service))
+    }
+
+    fn read(&self, position: usize) -> Result<Row, PageError> {
+        let error = |cause: serde_json::Error| PageError { line: position + 1, cause: cause.to_string() };
+        serde_json::from_slice(&self.rows[position].1).map_err(error)
+    }
+}
+
+/// Which pages are rewritten together: `changed` ones, each alone or with its neighbours when it has become small. `size` is of
+/// each page after the change. The ranges are in order and do not overlap.
+pub(super) fn rewritten_together(changed: &[usize], size: impl Fn(usize) -> usize, count: usize) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for &position in changed {
+        let mut run = position..position + 1;
+        if size(position) < MIN_PAGE_BYTES {
+            run = position.saturating_sub(1)..(position + 2).min(count);
+        }
+        match runs.last_mut() {
+            Some(last) if last.end > run.start => *last = last.start.min(run.start)..last.end.max(run.end),
+            _ => runs.push(run),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn row(number: u16, filler: usize) -> Row {
+        let document = serde_json::Value::String("x".repeat(filler));
+        let definition = super::super::row::Definition { written_at: 1, document };
+        Row { definition: Some(definition), ..Row::new(format!("s{number:05}").parse().unwrap()) }
+    }
+
+    fn filler(row: &Row) -> usize {
+        row.definition.as_ref().unwrap().document.as_str().unwrap().len()
+    }
+
+    /// What a writer does, without its objects.
+    fn change(pages: &mut Vec<Page>, row: &Row) {
+        let refs: Vec<PageRef> = pages
+            .iter()
+            .map(|page| PageRef {
+                first: page.first().unwrap().clone(),
+                digest: ObjectDigest::of(b""),
+                size: 0,
+                previous: Vec::new(),
+            })
+            .collect();
+        if pages.is_empty() {
+            pages.push(Page::default());
+        }
+        let position = position(&refs, &row.service);
+        pages[position].set(row);
+        let sizes: Vec<usize> = pages.iter().map(Page::size).collect();
+        for run in rewritten_together(&[position], |position| sizes[position], sizes.len()).into_iter().rev() {
+            let mut all = Page::default();
+            pages[run.clone()].iter().for_each(|page| all.append(page.clone()));
+            pages.splice(run, all.cut());
+        }
+    }
+
+    proptest! {
+        // Rows of hundreds of kilobytes take their time.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn rows_are_found_again_however_pages_are_cut_and_joined(
+            changes in proptest::collection::vec(
+                (0u16..40, prop_oneof![Just(None), (0usize..90_000).prop_map(Some), (250_000usize..300_000).prop_map(Some)]),
+                1..40,
+            ),
+        ) {
+            let (mut pages, mut expected) = (Vec::new(), BTreeMap::new());
+            for (number, size) in changes {
+                let changed = size.map_or_else(|| Row::new(row(number, 0).service), |size| row(number, size));
+                match size {
+                    Some(size) => expected.insert(changed.service.clone(), size),
+                    None => expected.remove(&changed.service),
+                };
+                change(&mut pages, &changed);
+                let mut found = BTreeMap::new();
+                for page in &pages {
+                    let bytes = page.to_bytes();
+                    prop_assert_eq!(bytes.len(), page.size());
+                    prop_assert_eq!(&Page::parse(&bytes).unwrap(), page);
+                    let rows: Vec<Row> = page.rows().map(Result::unwrap).collect();
+                    prop_assert!(!rows.is_empty());
+                    prop_assert!(page.size() <= MAX_PAGE_BYTES || rows.len() == 1, "{} rows", rows.len());
+                    found.extend(rows.iter().map(|row| (row.service.clone(), filler(row))));
+                }
+                prop_assert_eq!(&found, &expected);
+                let firsts: Vec<_> = pages.iter().map(|page| page.first().unwrap().clone()).collect();
+                prop_assert!(firsts.is_sorted());
+            }
+            // No more pages than would be needed with a quarter of the room.
+            let total: usize = pages.iter().map(Page::size).sum();
+            prop_assert!(pages.len() <= 2 + 2 * total / MIN_PAGE_BYTES, "{} pages for {total} bytes", pages.len());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = Page::parse(&bytes.into());
+        }
+    }
+
+    #[test]
+    fn rows_out_of_order_or_twice_are_refused() {
+        let line = |number| serde_json::to_string(&row(number, 1)).unwrap();
+        for lines in [[line(2), line(1)], [line(1), line(1)]] {
+            let error = Page::parse(&lines.join("\n").into()).unwrap_err().to_string();
+            assert!(error.contains("line 2") && error.contains("out of order"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What is read of a repository's state: versions, history, references.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures_util::{StreamExt, stream};
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::{Descriptor, Generation, Representation};
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::manifest::Manifest;
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::draft::parsed;
+use super::error::PublishError;
+use super::history::{Collected, Entry, HistoryPage, LARGEST_PAGE, Query};
+use super::load::{read_page, read_pages};
+use super::page;
+use super::publisher::Publisher;
+use super::row::Row;
+use crate::store::{Area, ObjectError};
+
+/// Manifests that are read at a time.
+const CONCURRENT_MANIFESTS: usize = 8;
+
+impl Publisher {
+    /// The descriptor of a service's digest, if it is the current one or a retained one.
+    pub(crate) async fn version(
+        &self,
+        repository: &RepositoryName,
+        service: &ServiceName,
+        digest: &TarballDigest,
+    ) -> Result<Option<Descriptor>, PublishError> {
+        enum Found {
+            Current(Arc<Descriptor>),
+            Retained,
+        }
+        let found = self.known_service(repository, service, |known| {
+            let current = known.current.as_ref().map(|current| &current.descriptor);
+            match current.filter(|current| current.publication().digest == *digest) {
+                Some(current) => Some(Found::Current(current.clone())),
+                None => known.retained.iter().any(|one| one.digest == *digest).then_some(Found::Retained),
+            }
+        });
+        match found.flatten() {
+            None => Ok(None),
+            Some(Found::Current(current)) => Ok(Some(Arc::unwrap_or_clone(current))),
+            Some(Found::Retained) => {
+                let row = self.row(repository, service).await?;
+                row.as_ref().and_then(|row| row.version(digest)).map(parsed).transpose()
+            }
+        }
+    }
+
+    /// A part of the history of a service, the newest publications first: those before a generation (`None`: from the newest
+    /// on), `limit` of them at the most and never more than [`LARGEST_PAGE`].
+    pub(crate) async fn history(
+        &self,
+        repository: &RepositoryName,
+        service: &ServiceName,
+        before: Option<Generation>,
+        limit: usize,
+    ) -> Result<HistoryPage, PublishError> {
+        let since = SystemTime::now().checked_sub(self.retention.history_age).unwrap_or(SystemTime::UNIX_EPOCH);
+        let remembered = self.retention.history;
+        let limit = limit.clamp(1, LARGEST_PAGE);
+        let mut collected = Collected::new(Query { service: service.clone(), before, limit, remembered, since });
+        let segments = self.repository(repository).map(|known| known.known().record.history.clone());
+        for segment in segments.unwrap_or_default().iter().rev() {
+            if collected.is_complete() {
+                break;
+            }
+            match self.objects().get(repository, Area::Private, &segment.digest).await {
+                Ok(bytes) => collected.add(&bytes),
+                Err(error @ (ObjectError::Missing(_) | ObjectError::Corrupt(_))) => {
+                    tracing::error!(%repository, %error, "a part of the history is lost");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let row = self.row(repository, service).await?;
+        let current = row.as_ref().and_then(|row| row.current.as_ref());
+        let current = match current {
+            Some(version) => Some(Entry::new(&parsed(version)?, version.why, version.by.clone())),
+            None => None,
+        };
+        Ok(collected.page(current.as_ref(), |digest| row.as_ref().is_some_and(|row| row.version(digest).is_some())))
+    }
+
+    /// The commits of what is published of a repository and retained: all that may have to be built again.
+    pub(crate) async fn commits(
+        &self,
+        repository: &RepositoryName,
+    ) -> Result<Vec<(ServiceName, CommitId)>, PublishError> {
+        let mut commits = HashSet::new();
+        for page in self.page_digests(repository) {
+            for row in read_page(self.objects(), repository, &page).await?.rows() {
+                let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
+                for version in row.versions() {
+                    let commit = parsed(version)?.publication().commit.clone();
+                    commits.insert((row.service.clone(), commit));
+                }
+            }
+        }
+        Ok(commits.into_iter().collect())
+    }
+
+    /// A version that refers to a public object, the current ones first. Reads manifests, one after another: for the rare case
+    /// of a missing or damaged object. A manifest that cannot be read is passed over.
+    pub(crate) async fn find_reference(
+        &self,
+        repository: &RepositoryName,
+        digest: &ObjectDigest,
+    ) -> Result<Option<Descriptor>, PublishError> {
+        let known = self.repository(repository);
+        let current: Vec<Descriptor> = known.map_or_else(Vec::new, |known| {
+            let known = known.known();
+            let versions = known.services.values().filter_map(|service| service.current.as_ref());
+            versions.map(|version| Descriptor::clone(&version.descriptor)).collect()
+        });
+        if let Some(descriptor) = self.first_reference(repository, digest, current).await? {
+            return Ok(Some(descriptor));
+        }
+        for page in self.page_digests(repository) {
+            let mut retained = Vec::new();
+            for row in read_page(self.objects(), repository, &page).await?.rows().flatten() {
+                let versions = row.retained.iter().filter_map(|retained| parsed(&retained.version).ok());
+                retained.extend(versions);
+            }
+            if let Some(descriptor) = self.first_reference(repository, digest, retained).await? {
+                return Ok(Some(descriptor));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn first_reference(
+        &self,
+        repository: &RepositoryName,
+        digest: &ObjectDigest,
+        descriptors: Vec<Descriptor>,
+    ) -> Result<Option<Descriptor>, PublishError> {
+        let is_named = |descriptor: &&Descriptor| descriptor.representations().iter().any(|one| one.digest == *digest);
+        if let Some(named) = descriptors.iter().find(is_named) {
+            return Ok(Some(named.clone()));
+        }
+        let manifests: Vec<(usize, Representation)> = descriptors
+            .iter()
+            .enumerate()
+            .flat_map(|(number, descriptor)| descriptor.representations().iter().map(move |one| (number, one.clone())))
+            .filter(|(_, representation)| representation.frames > 1)
+            .collect();
+        let mut read = stream::iter(manifests.into_iter().map(|(number, representation)| async move {
+            (number, self.manifest(repository, &representation.digest).await)
+        }))
+        .buffered(CONCURRENT_MANIFESTS);
+        while let Some((number, manifest)) = read.next().await {
+            match manifest {
+                Ok(manifest) if manifest.frames().iter().any(|frame| frame.digest == *digest) => {
+                    return Ok(Some(descriptors[number].clone()));
+                }
+                Err(ManifestReadError::Failed(error)) => return Err(PublishError::Object(error)),
+                Ok(_) | Err(ManifestReadError::Damaged(_)) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a manifest.
+    pub(super) async fn manifest(
+        &self,
+        repository: &RepositoryName,
+        digest: &ObjectDigest,
+    ) -> Result<Manifest, ManifestReadError> {
+        let bytes = self.objects().get(repository, Area::Public, digest).await.map_err(|error| match error {
+            ObjectError::Missing(_) | ObjectError::Corrupt(_) => ManifestReadError::Damaged(error.to_string()),
+            ObjectError::Unavailable(_) => ManifestReadError::Failed(error.to_string()),
+        })?;
+        Manifest::parse(&bytes).map_err(|error| ManifestReadError::Damaged(format!("manifest {digest}: {error}")))
+    }
+
+    /// The stored row of a service.
+    async fn row(&self, repository: &RepositoryName, service: &ServiceName) -> Result<Option<Row>, PublishError> {
+        let Some(known) = self.repository(repository) else { return Ok(None) };
+        let pages = known.known().record.pages.clone();
+        let position = page::position(&pages, service);
+        let read: BTreeMap<_, _> = read_pages(self.objects(), repository, &pages, [position]).await?;
+        let row = read.get(&position).map_or(Ok(None), |page| page.row(service));
+        row.map_err(|error| PublishError::Object(error.to_string()))
+    }
+
+    fn page_digests(&self, repository: &RepositoryName) -> Vec<ObjectDigest> {
+        let known = self.repository(repository);
+        known.map_or_else(Vec::new, |known| known.known().record.pages.iter().map(|page| page.digest).collect())
+    }
+}
+
+/// A manifest cannot be read.
+#[derive(Debug)]
+pub(super) enum ManifestReadError {
+    /// It is gone, or its bytes are wrong.
+    Damaged(String),
+    /// The store did not answer.
+    Failed(String),
+}

@@ -1,0 +1,176 @@
+//! Which superseded versions are retained: pure.
+//!
+//! The count is applied when a service is published. Age is the time that this process has seen pass since a version was
+//! superseded, or since the process read it at its start: a clock that is set ahead, or was wrong while the origin was down,
+//! makes nothing old. So a restart begins the age of what is retained again, and the count bounds it meanwhile.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::ServiceName;
+
+use super::row::{Retained, Row, StoredVersion, unix_milliseconds};
+
+/// Makes a version the current one (`None`: the service is retired). The one before is retained, as the newest of `most`
+/// at the most. Returns how many are retained no longer.
+pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemTime, most: usize) -> usize {
+    let before = std::mem::replace(&mut row.current, next);
+    let before_count = row.retained.len() + usize::from(before.is_some());
+    if let Some(version) = before {
+        row.retained.retain(|retained| retained.version.digest != version.digest);
+        row.retained.insert(0, Retained { superseded_at: unix_milliseconds(now), version });
+    }
+    if let Some(current) = &row.current {
+        row.retained.retain(|retained| retained.version.digest != current.digest);
+    }
+    let distinct = row.retained.len();
+    row.retained.truncate(most);
+    debug_assert!(distinct <= before_count);
+    distinct - row.retained.len()
+}
+
+/// Whether a version that was superseded is retained for long enough.
+pub(super) fn is_too_old(superseded: Instant, now: Instant, age: Duration) -> bool {
+    now.saturating_duration_since(superseded) >= age
+}
+
+/// Objects with how many versions refer to each.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    objects: HashMap<ObjectDigest, (u64, u32)>,
+    bytes: u64,
+}
+
+impl Usage {
+    /// Adds the objects of a version, each with its size.
+    pub(super) fn add(&mut self, objects: &[(ObjectDigest, u64)]) {
+        for (digest, size) in objects {
+            let (_, references) = self.objects.entry(*digest).or_insert_with(|| {
+                self.bytes += size;
+                (*size, 0)
+            });
+            *references += 1;
+        }
+    }
+
+    /// Takes away the objects of a version that was added.
+    pub(super) fn remove(&mut self, objects: &[(ObjectDigest, u64)]) {
+        for (digest, size) in objects {
+            let Some((_, references)) = self.objects.get_mut(digest) else { continue };
+            *references -= 1;
+            if *references == 0 {
+                self.objects.remove(digest);
+                self.bytes -= size;
+            }
+        }
+    }
+
+    /// The bytes of all objects, each once.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a version refers to it.
+    pub(super) fn contains(&self, digest: &ObjectDigest) -> bool {
+        self.objects.contains_key(digest)
+    }
+}
+
+/// A superseded version with its objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Superseded {
+    pub(super) service: ServiceName,
+    pub(super) digest: TarballDigest,
+    /// Unix milliseconds.
+    pub(super) superseded_at: u64,
+    /// Each with its size.
+    pub(super) objects: Vec<(ObjectDigest, u64)>,
+}
+
+/// The versions that go so that no more than `limit` bytes are used, those first that were superseded the longest ago; they
+/// are taken out of `usage`.
+pub(super) fn over_limit(mut versions: Vec<Superseded>, usage: &mut Usage, limit: u64) -> Vec<Superseded> {
+    versions.sort_by(|one, other| one.superseded_at.cmp(&other.superseded_at).then(one.service.cmp(&other.service)));
+    let mut gone = Vec::new();
+    for version in versions {
+        if usage.bytes() <= limit {
+            break;
+        }
+        usage.remove(&version.objects);
+        gone.push(version);
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::Why;
+    use super::*;
+    use crate::tarball::ContentKey;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+    use weir_shared::descriptor::Descriptor;
+
+    fn version(number: u64) -> StoredVersion {
+        let descriptor: Descriptor = super::super::draft::tests::descriptor("a", number);
+        StoredVersion::new(&descriptor, ContentKey::from_bytes([0; 32]), None, Why::Followed, None)
+    }
+
+    #[test]
+    fn the_newest_are_retained_and_no_digest_twice() {
+        let now = SystemTime::UNIX_EPOCH;
+        let mut row = Row::new("a".parse().unwrap());
+        let mut dropped = 0;
+        for number in [1, 2, 3, 1, 4, 1] {
+            dropped += supersede(&mut row, Some(version(number)), now, 2);
+        }
+        let digests: Vec<_> = row.retained.iter().map(|retained| retained.version.digest).collect();
+        assert_eq!(digests, [version(4).digest, version(3).digest]);
+        assert_eq!((row.current.as_ref().unwrap().digest, dropped), (version(1).digest, 1));
+        supersede(&mut row, None, now, 2);
+        let digests: Vec<_> = row.retained.iter().map(|retained| retained.version.digest).collect();
+        assert!(row.current.is_none() && digests == [version(1).digest, version(4).digest]);
+    }
+
+    #[test]
+    fn age_is_what_the_process_has_seen_pass() {
+        let (start, age) = (Instant::now(), Duration::from_secs(60));
+        assert!(!is_too_old(start, start + age - Duration::from_millis(1), age));
+        assert!(is_too_old(start, start + age, age));
+    }
+
+    proptest! {
+        #[test]
+        fn the_oldest_go_until_what_is_shared_counts_once_below_the_limit(
+            versions in proptest::collection::vec((0u64..20, proptest::collection::hash_set(0u8..12, 1..5)), 0..12),
+            current in proptest::collection::hash_set(0u8..12, 0..4),
+            limit in 0u64..1200,
+        ) {
+            let objects = |numbers: &HashSet<u8>| -> Vec<(ObjectDigest, u64)> {
+                numbers.iter().map(|number| (ObjectDigest::of(&[*number]), 100)).collect()
+            };
+            let versions: Vec<Superseded> = versions.iter().enumerate().map(|(number, (superseded_at, numbers))| Superseded {
+                service: format!("s{number}").parse().unwrap(),
+                digest: TarballDigest::of(&[number as u8]),
+                superseded_at: *superseded_at,
+                objects: objects(numbers),
+            }).collect();
+            let mut usage = Usage::default();
+            usage.add(&objects(&current));
+            versions.iter().for_each(|version| usage.add(&version.objects));
+            let gone = over_limit(versions.clone(), &mut usage, limit);
+            let stay: Vec<_> = versions.iter().filter(|version| !gone.contains(version)).collect();
+            let used: HashSet<_> =
+                stay.iter().flat_map(|version| &version.objects).chain(&objects(&current)).copied().collect();
+            prop_assert_eq!(usage.bytes(), 100 * used.len() as u64);
+            prop_assert!(usage.bytes() <= limit || stay.is_empty());
+            let last_gone = gone.iter().map(|version| version.superseded_at).max();
+            prop_assert!(stay.iter().all(|version| last_gone.is_none_or(|last| version.superseded_at >= last)));
+            if let Some((last, rest)) = gone.split_last() {
+                let without_last: HashSet<_> = used.iter().chain(&last.objects).collect();
+                prop_assert!(100 * without_last.len() as u64 > limit, "{} went for nothing", rest.len() + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Storing the objects of a repository's next state: the pages that changed and the last segment of its history.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::RepositoryName;
+
+use super::error::PublishError;
+use super::history::{self, Line, MAX_SEGMENT_BYTES, MAX_SEGMENTS};
+use super::load::read_pages;
+use super::metrics::PublishMetrics;
+use super::page::{self, Page, PageRef};
+use super::protection::Protection;
+use super::record::{RepositoryRecord, SegmentRef};
+use super::row::unix_milliseconds;
+use crate::store::{Area, ObjectError, Objects};
+
+/// Pages that are stored at a time.
+const CONCURRENT_PAGES: usize = 8;
+
+/// Where the objects of a state go.
+pub(super) struct StateWriter<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) repository: &'a RepositoryName,
+    pub(super) metrics: &'a PublishMetrics,
+    /// Keeps them from deletion until a record names them.
+    pub(super) protection: &'a Protection,
+}
+
+impl StateWriter<'_> {
+    /// Stores the pages that changed (`changed`: by their position in the record, as they are now), together with small
+    /// neighbours, and names them in the record.
+    pub(super) async fn write_pages(
+        &self,
+        record: &mut RepositoryRecord,
+        mut changed: BTreeMap<usize, Page>,
+    ) -> Result<(), PublishError> {
+        let refs = std::mem::take(&mut record.pages);
+        let positions: Vec<usize> = changed.keys().copied().collect();
+        let size = |position: usize| changed.get(&position).map_or_else(|| refs[position].size as usize, Page::size);
+        let runs = page::rewritten_together(&positions, size, refs.len().max(1));
+        let missing: Vec<usize> =
+            runs.iter().cloned().flatten().filter(|position| !changed.contains_key(position)).collect();
+        changed.extend(read_pages(self.objects, self.repository, &refs, missing).await?);
+        let (mut next, mut copied) = (Vec::new(), 0);
+        for run in runs {
+            next.extend(refs[copied..run.start].iter().cloned().map(Cut::Same));
+            copied = run.end.min(refs.len());
+            let mut all = Page::default();
+            run.clone().filter_map(|position| changed.remove(&position)).for_each(|page| all.append(page));
+            let previous: Vec<ObjectDigest> = refs[run.start..copied].iter().map(|page| page.digest).collect();
+            next.extend(all.cut().into_iter().map(|page| Cut::New(page, previous.clone())));
+        }
+        next.extend(refs[copied..].iter().cloned().map(Cut::Same));
+        record.pages = stream::iter(next.into_iter().map(|cut| self.write_page(cut)))
+            .buffered(CONCURRENT_PAGES)
+            .try_collect()
+            .await?;
+        Ok(())
+    }
+
+    async fn write_page(&self, cut: Cut) -> Result<PageRef, PublishError> {
+        let (page, previous) = match cut {
+            Cut::Same(page) => return Ok(page),
+            Cut::New(page, previous) => (page, previous),
+        };
+        let first = page.first().expect("a page that was cut has rows").clone();
+        let size = page.size() as u64;
+        let digest = self.put("page", page.to_bytes()).await?;
+        // A row may become what it was.
+        let previous = previous.into_iter().filter(|previous| *previous != digest).collect();
+        Ok(PageRef { first, digest, size, previous })
+    }
+
+    /// Stores the last segment with these lines behind those that it has, or a new one, and names it in the record.
+    pub(super) async fn append_history(
+        &self,
+        record: &mut RepositoryRecord,
+        lines: &[Line],
+        now: SystemTime,
+    ) -> Result<(), PublishError> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let now = unix_milliseconds(now);
+        let (mut before, mut entries, mut first) = (Bytes::new(), 0, now);
+        if let Some(last) = record.history.last().filter(|last| last.size < MAX_SEGMENT_BYTES).cloned() {
+            match self.objects.get(self.repository, Area::Private, &last.digest).await {
+                Ok(bytes) => {
+                    (before, entries, first) = (bytes, last.entries, last.first);
+                    record.history.pop();
+                }
+                // Its entries are lost. What is new must not be.
+                Err(error @ (ObjectError::Missing(_) | ObjectError::Corrupt(_))) => {
+                    tracing::error!(repository = %self.repository, %error, "a part of the history is lost");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let bytes = history::appended(&before, lines);
+        let (size, entries) = (bytes.len() as u64, entries + lines.len() as u64);
+        let digest = self.put("history", bytes).await?;
+        record.history.push(SegmentRef { digest, size, entries, first, last: now.max(first) });
+        let excess = record.history.len().saturating_sub(MAX_SEGMENTS);
+        record.history.drain(..excess);
+        Ok(())
+    }
+
+    async fn put(&self, kind: &str, bytes: Bytes) -> Result<ObjectDigest, PublishError> {
+        self.metrics.object_bytes.with_label_values(&[kind]).inc_by(bytes.len() as u64);
+        self.protection.add(ObjectDigest::of(&bytes)).await;
+        Ok(self.objects.put(self.repository, Area::Private, bytes).await?)
+    }
+}
+
+enum Cut {
+    Same(PageRef),
+    New(Page, Vec<ObjectDigest>),
+}

@@ -1,0 +1,66 @@
+//! The record `cluster/store`: when the store was first used. A store that is new where an old installation was means that
+//! its data was lost.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::error::PublishError;
+use super::row::{from_unix, unix_milliseconds};
+use crate::store::{Expect, PutOutcome, RecordError, RecordKey, Records};
+
+const KEY: &str = "cluster/store";
+
+/// Which store it is.
+#[derive(Debug, Clone)]
+pub(super) struct StoreIdentity {
+    pub(super) created_at: SystemTime,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct StoreRecord {
+    /// Random.
+    id: String,
+    /// Unix milliseconds.
+    created_at: u64,
+}
+
+impl StoreIdentity {
+    /// Reads the record, and writes it when there is none. `is_empty`: there is no other record either.
+    pub(super) async fn read_or_create(
+        records: &Records,
+        now: SystemTime,
+        is_empty: bool,
+    ) -> Result<Self, PublishError> {
+        let key: RecordKey = KEY.parse().expect("it is a key");
+        let stored = match records.get(&key).await {
+            Ok(None) => None,
+            Ok(Some(record)) => Some(serde_json::from_slice(&record.bytes).unwrap_or_default()),
+            Err(error @ RecordError::Damaged { .. }) => {
+                tracing::error!(%error, "when the store was first used is not known any more");
+                Some(StoreRecord::default())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(stored) = stored {
+            return Ok(Self { created_at: from_unix(stored.created_at) });
+        }
+        let stored = StoreRecord { id: format!("{:032x}", fastrand::u128(..)), created_at: unix_milliseconds(now) };
+        let bytes = Bytes::from(serde_json::to_vec(&stored).expect("it is plain data"));
+        match records.put(&key, bytes, Expect::Absent).await {
+            PutOutcome::Done(_) => {
+                if is_empty {
+                    tracing::warn!(
+                        id = stored.id,
+                        "the store is empty: this is right for a new installation; otherwise data was lost, with what \
+                         operators defined"
+                    );
+                }
+                Ok(Self { created_at: from_unix(stored.created_at) })
+            }
+            PutOutcome::Conflict => Err(PublishError::Record(format!("{KEY}: another process writes it"))),
+            PutOutcome::Unknown(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What operators defined, as the records of repositories hold it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::error::PublishError;
+use super::load::load;
+use super::row::Definition;
+use crate::store::{Objects, Records};
+
+/// What operators defined, as it is stored.
+#[derive(Debug, Default)]
+pub(crate) struct StoredDefinitions {
+    pub(crate) repositories: BTreeMap<RepositoryName, Value>,
+    pub(crate) services: BTreeMap<ServiceName, Value>,
+    /// Services that have moved, each with a repository that still has a document of it, which is to be removed there.
+    pub(crate) outdated: Vec<(RepositoryName, ServiceName)>,
+}
+
+/// Puts together what the repositories have. A service that was moved when the process was killed may be in two: the newer
+/// document holds.
+#[derive(Debug, Default)]
+pub(super) struct Definitions {
+    pub(super) stored: StoredDefinitions,
+    homes: BTreeMap<ServiceName, (u64, RepositoryName)>,
+}
+
+impl Definitions {
+    pub(super) fn add(
+        &mut self,
+        repository: &RepositoryName,
+        own: Option<Value>,
+        services: BTreeMap<ServiceName, Definition>,
+    ) {
+        self.stored.repositories.extend(own.map(|document| (repository.clone(), document)));
+        for (service, Definition { written_at, document }) in services {
+            match self.homes.get(&service) {
+                Some((newer, _)) if *newer >= written_at => {
+                    self.stored.outdated.push((repository.clone(), service));
+                    continue;
+                }
+                Some((_, home)) => self.stored.outdated.push((home.clone(), service.clone())),
+                None => {}
+            }
+            self.homes.insert(service.clone(), (written_at, repository.clone()));
+            self.stored.services.insert(service, document);
+        }
+    }
+}
+
+/// Reads what operators defined, and writes nothing: a process may be at work on the records. What is damaged is left out.
+///
+/// # Errors
+/// The records cannot be listed.
+pub(crate) async fn stored_definitions(
+    objects: &Objects,
+    records: &Records,
+) -> Result<StoredDefinitions, PublishError> {
+    let mut definitions = Definitions::default();
+    for key in records.list("repositories/").await? {
+        let Ok(repository) = key.name().parse::<RepositoryName>() else { continue };
+        let loaded = load(objects, records, &repository).await;
+        definitions.add(&repository, loaded.known.record.definition, loaded.definitions);
+    }
+    Ok(definitions.stored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newer_of_two_documents_holds_whichever_is_read_first() {
+        let definition = |written_at, repository: &str| {
+            let document = serde_json::json!({ "repository": repository });
+            BTreeMap::from([("one".parse().unwrap(), Definition { written_at, document })])
+        };
+        let both = [("shop", definition(1, "shop")), ("blog", definition(2, "blog"))];
+        for order in [both.clone(), {
+            let [old, new] = both;
+            [new, old]
+        }] {
+            let mut all = Definitions::default();
+            for (repository, services) in order {
+                all.add(&repository.parse().unwrap(), None, services);
+            }
+            assert_eq!(all.stored.services["one"]["repository"], "blog");
+            assert_eq!(all.stored.outdated, [("shop".parse().unwrap(), "one".parse().unwrap())]);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The publisher over local files, and over a store and an engine that fail when a test says so.
+
+mod collection;
+mod damage;
+mod failures;
+mod publishing;
+mod start;
+mod verifying;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use object_store::local::LocalFileSystem;
+use prometheus::Registry;
+use tempfile::TempDir;
+use weir_shared::commit_id::CommitId;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::digest::{ObjectDigest, Sha256, TarballDigest};
+use weir_shared::manifest::Frame;
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::request::Outcome;
+use super::*;
+use crate::config::{RetentionConfig, ServiceConfig};
+use crate::data_dir::DataDir;
+use crate::event_log::{EventLog, Read};
+use crate::service::Service;
+use crate::signing::Signer;
+use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
+use crate::tarball::{Built, ContentKey, FrameSink, Recipe};
+
+/// A data directory with everything that is opened of it.
+struct World {
+    dir: TempDir,
+    data_dir: DataDir,
+    store: Arc<FaultyStore>,
+    /// What happens to the next writes of records.
+    fail_writes: Box<dyn Fn(&[WriteFault])>,
+    objects: Objects,
+    records: Records,
+    events: Arc<EventLog>,
+    retention: RetentionConfig,
+    floor: Generation,
+    signer: Arc<Signer>,
+}
+
+fn shop() -> RepositoryName {
+    "shop".parse().unwrap()
+}
+
+fn name(service: &str) -> ServiceName {
+    service.parse().unwrap()
+}
+
+fn commit(number: u64) -> CommitId {
+    format!("{number:040x}").parse().unwrap()
+}
+
+fn key(number: u64) -> ContentKey {
+    ContentKey::from_bytes(*blake3::hash(&number.to_be_bytes()).as_bytes())
+}
+
+/// A minute of the year 2026.
+fn at(minute: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_795_000_000 + 60 * minute)
+}
+
+fn service(service: &str) -> Arc<Service> {
+    service_of(service, "shop")
+}
+
+fn service_of(service: &str, repository: &str) -> Arc<Service> {
+    let config = ServiceConfig::new(name(service), repository.parse().unwrap());
+    Arc::new(Service::new(&config, None).unwrap())
+}
+
+fn candidate(service: &Arc<Service>, number: u64) -> Candidate {
+    Candidate { service: service.clone(), commit: commit(number), key: key(number) }
+}
+
+/// A tarball of these frames.
+fn built(frames: &[&str]) -> Built {
+    let frame =
+        |text: &&str| Frame { digest: ObjectDigest::of(text.as_bytes()), size: text.len() as u64, tar_size: 1000 };
+    Built {
+        digest: TarballDigest::of(frames.concat().as_bytes()),
+        sha256: Sha256::from_bytes([7; 32]),
+        size: 1000 * frames.len() as u64,
+        omitted: Vec::new(),
+        entries: 1,
+        zstd: frames.iter().map(frame).collect(),
+        gzip: None,
+        recipe: Recipe::default(),
+        reused_frames: 0,
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap().0;
+        std::fs::create_dir(dir.path().join("objects")).unwrap();
+        let local = LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
+        let store = FaultyStore::over(Arc::new(local));
+        let engine = FaultyEngine::local(&dir.path().join("records"));
+        let metrics = StoreMetrics::register(&Registry::new()).unwrap();
+        Self {
+            objects: Objects::over(store.clone(), metrics.clone()),
+            records: Records::over(engine.clone(), metrics),
+            events: Arc::new(crate::event_log::tests::log(1000, 1 << 20)),
+            retention: RetentionConfig::default(),
+            floor: 0,
+            signer: Arc::default(),
+            dir,
+            data_dir,
+            store,
+            fail_writes: Box::new(move |faults| engine.fail_writes(faults.iter().copied())),
+        }
+    }
+
+    /// A publisher as after a start of the process.
+    async fn open(&self) -> Arc<Publisher> {
+        self.open_with_definitions().await.0
+    }
+
+    async fn open_with_definitions(&self) -> (Arc<Publisher>, StoredDefinitions) {
+        let options = Options {
+            generation_floor: self.floor,
+            retention: self.retention.clone(),
+            signer: self.signer.clone(),
+            events: self.events.clone(),
+            metrics: PublishMetrics::register(&Registry::new()).unwrap(),
+        };
+        Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options).await.unwrap()
+    }
+
+    /// The same with what was published, when these services of `shop` are configured.
+    async fn start(&self, services: &[&str]) -> (Arc<Publisher>, Started) {
+        let publisher = self.open().await;
+        let configured: HashMap<_, _> = services.iter().map(|service| (name(service), shop())).collect();
+        let started = publisher.start(&configured, at(1000)).await.unwrap();
+        (publisher, started)
+    }
+
+    /// The number of events.
+    fn events(&self) -> usize {
+        match self.events.read(0) {
+            Read::Lines(lines, _) => lines.len(),
+            Read::UpToDate => 0,
+            Read::Gone => panic!("the log is large"),
+        }
+    }
+
+    /// The record of `shop`.
+    async fn record(&self) -> Bytes {
+        self.records.get(&RecordKey::repository(&shop())).await.unwrap().unwrap().bytes
+    }
+
+    async fn sequence(&self) -> u64 {
+        record::RepositoryRecord::parse(&shop(), &self.record().await).unwrap().sequence
+    }
+
+    fn object(&self, area: Area, digest: &ObjectDigest) -> PathBuf {
+        self.dir.path().join("objects/shop").join(area.as_str()).join(digest.hex())
+    }
+
+    /// The files of state pages.
+    async fn pages(&self) -> Vec<PathBuf> {
+        let record = record::RepositoryRecord::parse(&shop(), &self.record().await).unwrap();
+        record.pages.iter().map(|page| self.object(Area::Private, &page.digest)).collect()
+    }
+}
+
+/// Publishes a tarball of these frames, a minute per number.
+async fn publish(
+    publisher: &Publisher,
+    service: &Arc<Service>,
+    number: u64,
+    frames: &[&str],
+) -> Result<Outcome, PublishError> {
+    let attempt = publisher.begin_attempt(&service.repository);
+    let frames_to_put: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame.as_bytes())).collect();
+    // Builds have threads of their own.
+    let put = tokio::task::spawn_blocking(move || {
+        frames_to_put.into_iter().try_for_each(|frame| attempt.put(frame).map(drop)).map(|()| attempt)
+    });
+    let attempt = put.await.unwrap().map_err(|error| PublishError::Object(error.to_string()))?;
+    publisher.publish_built(&candidate(service, number), built(frames), attempt, at(number)).await
+}
+
+fn current(service: &Service) -> Descriptor {
+    Descriptor::clone(&service.current().expect("something is published"))
+}
+
+fn change(by: &str, minute: u64) -> VersionChange {
+    VersionChange { expected: None, by: Some(by.to_owned()), now: at(minute) }
+}

@@ -1,0 +1,191 @@
+//! Garbage collection and retention.
+
+use std::time::Instant;
+
+use super::gc::Totals;
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Collections of `shop`, hours after the start.
+struct Collector {
+    publisher: Arc<Publisher>,
+    totals: Totals,
+    start: Instant,
+}
+
+impl Collector {
+    fn new(publisher: &Arc<Publisher>) -> Self {
+        Self { publisher: publisher.clone(), totals: Totals::default(), start: Instant::now() }
+    }
+
+    async fn collect(&mut self, hours: u32) {
+        let repository = self.publisher.repository(&shop()).unwrap();
+        self.publisher.collect(&repository, &mut self.totals, self.start + hours * HOUR).await;
+    }
+
+    fn deleted(&self) -> u64 {
+        self.publisher.shared.metrics.gc_deleted.get()
+    }
+
+    fn blocked(&self) -> i64 {
+        self.publisher.shared.metrics.gc_blocked_repositories.get()
+    }
+}
+
+/// With one retained version, and a grace period of four hours.
+fn world() -> World {
+    let mut world = World::new();
+    world.retention = RetentionConfig { versions: 1, gc_grace_period: 4 * HOUR, ..RetentionConfig::default() };
+    world
+}
+
+async fn has(world: &World, frame: &str) -> bool {
+    world.objects.exists(&shop(), Area::Public, &ObjectDigest::of(frame.as_bytes())).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_of_versions_that_went_are_deleted_after_two_marks_and_shared_ones_stay() {
+    let world = world();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    for (number, frames) in [["a", "shared"], ["b", "shared"], ["c", "shared"]].iter().enumerate() {
+        publish(&publisher, &shop_prod, number as u64, frames).await.unwrap();
+    }
+    let mut collector = Collector::new(&publisher);
+    collector.collect(0).await;
+    collector.collect(3).await;
+    assert_eq!(collector.deleted(), 0, "a grace period has not passed");
+    assert!(has(&world, "a").await);
+    collector.collect(4).await;
+    // The frame and the manifest of the first version, its recipe is that of all, and what the record before the last named.
+    assert!(!has(&world, "a").await && collector.deleted() >= 2, "{}", collector.deleted());
+    for frame in ["b", "c", "shared"] {
+        assert!(has(&world, frame).await, "{frame}");
+    }
+    let (_, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], current(&shop_prod));
+    collector.collect(9).await;
+    let deleted = collector.deleted();
+    collector.collect(14).await;
+    assert_eq!((collector.deleted(), collector.blocked()), (deleted, 0), "nothing is left to do");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_attempt_stores_stays_until_it_is_published_or_given_up() {
+    let world = world();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    let attempt = publisher.begin_attempt(&shop());
+    let put = tokio::task::spawn_blocking(move || attempt.put("two".into()).map(|_| attempt));
+    let (protection, _) = put.await.unwrap().unwrap().finish().await.unwrap();
+    let mut collector = Collector::new(&publisher);
+    for hours in [0, 4, 8] {
+        collector.collect(hours).await;
+    }
+    assert!(has(&world, "two").await);
+    drop(protection);
+    collector.collect(9).await;
+    assert!(has(&world, "two").await, "from the end of the attempt on");
+    collector.collect(13).await;
+    assert!(!has(&world, "two").await && has(&world, "one").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_a_write_with_an_unknown_outcome_stay() {
+    let world = world();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    let mut collector = Collector::new(&publisher);
+    (world.fail_writes)(&[WriteFault::Lost]);
+    publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap_err();
+    for hours in [0, 4, 8] {
+        collector.collect(hours).await;
+    }
+    assert!(has(&world, "two").await);
+    let mut shown = shop_prod.follow();
+    shown.wait_for(|shown| shown.as_ref().is_some_and(|shown| shown.publication().commit == commit(2))).await.unwrap();
+    let (_, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], current(&shop_prod), "its pages were not deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_manifest_blocks_its_repository_until_it_is_built_again() {
+    let world = world();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["x"]).await.unwrap();
+    publish(&publisher, &shop_prod, 2, &["one", "two"]).await.unwrap();
+    publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap();
+    let version = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"onetwo")).await.unwrap().unwrap();
+    let manifest = version.representations()[0].digest;
+    std::fs::write(world.object(Area::Public, &manifest), "damaged").unwrap();
+    let mut collector = Collector::new(&publisher);
+    collector.collect(0).await;
+    collector.collect(5).await;
+    assert!(has(&world, "x").await && has(&world, "one").await);
+    assert_eq!(
+        (collector.blocked(), collector.publisher.shared.metrics.gc_runs.with_label_values(&["blocked"]).get()),
+        (1, 2)
+    );
+
+    let attempt = publisher.begin_attempt(&shop());
+    let put = tokio::task::spawn_blocking(move || {
+        ["one", "two"].iter().try_for_each(|frame| attempt.put((*frame).into()).map(drop)).map(|()| attempt)
+    });
+    let attempt = put.await.unwrap().unwrap();
+    assert!(publisher.publish_rebuilt(&shop_prod, &version, built(&["one", "two"]), attempt).await.unwrap());
+    collector.collect(6).await;
+    collector.collect(10).await;
+    assert_eq!(collector.blocked(), 0);
+    assert!(!has(&world, "x").await && has(&world, "one").await && has(&world, "two").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_page_blocks_its_repository_and_is_counted() {
+    let world = world();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    for number in 0..3 {
+        publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
+    }
+    let page = world.pages().await.remove(0);
+    let bytes = std::fs::read(&page).unwrap();
+    std::fs::write(&page, "damaged").unwrap();
+    let mut collector = Collector::new(&publisher);
+    collector.collect(0).await;
+    collector.collect(5).await;
+    assert!(has(&world, "0").await);
+    assert_eq!(collector.blocked(), 1);
+    std::fs::write(&page, bytes).unwrap();
+    collector.collect(6).await;
+    collector.collect(10).await;
+    assert!(!has(&world, "0").await);
+    assert_eq!(collector.blocked(), 0, "not for good");
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_go_by_age_that_the_process_has_seen_and_by_bytes() {
+    let mut world = world();
+    world.retention.versions = 10;
+    world.retention.age = 48 * HOUR;
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    for number in 0..4 {
+        // Wall clocks that are far apart make nothing old.
+        publish(&publisher, &shop_prod, number * 1_000_000, &[&number.to_string()]).await.unwrap();
+    }
+    let retained = |publisher: &Publisher| publisher.shared.metrics.retained_versions.get();
+    let mut collector = Collector::new(&publisher);
+    collector.collect(47).await;
+    assert_eq!(retained(&publisher), 3);
+    collector.collect(49).await;
+    assert_eq!(retained(&publisher), 0);
+    assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["age"]).get(), 3);
+
+    world.retention.bytes = Some(bytesize::ByteSize(2));
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    for number in 5..9 {
+        publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
+    }
+    let mut collector = Collector::new(&publisher);
+    collector.collect(0).await;
+    assert_eq!(retained(&publisher), 1, "the current one and the newest of the others");
+    assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["bytes"]).get(), 3);
+}

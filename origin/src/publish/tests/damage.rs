@@ -1,0 +1,112 @@
+//! Records and pages that are damaged: nothing new is published until an operator confirms, and nothing is invented.
+
+use super::*;
+
+const NO_BYTES: &[u8] = b"damaged";
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    publisher.pin(&shop_prod, None, change("ann", 2)).await.unwrap();
+    let pinned = current(&shop_prod);
+    let document = DefinitionChange { repository: None, services: vec![(name("shop-prod"), Some(7.into()))] };
+    publisher.define(&shop(), document).await.unwrap();
+    std::fs::write(&world.pages().await[0], NO_BYTES).unwrap();
+
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], pinned, "what can be read is served");
+    assert!(started.pins.contains_key(&name("shop-prod")), "a pin does not lapse");
+    let suspension = &publisher.suspended()[&shop()];
+    assert!(suspension.needs_confirmation && suspension.reason.contains("previous version is used"), "{suspension:?}");
+    let error = publish(&publisher, &shop_prod, 3, &["two"]).await.unwrap_err().to_string();
+    assert!(error.contains("`shop`") && error.contains("operator"), "{error}");
+    assert!(publisher.define(&shop(), DefinitionChange::default()).await.is_err());
+
+    assert!(publisher.confirm(&shop()).await.unwrap());
+    assert!(!publisher.confirm(&shop()).await.unwrap(), "once");
+    let (publisher, definitions) = world.open_with_definitions().await;
+    assert!(
+        publisher.suspended().is_empty() && definitions.services.is_empty(),
+        "the document was in the damaged page"
+    );
+    assert_eq!(publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap(), Outcome::Pinned);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_without_a_version_before_it_loses_its_services_alone() {
+    let world = World::new();
+    let publisher = world.open().await;
+    let filler = serde_json::Value::from("x".repeat(2000));
+    let services = (0..300).map(|number| (name(&format!("s{number:03}")), Some(filler.clone()))).collect();
+    publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
+    let pages = world.pages().await;
+    assert!(pages.len() > 2);
+    std::fs::remove_file(&pages[1]).unwrap();
+    let (publisher, definitions) = world.open_with_definitions().await;
+    let reason = &publisher.suspended()[&shop()].reason;
+    assert!(reason.contains("services before `s") && reason.contains("missing"), "{reason}");
+    let lost = 300 - definitions.services.len();
+    assert!(lost > 0 && lost < 150, "{lost} of 300");
+    assert!(publisher.confirm(&shop()).await.unwrap());
+    assert_eq!(world.open_with_definitions().await.1.services.len(), 300 - lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_record_is_read_from_its_previous_copy() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    let first = current(&shop_prod);
+    publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
+    let newest = current(&shop_prod).publication().generation;
+    let record = world.dir.path().join("records/repositories/shop.record");
+    std::fs::write(&record, NO_BYTES).unwrap();
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], first);
+    let error = publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap_err();
+    assert!(matches!(error, PublishError::Suspended { .. }), "{error}");
+    assert!(publisher.confirm(&shop()).await.unwrap());
+    assert_eq!(publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap(), Outcome::Published);
+    assert!(current(&shop_prod).publication().generation > newest);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_neither_copy_can_be_read_nothing_is_invented() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    for number in 1..3 {
+        publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
+    }
+    for file in ["shop.record", "shop.previous"] {
+        std::fs::write(world.dir.path().join("records/repositories").join(file), NO_BYTES).unwrap();
+    }
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert!(started.current.is_empty() && started.retired.is_empty());
+    let reason = &publisher.suspended()[&shop()].reason;
+    assert!(reason.contains("backup"), "{reason}");
+    assert!(publish(&publisher, &shop_prod, 3, &["three"]).await.is_err());
+    assert!(publisher.confirm(&shop()).await.is_err(), "there is nothing to take over");
+    assert_eq!(publisher.suspended().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    world.store.fail_gets(true);
+    let publisher = {
+        drop(publisher);
+        world.open().await
+    };
+    assert!(!publisher.suspended()[&shop()].needs_confirmation);
+    assert!(publish(&publisher, &shop_prod, 2, &["two"]).await.is_err());
+    assert!(publisher.confirm(&shop()).await.is_err(), "what could not be read is not given up");
+    world.store.fail_gets(false);
+    assert_eq!(publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap(), Outcome::Published);
+    assert!(publisher.suspended().is_empty());
+    let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
+    assert!(retained.is_some());
+}

@@ -1,0 +1,105 @@
+//! What a start changes of what was published before.
+
+use super::*;
+use weir_shared::token::SigningKey;
+
+#[tokio::test(start_paused = true)]
+async fn services_that_are_not_configured_any_more_are_retired_once() {
+    let world = World::new();
+    let publisher = world.open().await;
+    for service_name in ["stays", "goes"] {
+        publish(&publisher, &service(service_name), 1, &["one"]).await.unwrap();
+    }
+    let (_, started) = world.start(&["stays"]).await;
+    assert_eq!(started.current.keys().collect::<Vec<_>>(), [&name("stays")]);
+    assert_eq!(started.retired.iter().map(|(service, _)| service.as_str()).collect::<Vec<_>>(), ["goes"]);
+    let sequence = world.sequence().await;
+    let (publisher, started) = world.start(&["stays", "goes"]).await;
+    assert!(started.retired.is_empty() && !started.current.contains_key(&name("goes")), "it is not brought back");
+    assert_eq!(world.sequence().await, sequence, "a start that changes nothing writes nothing");
+    let again = service("goes");
+    let cached = publisher.publish_cached(&shop(), &[candidate(&again, 1)], at(0)).await.unwrap();
+    assert!(matches!(cached[..], [Cached::Settled]), "its versions are retained");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_below_the_floor_is_published_again_above_it() {
+    let mut world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    publisher.pin(&shop_prod, None, change("ann", 2)).await.unwrap();
+    let before = current(&shop_prod);
+    world.floor = 9_000_000_000_000_000;
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let raised = &started.current[&name("shop-prod")];
+    assert_eq!(
+        (raised.publication().generation, raised.publication().digest),
+        (world.floor, before.publication().digest)
+    );
+    assert!(started.pins.contains_key(&name("shop-prod")));
+    let history = publisher.history(&shop(), &name("shop-prod"), None, 1).await.unwrap();
+    assert_eq!(history.publications[0].entry.why, Why::FloorRaised);
+    assert_eq!(history.publications[0].entry.pinned_at, Some(at(2).into()));
+    let (_, again) = world.start(&["shop-prod"]).await;
+    assert_eq!(again.current[&name("shop-prod")].version(), raised.version(), "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_keys_sign_everything_again_and_the_same_keys_nothing() {
+    let mut world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
+    let (signing_key, _) = SigningKey::generate().unwrap();
+    let public = [signing_key.public().clone()];
+    world.signer = Arc::new(Signer::new(vec![signing_key]));
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let signed = &started.current[&name("shop-prod")];
+    assert_eq!(signed.revision(), 2);
+    let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap().unwrap();
+    for descriptor in [signed, &retained] {
+        let verified = descriptor.verified_publication(&name("shop-prod"), &public).unwrap();
+        assert_eq!(verified, *descriptor.publication());
+    }
+    let (_, again) = world.start(&["shop-prod"]).await;
+    assert_eq!(again.current[&name("shop-prod")], *signed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_was_moved_goes_from_where_it_was() {
+    let world = World::new();
+    let publisher = world.open().await;
+    let before = service_of("shop-prod", "blog");
+    publish(&publisher, &before, 5, &["one"]).await.unwrap();
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], current(&before), "until something is published where it is now");
+    let config = ServiceConfig::new(name("shop-prod"), shop());
+    let moved = Arc::new(Service::new(&config, Some(current(&before))).unwrap());
+    assert_eq!(publish(&publisher, &moved, 0, &["one"]).await.unwrap(), Outcome::Published);
+    assert!(current(&moved).publication().generation > current(&before).publication().generation);
+    let (_, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], current(&moved));
+    assert_eq!(started.retired.len(), 1, "where it was");
+}
+
+#[tokio::test]
+async fn a_store_knows_since_when_it_is_used() {
+    let world = World::new();
+    let created = world.open().await.store_created_at();
+    let age = SystemTime::now().duration_since(created).unwrap();
+    assert!(age < Duration::from_secs(3600), "{age:?}");
+    assert_eq!(world.open().await.store_created_at(), created);
+}
+
+#[tokio::test]
+async fn ten_thousand_services_have_a_small_record() {
+    let world = World::new();
+    let publisher = world.open().await;
+    let document =
+        serde_json::json!({ "name": "x", "repository": "shop", "ref": "main", "folder": "deploy/overlays/prod" });
+    let services = (0..10_000).map(|number| (name(&format!("service-{number:05}")), Some(document.clone()))).collect();
+    publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
+    let (bytes, pages) = (world.record().await.len(), world.pages().await.len());
+    assert!(pages > 4 && bytes < 10_000, "{pages} pages, {bytes} bytes");
+    assert_eq!(world.open_with_definitions().await.1.services.len(), 10_000);
+}

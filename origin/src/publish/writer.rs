@@ -1,0 +1,427 @@
+//! The one task that writes a repository's record. It applies all changes that wait to one draft, stores its objects,
+//! replaces the record, and then shows what changed.
+//!
+//! An outcome that is not known is settled before anything else is written: the same bytes are put again, which succeeds,
+//! or finds them in place.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use weir_shared::event::EventKind;
+use weir_shared::name::RepositoryName;
+
+use super::draft::{Change, Draft, Rules, Shown};
+use super::error::PublishError;
+use super::known::{Known, Suspension};
+use super::load::{Loaded, ReadError, load, read_pages};
+use super::metrics::PublishMetrics;
+use super::order::{Applied, Order};
+use super::page;
+use super::protection::{Protected, Protection};
+use super::record::RepositoryRecord;
+use super::row::Row;
+use super::state_write::StateWriter;
+use crate::data_dir::DataDir;
+use crate::event_log::EventLog;
+use crate::failpoint::failpoint;
+use crate::store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
+
+/// Changes of one repository that wait at the most; whoever brings another one waits for room.
+pub(super) const MAX_WAITING: usize = 256;
+
+/// The shortest time between two writes of one record.
+pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long after an unknown outcome it is tried again, unless somebody brings a change before.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the writers of all repositories share.
+pub(super) struct Shared {
+    pub(super) objects: Objects,
+    pub(super) records: Records,
+    pub(super) rules: Rules,
+    pub(super) grace_period: Duration,
+    pub(super) events: Arc<EventLog>,
+    pub(super) metrics: PublishMetrics,
+    /// A record was written.
+    pub(super) written: Notify,
+    /// Whoever writes holds the directory.
+    pub(super) _data_dir: DataDir,
+}
+
+/// A repository, as all see it.
+pub(super) struct Repository {
+    pub(super) name: RepositoryName,
+    known: RwLock<Known>,
+    pub(super) protected: Arc<Protected>,
+    /// Held from before changes are applied until they are shown.
+    pub(super) committing: Mutex<()>,
+    /// It was written since garbage was collected.
+    pub(super) is_dirty: AtomicBool,
+}
+
+/// What a writer is asked.
+pub(super) enum Request {
+    Change(Order),
+    /// An operator takes over what can be read. False: it was not suspended.
+    Confirm(oneshot::Sender<Result<bool, PublishError>>),
+}
+
+/// Writes the record of one repository.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    repository: Arc<Repository>,
+    key: RecordKey,
+    /// A write whose outcome is not known.
+    outstanding: Option<Prepared>,
+    next_write: Instant,
+    retry_at: Instant,
+}
+
+/// A state whose objects are stored.
+struct Prepared {
+    record: RepositoryRecord,
+    bytes: Bytes,
+    rows: Vec<Row>,
+    shown: Vec<Shown>,
+    dropped_versions: usize,
+    /// Keep the objects until the record names them.
+    _protections: Vec<Protection>,
+}
+
+enum NotWritten {
+    Unknown(String),
+    /// Another writer replaced the record.
+    Superseded,
+}
+
+impl Repository {
+    pub(super) fn new(name: RepositoryName, known: Known) -> Self {
+        let (known, is_dirty) = (RwLock::new(known), AtomicBool::new(true));
+        Self { name, known, protected: Arc::default(), committing: Mutex::default(), is_dirty }
+    }
+
+    /// What is durable.
+    pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_known(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why nothing may be published.
+    pub(super) fn suspension(&self) -> Option<Suspension> {
+        self.known().suspension.clone()
+    }
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, repository: Arc<Repository>) -> Self {
+        let (key, now) = (RecordKey::repository(&repository.name), Instant::now());
+        Self { shared, repository, key, outstanding: None, next_write: now, retry_at: now }
+    }
+
+    /// Writes until nobody can bring a change any more.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        loop {
+            let request = tokio::select! {
+                request = requests.recv() => request,
+                () = sleep_until(self.retry_at), if self.outstanding.is_some() => {
+                    self.commit(Vec::new()).await;
+                    continue;
+                }
+            };
+            let mut changes = Vec::new();
+            match request {
+                None => return,
+                Some(Request::Confirm(done)) => {
+                    self.confirm(done).await;
+                    continue;
+                }
+                Some(Request::Change(first)) => changes.push(first),
+            }
+            sleep_until(self.next_write).await;
+            let mut confirm = None;
+            while changes.len() < MAX_WAITING && confirm.is_none() {
+                match requests.try_recv() {
+                    Ok(Request::Change(change)) => changes.push(change),
+                    Ok(Request::Confirm(done)) => confirm = Some(done),
+                    Err(_) => break,
+                }
+            }
+            self.commit(changes).await;
+            if let Some(done) = confirm {
+                self.confirm(done).await;
+            }
+        }
+    }
+
+    async fn commit(&mut self, changes: Vec<Order>) {
+        let repository = self.repository.clone();
+        let _committing = repository.committing.lock().await;
+        if let Err(error) = self.settle().await {
+            return changes.into_iter().for_each(|change| change.refuse(error.clone()));
+        }
+        let record = repository.known().record.clone();
+        let mut positions: Vec<usize> = changes
+            .iter()
+            .flat_map(|change| change.services.iter().map(|service| page::position(&record.pages, service)))
+            .collect();
+        positions.sort_unstable();
+        positions.dedup();
+        let pages = match read_pages(&self.shared.objects, &repository.name, &record.pages, positions).await {
+            Ok(pages) => pages,
+            Err(error) => {
+                if let ReadError::Damaged(reason) = &error {
+                    self.suspend(reason.clone());
+                }
+                let error = PublishError::from(error);
+                return changes.into_iter().for_each(|change| change.refuse(error.clone()));
+            }
+        };
+        let rules = self.shared.rules.clone();
+        let mut draft = Draft::new(&rules, record, pages);
+        let (mut applied, mut protections) = (Vec::new(), Vec::new());
+        for mut change in changes {
+            let attempt = change.attempt.take();
+            let in_time = attempt.as_ref().map_or(Ok(()), |(_, time)| time.check(std::time::Instant::now()));
+            match in_time {
+                Ok(()) => applied.push(change.apply(&mut draft)),
+                Err(expired) => change.refuse(expired),
+            }
+            protections.extend(attempt.map(|(protection, _)| protection));
+        }
+        let result = self.write(draft, &mut applied, protections).await;
+        applied.iter_mut().for_each(|applied| applied.reply(result.clone()));
+    }
+
+    /// Makes a draft durable, and shows what changed.
+    async fn write(
+        &mut self,
+        draft: Draft<'_>,
+        applied: &mut [Applied],
+        protections: Vec<Protection>,
+    ) -> Result<(), PublishError> {
+        let shown: Vec<Shown> = applied.iter_mut().flat_map(|applied| std::mem::take(&mut applied.shown)).collect();
+        let known_keys = draft.known_keys.clone();
+        if draft.is_changed() {
+            let prepared = Box::pin(self.prepare(draft, shown, protections)).await?;
+            self.next_write = Instant::now() + WRITE_INTERVAL;
+            self.put_or_keep(prepared).await?;
+        } else {
+            shown.into_iter().for_each(|shown| self.show(shown));
+        }
+        let mut known = self.repository.change_known();
+        for (service, key) in known_keys {
+            if let Some(known) = known.services.get_mut(&service) {
+                known.other_key = Some(key);
+            }
+        }
+        Ok(())
+    }
+
+    async fn prepare(
+        &self,
+        draft: Draft<'_>,
+        shown: Vec<Shown>,
+        mut protections: Vec<Protection>,
+    ) -> Result<Prepared, PublishError> {
+        let before = self.repository.known().record.clone();
+        let dropped_versions = draft.dropped_versions;
+        let (mut record, pages, rows, lines) = draft.into_parts();
+        let protection = Protection::new(self.repository.protected.clone());
+        let writer = StateWriter {
+            objects: &self.shared.objects,
+            repository: &self.repository.name,
+            metrics: &self.shared.metrics,
+            protection: &protection,
+        };
+        writer.write_pages(&mut record, pages).await?;
+        writer.append_history(&mut record, &lines, SystemTime::now()).await?;
+        failpoint!("the objects are durable");
+        protections.push(protection);
+        let record = record.following(&before);
+        let bytes = record.to_bytes();
+        if bytes.len() > MAX_RECORD_BYTES {
+            let error = format!("it would have {} bytes, more than {MAX_RECORD_BYTES}", bytes.len());
+            return Err(PublishError::Record(error));
+        }
+        Ok(Prepared { record, bytes, rows, shown, dropped_versions, _protections: protections })
+    }
+
+    /// Puts a record. When its outcome is not known it is put again later.
+    async fn put_or_keep(&mut self, prepared: Prepared) -> Result<(), PublishError> {
+        match self.put(&prepared.bytes).await {
+            Ok(version) => {
+                failpoint!("the record is written");
+                self.adopt(prepared, version);
+                failpoint!("the publication is shown");
+                Ok(())
+            }
+            Err(NotWritten::Unknown(cause)) => {
+                self.outstanding = Some(prepared);
+                self.retry_at = Instant::now() + RETRY_INTERVAL;
+                Err(PublishError::UnknownOutcome(cause))
+            }
+            Err(NotWritten::Superseded) => {
+                self.suspend("its record was replaced by another writer while this origin ran".to_owned());
+                self.refuse_suspended()
+            }
+        }
+    }
+
+    async fn put(&self, bytes: &Bytes) -> Result<Version, NotWritten> {
+        let before = self.repository.known().version.clone();
+        let expect = before.clone().map_or(Expect::Absent, Expect::Version);
+        let (word, cause) = match self.shared.records.put(&self.key, bytes.clone(), expect).await {
+            PutOutcome::Done(version) => {
+                self.shared.metrics.record_writes.with_label_values(&["done"]).inc();
+                return Ok(version);
+            }
+            PutOutcome::Conflict => ("conflict", None),
+            PutOutcome::Unknown(cause) => ("unknown", Some(cause.to_string())),
+        };
+        self.shared.metrics.record_writes.with_label_values(&[word]).inc();
+        // What is read is durable.
+        match (self.shared.records.get(&self.key).await, cause) {
+            (Ok(Some(record)), _) if record.bytes == *bytes => Ok(record.version),
+            (Ok(record), Some(cause)) if record.as_ref().map(|record| &record.version) == before.as_ref() => {
+                Err(NotWritten::Unknown(cause))
+            }
+            (Ok(_), _) => Err(NotWritten::Superseded),
+            (Err(error), _) => Err(NotWritten::Unknown(error.to_string())),
+        }
+    }
+
+    /// Before anything is written: an outcome that is not known is settled, and what could not be read is read.
+    async fn settle(&mut self) -> Result<(), PublishError> {
+        if let Some(outstanding) = self.outstanding.take() {
+            Box::pin(self.put_or_keep(outstanding)).await?;
+            tracing::info!(repository = %self.repository.name, "a record whose write had an unknown outcome is written");
+        }
+        match self.repository.suspension() {
+            None => Ok(()),
+            Some(suspension) if suspension.needs_confirmation => self.refuse_suspended(),
+            Some(_) => {
+                let Loaded { known, .. } = self.load().await;
+                self.replace_known(known);
+                self.refuse_suspended()
+            }
+        }
+    }
+
+    /// What can be read becomes the state.
+    async fn confirm(&mut self, done: oneshot::Sender<Result<bool, PublishError>>) {
+        let repository = self.repository.clone();
+        let _committing = repository.committing.lock().await;
+        let confirmed = Box::pin(self.take_over()).await;
+        let _ = done.send(confirmed);
+    }
+
+    async fn take_over(&mut self) -> Result<bool, PublishError> {
+        if self.repository.suspension().is_none() {
+            return Ok(false);
+        }
+        let Loaded { mut known, replaced, .. } = self.load().await;
+        self.outstanding = None;
+        let suspension = known.suspension.take();
+        if let Some(suspension) = suspension.filter(|suspension| !suspension.needs_confirmation) {
+            return Err(PublishError::Object(suspension.reason));
+        }
+        let record = known.record.clone();
+        self.replace_known(known);
+        let rules = self.shared.rules.clone();
+        let mut draft = Draft::new(&rules, record, replaced);
+        draft.set_changed();
+        let result = self.write(draft, &mut [], Vec::new()).await;
+        if let Err(error) = result {
+            self.suspend(error.to_string());
+            return Err(error);
+        }
+        tracing::warn!(repository = %self.repository.name, "an operator confirmed its state: it is published again");
+        Ok(true)
+    }
+
+    async fn load(&self) -> Loaded {
+        load(&self.shared.objects, &self.shared.records, &self.repository.name).await
+    }
+
+    fn suspend(&self, reason: String) {
+        tracing::error!(repository = %self.repository.name, reason, "nothing is published of it until an operator confirms");
+        let suspension = Suspension { since: SystemTime::now(), reason, needs_confirmation: true };
+        let before = self.repository.change_known().suspension.replace(suspension);
+        self.shared.metrics.suspended_repositories.add(i64::from(before.is_none()));
+    }
+
+    fn refuse_suspended(&self) -> Result<(), PublishError> {
+        let refused =
+            |Suspension { reason, .. }| PublishError::Suspended { repository: self.repository.name.clone(), reason };
+        self.repository.suspension().map_or(Ok(()), |suspension| Err(refused(suspension)))
+    }
+
+    fn replace_known(&self, next: Known) {
+        let mut known = self.repository.change_known();
+        self.count_retained(known.retained(), next.retained());
+        let suspended = i64::from(next.suspension.is_some()) - i64::from(known.suspension.is_some());
+        self.shared.metrics.suspended_repositories.add(suspended);
+        *known = next;
+    }
+
+    /// What was prepared is durable.
+    fn adopt(&self, prepared: Prepared, version: Version) {
+        let now = std::time::Instant::now();
+        {
+            let mut known = self.repository.change_known();
+            let before = known.retained();
+            known.record = prepared.record;
+            known.version = Some(version);
+            prepared.rows.iter().for_each(|row| known.take(row, now));
+            self.count_retained(before, known.retained());
+        }
+        let dropped = self.shared.metrics.expired_versions.with_label_values(&["versions"]);
+        dropped.inc_by(prepared.dropped_versions as u64);
+        self.repository.is_dirty.store(true, Ordering::Relaxed);
+        prepared.shown.into_iter().for_each(|shown| self.show(shown));
+        self.shared.written.notify_one();
+    }
+
+    fn count_retained(&self, before: usize, after: usize) {
+        self.shared.metrics.retained_versions.add(after as i64 - before as i64);
+    }
+
+    /// Shows what is durable, and tells those who follow.
+    fn show(&self, Shown { service, change }: Shown) {
+        let announce = |descriptor: &weir_shared::descriptor::Descriptor| {
+            self.shared.events.append(EventKind::Descriptor(descriptor.bytes().clone()));
+        };
+        match change {
+            Change::Pinned(since) => service.pinned(since),
+            Change::Unpinned => service.unpinned(),
+            Change::Current(descriptor) => service.show(descriptor, announce),
+            Change::Revised(descriptor) => {
+                self.shared.metrics.revisions.inc();
+                tracing::info!(service = %service.name, revision = descriptor.revision(), "revised");
+                service.show(descriptor, announce);
+            }
+            Change::Published(descriptor) => {
+                self.shared.metrics.publications.inc();
+                let publication = descriptor.publication();
+                tracing::info!(
+                    service = %service.name,
+                    generation = publication.generation,
+                    commit = publication.commit.short(),
+                    digest = %publication.digest,
+                    size = publication.size,
+                    omitted = publication.omitted.len(),
+                    "published"
+                );
+                service.show(descriptor, announce);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What the agents of one origin share.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::build::BuildOptions;
+use super::places::Places;
+use super::threads::Threads;
+use crate::config::{LimitsConfig, UpstreamsConfig};
+use crate::data_dir::DataDir;
+use crate::event_log::EventLog;
+use crate::metrics::Metrics;
+use crate::publish::Publisher;
+
+/// What the agents of one origin share.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) data_dir: DataDir,
+    /// What edges are told.
+    pub(crate) log: Arc<EventLog>,
+    pub(crate) metrics: Metrics,
+    pub(crate) build: BuildOptions,
+    /// Who may ask an upstream just now.
+    pub(crate) places: Arc<Places>,
+    /// Tarballs that are built at a time.
+    pub(crate) builds: Arc<Semaphore>,
+    /// Mirrors that are looked after at a time: one.
+    pub(super) upkeep: Arc<Semaphore>,
+    /// The threads of all jobs.
+    pub(crate) threads: Threads,
+    /// Where upstreams may be, and how much is taken from one.
+    pub(crate) upstreams: UpstreamsConfig,
+}
+
+impl Context {
+    /// What the agents share, within these limits.
+    pub(crate) fn new(
+        publisher: Arc<Publisher>,
+        data_dir: DataDir,
+        log: Arc<EventLog>,
+        metrics: Metrics,
+        limits: &LimitsConfig,
+        upstreams: &UpstreamsConfig,
+    ) -> Self {
+        let places = Arc::new(Places::new(limits, metrics.clone()));
+        places.show(limits);
+        let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
+        Self {
+            publisher,
+            data_dir,
+            log,
+            metrics,
+            build: BuildOptions::new(limits),
+            places,
+            builds,
+            upkeep: Arc::new(Semaphore::new(1)),
+            threads: Threads::default(),
+            upstreams: upstreams.clone(),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Rebuilding a version of which an object is missing, or damaged.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::oneshot;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::digest::ObjectDigest;
+
+use super::build::ServiceFailure;
+use super::lfs::Who;
+use super::task::Task;
+use crate::service::Service;
+use crate::store::Area;
+
+/// Requests that wait for the agent at the most; who comes later waits for a slot, as long as it wants.
+pub(super) const REBUILD_QUEUE: usize = 64;
+
+/// Asks for an object that is missing or was corrupt to be had again.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    pub(super) object: ObjectDigest,
+    /// The version that refers to it.
+    pub(super) version: Arc<Descriptor>,
+    /// Told when it was tried.
+    pub(super) done: oneshot::Sender<()>,
+}
+
+impl Task {
+    /// Tries to have an object again, and tells so. When LFS objects have to be fetched for it, that is later.
+    pub(super) async fn rebuild(&mut self, request: Rebuild) {
+        // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
+        if request.done.is_closed() {
+            return;
+        }
+        if self.was_tried(request.object, &request.version).await {
+            let _ = request.done.send(());
+        } else {
+            self.rebuild_later(request);
+        }
+        self.settle_lfs();
+    }
+
+    /// From the commit of the version; when that gives another content or nothing, by bringing the service to where its ref
+    /// is. False: it waits for LFS objects.
+    async fn was_tried(&mut self, object: ObjectDigest, version: &Descriptor) -> bool {
+        let publication = version.publication();
+        let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
+            return true;
+        };
+        if self.context.publisher.objects().get(&self.config.name, Area::Public, &object).await.is_ok() {
+            // A request before this one brought it back.
+            return true;
+        }
+        let result = match self.has_lfs(Who::Object(object), &service, &publication.commit, true).await {
+            Ok(true) => self.rebuild_version(&service, version).await,
+            Ok(false) => return false,
+            Err(failure) => Err(failure),
+        };
+        let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
+        let why = match result {
+            Ok(true) => None,
+            Ok(false) => {
+                if !is_current {
+                    self.forget(&service, version).await;
+                }
+                Some("its commit gives another content by how the service is defined now".to_owned())
+            }
+            Err(failure) => {
+                let reason = self.context.data_dir.redact(&failure.reason);
+                self.mend_mirror();
+                tracing::warn!(%object, step = failure.step, reason, "a version cannot be rebuilt");
+                Some(reason)
+            }
+        };
+        if is_current {
+            match &why {
+                None => service.mark_found(),
+                Some(why) => self.current_is_lost(&service, why).await,
+            }
+        }
+        let label = if why.is_none() { "rebuilt" } else { "failed" };
+        self.context.metrics.object_rebuilds.with_label_values(&[label]).inc();
+        tracing::info!(service = %service.name, %object, result = label, "an object was missing or corrupt");
+        true
+    }
+
+    async fn rebuild_version(&self, service: &Arc<Service>, version: &Descriptor) -> Result<bool, ServiceFailure> {
+        // Without a base: what it would take from there may be missing too.
+        let (built, attempt) = self.built(service, &version.publication().commit, None).await?;
+        Ok(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?)
+    }
+
+    /// A service that follows its ref is brought there; one that is pinned to what is lost says so.
+    async fn current_is_lost(&mut self, service: &Arc<Service>, why: &str) {
+        // What the mirror will hold is not known while it is cloned.
+        let is_mirrored = self.state.borrow().mirrored;
+        if !service.is_pinned() {
+            self.reconcile(std::slice::from_ref(service), !is_mirrored).await;
+        } else if is_mirrored {
+            let reason = format!("an object of the version that it is pinned to is lost, and cannot be rebuilt: {why}");
+            service.mark_lost(reason, SystemTime::now());
+        }
+    }
+
+    async fn forget(&self, service: &Service, version: &Descriptor) {
+        let publication = version.publication();
+        if let Err(error) = self.context.publisher.forget_version(service, &publication.digest).await {
+            tracing::warn!(service = %service.name, %error, "a retained version that is lost cannot be dropped");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Bringing services to where their refs are: publish what is cached, build what is not.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_shared::commit_id::CommitId;
+use weir_shared::event::EventKind;
+use weir_shared::revision_id::RevisionId;
+
+use super::context::Context;
+use super::build::{Again, Builder, Resolved, ServiceFailure, resolve};
+use super::job::{Job, JobFault};
+use super::lfs::Who;
+use super::state::Phase;
+use super::task::Task;
+use crate::publish::{Attempt, Cached, Candidate};
+use crate::service::Service;
+use crate::tarball::{Built, Recipe};
+
+/// What a look at a service found.
+enum Found {
+    /// This is published, now or since before, or would be if the service were not pinned.
+    Settled(CommitId),
+    /// This must be built.
+    ToBuild(Candidate),
+}
+
+impl Task {
+    /// Brings services to where their refs are. `suppress_errors`: the upstream is not asked, and a failure is kept
+    /// to ourselves, because a poll follows.
+    pub(super) async fn reconcile(&mut self, services: &[Arc<Service>], suppress_errors: bool) {
+        let mut looked = match self.look(services).await {
+            Ok(looked) => looked,
+            Err(failure) => services.iter().map(|service| (service.clone(), Err(failure.clone()))).collect(),
+        };
+        // Who failed before comes last: it must not be in the way of the others each time.
+        looked.sort_by_key(|(service, _)| service.is_unhealthy());
+        let mut needs_reconcile = false;
+        for (service, found) in looked {
+            let who = Who::Service(service.name.clone());
+            self.lfs.wanted.waits_no_more(&who);
+            let result = match found {
+                Ok(Found::Settled(commit)) => Ok(Some(commit)),
+                Ok(Found::ToBuild(candidate)) => {
+                    match self.back_offs.why_not(&service.name, &candidate.key, Instant::now()) {
+                        Some(failure) => Err(failure),
+                        None => self.build(candidate, !suppress_errors).await,
+                    }
+                }
+                Err(failure) => Err(failure),
+            };
+            let settled_at = result.as_ref().ok().and_then(Option::as_ref).map(RevisionId::from);
+            self.revisions.settle(&service.name, settled_at);
+            match result {
+                Ok(Some(commit)) => {
+                    self.back_offs.forget(&service.name);
+                    service.followed(&commit);
+                }
+                // It is looked at again when they were asked for.
+                Ok(None) => {}
+                Err(failure) => {
+                    let waits = failure.again == Again::Never || self.lfs.wanted.is_waited_for_by(&who);
+                    needs_reconcile |= suppress_errors || !waits;
+                    if !suppress_errors {
+                        let reason = self.context.data_dir.redact(&failure.reason);
+                        service.mark_failed(failure.step, reason, SystemTime::now());
+                    }
+                }
+            }
+        }
+        self.settle_lfs();
+        let all = services.len() == self.services.len();
+        self.needs_reconcile = needs_reconcile || (self.needs_reconcile && !all);
+        self.mend_mirror();
+        self.report_revisions();
+    }
+
+    /// Tells edges up to which revision the published content of each ref is right, when that changed.
+    pub(super) fn report_revisions(&mut self) {
+        let services = self.services.iter().filter(|service| !service.is_withdrawn());
+        let changed = self.revisions.update(services.map(|service| (&service.name, service.revision.to_string())));
+        for seen in changed {
+            self.context.log.append(EventKind::Revision(seen));
+        }
+        self.seen.send_replace(self.revisions.all());
+    }
+
+    /// A mirror that was found damaged is set aside by the next poll: soon.
+    pub(super) fn mend_mirror(&mut self) {
+        let now = Instant::now();
+        if self.mirror.wants_poll(now) {
+            self.schedule.kick(now);
+        }
+    }
+
+    /// Looks where services are, and publishes what needs no build.
+    async fn look(&self, services: &[Arc<Service>]) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {
+        let (mirror, reach, of, policy) =
+            (self.mirror.clone(), self.reach.clone(), services.to_vec(), self.policy.clone());
+        let job = Job::begin("resolve", &self.context.threads, move |stop| {
+            resolve(&mirror, &reach, &of, policy.as_deref(), stop)
+        });
+        let resolved: Resolved = self.awaited("resolve", job, (), self.config.build_timeout).await?;
+        let candidates: Vec<Candidate> = resolved.iter().filter_map(|(_, found)| found.as_ref().ok().cloned()).collect();
+        let publisher = &self.context.publisher;
+        let cached = publisher.publish_cached(&self.config.name, &candidates, SystemTime::now()).await?;
+        let mut cached = cached.into_iter();
+        let found = resolved.into_iter().map(|(service, found)| {
+            let found = found.map(|candidate| match cached.next() {
+                Some(Cached::Settled) => Found::Settled(candidate.commit),
+                Some(Cached::ToBuild) | None => Found::ToBuild(candidate),
+            });
+            (service, found)
+        });
+        Ok(found.collect())
+    }
+
+    /// Builds and publishes a candidate. The commit; none: it waits for LFS objects.
+    async fn build(&mut self, candidate: Candidate, may_ask: bool) -> Result<Option<CommitId>, ServiceFailure> {
+        let Candidate { service, commit, key } = &candidate;
+        if !self.has_lfs(Who::Service(service.name.clone()), service, commit, may_ask).await? {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        let result = self.build_and_publish(&candidate).await;
+        self.context.metrics.build_duration.observe(begun.elapsed().as_secs_f64());
+        let label = if result.is_ok() { "built" } else { "failed" };
+        self.context.metrics.builds.with_label_values(&[label]).inc();
+        if let Err(failure) = &result {
+            let (interval, now) = (self.config.poll_interval, Instant::now());
+            self.back_offs.failed(&service.name, *key, failure, interval, now, fastrand::f64());
+        }
+        result.map(|()| Some(candidate.commit))
+    }
+
+    async fn build_and_publish(&self, candidate: &Candidate) -> Result<(), ServiceFailure> {
+        let recipe = self.context.publisher.recipe(&candidate.service).await;
+        let recipe = recipe.and_then(|bytes| {
+            let read = Recipe::parse(&bytes);
+            read.inspect_err(|error| tracing::warn!(service = %candidate.service.name, %error, "nothing is reused")).ok()
+        });
+        let (built, attempt) = self.built(&candidate.service, &candidate.commit, recipe).await?;
+        self.context.publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
+        Ok(())
+    }
+
+    /// Builds the content of a service at a commit, among the few builds at a time.
+    pub(super) async fn built(
+        &self,
+        service: &Arc<Service>,
+        commit: &CommitId,
+        recipe: Option<Recipe>,
+    ) -> Result<(Built, Attempt), ServiceFailure> {
+        let permit = self.context.builds.clone().acquire_owned().await.ok();
+        let before = self.state.borrow().phase.clone();
+        self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
+        let (builder, attempt) = (self.builder(), self.context.publisher.begin_attempt(&self.config.name));
+        let (of, at, runtime) = (service.clone(), commit.clone(), tokio::runtime::Handle::current());
+        let job = Job::begin(&format!("build {}", service.name), &self.context.threads, move |stop| {
+            let built = builder.build(&of, &at, recipe, &attempt, &runtime, stop)?;
+            Ok((built, attempt))
+        });
+        let result = self.awaited("build", job, permit, self.config.build_timeout).await;
+        self.state.send_modify(|state| state.phase = before);
+        result
+    }
+
+    /// What a job works with.
+    pub(super) fn builder(&self) -> Builder {
+        let Context { publisher, data_dir, metrics, build: options, .. } = self.context.clone();
+        Builder { mirror: self.mirror.clone(), publisher, options, data_dir, metrics }
+    }
+
+    /// Awaits a job. At the deadline it is told to stop, and its permit is given to others; it is awaited still, because
+    /// there are never two builds of one repository.
+    pub(super) async fn awaited<T: Send + 'static, P>(
+        &self,
+        step: &'static str,
+        job: io::Result<Job<Result<T, ServiceFailure>>>,
+        permit: P,
+        deadline: Duration,
+    ) -> Result<T, ServiceFailure> {
+        let mut job =
+            job.map_err(|error| ServiceFailure::passing(step, format!("no thread can be started: {error}")))?;
+        let fault = |fault: JobFault| {
+            // What panics may have come upon a pack that is cut short.
+            self.mirror.trouble(Instant::now());
+            ServiceFailure::passing(step, fault.to_string())
+        };
+        if let Ok(ended) = tokio::time::timeout(deadline, &mut job).await {
+            return ended.map_err(fault)?;
+        }
+        job.interrupt();
+        drop(permit);
+        tracing::warn!(repository = %self.config.name, step, seconds = deadline.as_secs(), "a build is overdue");
+        self.state.send_modify(|state| state.phase = Phase::Overdue);
+        let late = |_| {
+            let reason = format!("it took longer than {} s", deadline.as_secs());
+            ServiceFailure { again: Again::Later, ..ServiceFailure::passing(step, reason) }
+        };
+        (&mut job).await.map_err(fault)?.map_err(late)
+    }
+}

@@ -1,0 +1,126 @@
+//! A server of S3 that others wrote: moto's. `.ci/run` installs it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use object_store::ObjectStoreExt;
+use prometheus::Registry;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::RepositoryName;
+
+use super::*;
+use crate::bounds::Bounds;
+use crate::store::object_location::StoredObject;
+use crate::store::{Area, ObjectError, Objects, StoreMetrics};
+
+/// A server on a free port of loopback, until it is dropped.
+struct S3Server {
+    child: Child,
+    endpoint: String,
+}
+
+impl S3Server {
+    /// `None` where there is no such program.
+    ///
+    /// # Panics
+    /// When there is none and `CI` is set: there a test that did not run must not look like one that passed.
+    fn start() -> Option<Self> {
+        let mut command = Command::new("moto_server");
+        command.args(["-H", "127.0.0.1", "-p", "0"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "moto_server cannot be started: {error}");
+                eprintln!("SKIPPED: moto_server cannot be started ({error}); `pip install 'moto[server]'` brings it");
+                return None;
+            }
+        };
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let line = lines.find(|line| line.contains("Running on http://")).expect("it says where it listens");
+        let endpoint = line[line.find("http://").unwrap()..].trim_end().to_owned();
+        // It logs each request, and must not wait for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Some(Self { child, endpoint })
+    }
+
+    /// The configuration of a bucket there.
+    fn config(&self, folder: &Path, url: &str) -> StoreConfig {
+        let file = |name: &str| {
+            std::fs::write(folder.join(name), format!("{name}\n")).unwrap();
+            Some(folder.join(name))
+        };
+        StoreConfig {
+            url: Some(url.to_owned()),
+            endpoint: Some(self.endpoint.clone()),
+            allow_http: true,
+            access_key_id_file: file("id"),
+            secret_access_key_file: file("secret"),
+            ..StoreConfig::default()
+        }
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn open(config: &StoreConfig, data_dir: &Path) -> Objects {
+    let registry = Registry::new();
+    let metrics = StoreMetrics::register(&registry).unwrap();
+    Objects::open(config, data_dir, metrics, &Bounds::register(&registry).unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
+    let Some(server) = S3Server::start() else { return };
+    let shop: RepositoryName = "shop".parse().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = server.config(dir.path(), "s3://weir-hub/prod");
+    let objects = open(&config, dir.path()).await;
+    let absent = ObjectDigest::of(b"absent");
+    let error = objects.get(&shop, Area::Public, &absent).await.unwrap_err();
+    assert!(matches!(error, ObjectError::Unavailable(_)), "no bucket is not an empty one: {error}");
+    let listed = objects.list(&shop, Area::Public).await;
+    assert!(matches!(listed, Err(ObjectError::Unavailable(_))), "{listed:?}");
+    let created = reqwest::Client::new().put(format!("{}/weir-hub", server.endpoint)).send().await;
+    created.unwrap().error_for_status().unwrap();
+
+    let frame = objects.put(&shop, Area::Public, "frame".into()).await.unwrap();
+    let page = objects.put(&shop, Area::Private, "page".into()).await.unwrap();
+    let missing = objects.get(&shop, Area::Public, &absent).await;
+    assert!(matches!(missing, Err(ObjectError::Missing(_))), "{missing:?}");
+    let listed = objects.list(&shop, Area::Public).await.unwrap();
+    assert_eq!(listed, [StoredObject { digest: frame, size: 5 }]);
+    objects.delete(&shop, Area::Private, &page).await.unwrap();
+    assert!(!objects.exists(&shop, Area::Private, &page).await.unwrap());
+    assert!(matches!(objects.get(&shop, Area::Private, &page).await, Err(ObjectError::Missing(_))));
+
+    // Damage in the bucket is found where the cache is empty, or is passed by.
+    let bucket = super::open(&config, Provider::S3, "weir-hub", "prod").unwrap();
+    bucket.put(&format!("shop/public/{}", frame.hex()).into(), "other".into()).await.unwrap();
+    assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame");
+    assert!(matches!(objects.verify(&shop, Area::Public, &frame).await, Err(ObjectError::Corrupt(_))));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let uncached = open(&config, elsewhere.path()).await;
+    assert!(matches!(uncached.get(&shop, Area::Public, &frame).await, Err(ObjectError::Corrupt(_))));
+    drop(objects);
+
+    drop(server);
+    let objects = open(&config, dir.path()).await;
+    assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame", "from the cache");
+    let away = objects.get(&shop, Area::Public, &absent).await;
+    assert!(matches!(away, Err(ObjectError::Unavailable(_))), "{away:?}");
+}
+
+#[test]
+fn a_client_of_each_provider_is_made_without_sending_anything() {
+    let config = StoreConfig::default();
+    super::open(&config, Provider::S3, "weir-hub", "").unwrap();
+    let endpoint = Some("https://account.blob.example".to_owned());
+    let error = super::open(&StoreConfig { endpoint, ..config }, Provider::Azure, "weir-hub", "prod").unwrap_err();
+    assert!(error.contains("[store] url") && error.to_lowercase().contains("account"), "{error}");
+}

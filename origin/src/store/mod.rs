@@ -1,0 +1,34 @@
+//! Where an origin stores what it publishes: immutable [`Objects`], named by the BLAKE3 of their bytes, and mutable
+//! [`Records`], replaced by compare-and-set.
+//!
+//! Objects are in a local folder or in a bucket, each below its repository; every read is verified by the object's
+//! name. Records are behind a contract that asks for nothing but conditional writes of single keys, so that any engine
+//! which has these can take the place of local files.
+
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+mod bucket;
+#[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
+#[path = "no_bucket.rs"]
+mod bucket;
+mod disk_cache;
+mod local_folder;
+mod metrics;
+mod object_error;
+mod object_location;
+mod object_writer;
+mod objects;
+mod open;
+mod records;
+
+pub(crate) use metrics::StoreMetrics;
+pub(crate) use object_error::ObjectError;
+pub(crate) use object_location::Area;
+pub(crate) use object_writer::ObjectWriter;
+pub(crate) use objects::Objects;
+pub(crate) use records::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordError, RecordKey, Records, Version};
+
+#[cfg(test)]
+pub(crate) use {
+    objects::faulty::FaultyStore,
+    records::faulty::{FaultyEngine, WriteFault},
+};

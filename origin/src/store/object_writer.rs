@@ -1,0 +1,84 @@
+//! Writes many objects at a time, for a build that makes them faster than a disk makes one after another durable.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::RepositoryName;
+
+use super::object_error::ObjectError;
+use super::object_location::{Area, ObjectLocation};
+use super::objects::Objects;
+
+/// Objects of one writer that are being written; the next one waits.
+const WRITES_IN_FLIGHT: u32 = 16;
+
+/// A writer of many objects of one area. They are durable once [`ObjectWriter::finish`] returned, and not before.
+#[derive(Debug)]
+pub(crate) struct ObjectWriter {
+    objects: Objects,
+    repository: RepositoryName,
+    area: Area,
+    runtime: Handle,
+    permits: Arc<Semaphore>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Objects that are not durable yet.
+    outstanding: AtomicUsize,
+    first_error: OnceLock<ObjectError>,
+}
+
+impl ObjectWriter {
+    /// Called on the runtime that will do the writing.
+    pub(super) fn new(objects: Objects, repository: RepositoryName, area: Area) -> Self {
+        let permits = Arc::new(Semaphore::new(WRITES_IN_FLIGHT as usize));
+        Self { objects, repository, area, runtime: Handle::current(), permits, state: Arc::default() }
+    }
+
+    /// Begins to write an object, and blocks while as many as may be are being written. For threads that are not the
+    /// runtime's own; any number of them at once.
+    ///
+    /// # Errors
+    /// That of the first write that failed.
+    pub(crate) fn put(&self, bytes: Bytes) -> Result<ObjectDigest, ObjectError> {
+        let digest = ObjectDigest::of(&bytes);
+        let object = ObjectLocation { repository: self.repository.clone(), area: self.area, digest };
+        let permit = self.runtime.block_on(self.permits.clone().acquire_owned());
+        let permit = permit.map_err(|error| ObjectError::Unavailable(error.to_string()))?;
+        self.first_error()?;
+        let (objects, state) = (self.objects.clone(), self.state.clone());
+        state.outstanding.fetch_add(1, Ordering::SeqCst);
+        self.runtime.spawn(async move {
+            match objects.put_hashed(&object, bytes).await {
+                Ok(()) => drop(state.outstanding.fetch_sub(1, Ordering::SeqCst)),
+                Err(error) => drop(state.first_error.set(error)),
+            }
+            drop(permit);
+        });
+        Ok(digest)
+    }
+
+    /// Waits until everything is durable.
+    ///
+    /// # Errors
+    /// That of the first write that failed.
+    pub(crate) async fn finish(self) -> Result<(), ObjectError> {
+        let all = self.permits.acquire_many(WRITES_IN_FLIGHT).await;
+        let _all = all.map_err(|error| ObjectError::Unavailable(error.to_string()))?;
+        self.first_error()?;
+        match self.state.outstanding.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            more => Err(ObjectError::Unavailable(format!("{more} writes ended early"))),
+        }
+    }
+
+    fn first_error(&self) -> Result<(), ObjectError> {
+        self.state.first_error.get().cloned().map_or(Ok(()), Err)
+    }
+}

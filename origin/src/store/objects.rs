@@ -1,0 +1,296 @@
+//! Objects: immutable, named by the BLAKE3 of their bytes, and stored below their repository.
+
+#[cfg(test)]
+pub(super) mod faulty;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutOptions};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::name::RepositoryName;
+
+use super::bucket;
+use super::disk_cache::DiskCache;
+use super::local_folder::LocalFolder;
+use super::metrics::StoreMetrics;
+use super::object_error::ObjectError;
+use super::object_location::{Area, ObjectLocation, StoredObject};
+use super::object_writer::ObjectWriter;
+use crate::failpoint::failpoint;
+
+/// The largest object. Frames and manifests are much smaller: at most 8 MiB are sent to an edge.
+const MAX_OBJECT_BYTES: u64 = 64 << 20;
+/// Requests to the store that are in progress at a time; more wait.
+pub(super) const CONCURRENT_REQUESTS: usize = 64;
+/// How long a request may take with its retries and its wait for a permit.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
+/// The same of a listing, for which a bucket is sent a request for each 1,000 objects.
+const LISTING_DEADLINE: Duration = Duration::from_secs(900);
+
+/// The objects of an origin. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Objects(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn ObjectStore>,
+    /// What local folders need beyond [`ObjectStore`].
+    folder: Option<LocalFolder>,
+    cache: Option<DiskCache>,
+    requests: Arc<Semaphore>,
+    metrics: StoreMetrics,
+}
+
+impl Objects {
+    pub(super) fn new(
+        store: Arc<dyn ObjectStore>,
+        folder: Option<LocalFolder>,
+        cache: Option<DiskCache>,
+        requests: Arc<Semaphore>,
+        metrics: StoreMetrics,
+    ) -> Self {
+        Self(Arc::new(Inner { store, folder, cache, requests, metrics }))
+    }
+
+    /// The objects of any store, for tests.
+    #[cfg(test)]
+    pub(crate) fn over(store: Arc<dyn ObjectStore>, metrics: StoreMetrics) -> Self {
+        Self::new(store, None, None, Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), metrics)
+    }
+
+    /// Stores an object, also when there is one of its name: what an earlier write left, perhaps a failed one, is never
+    /// relied on. It is durable when this returns; after an error it may be readable, and is not durable.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`]. It can be tried again.
+    pub(crate) async fn put(
+        &self,
+        repository: &RepositoryName,
+        area: Area,
+        bytes: Bytes,
+    ) -> Result<ObjectDigest, ObjectError> {
+        let hashed = spawn_blocking(move || (ObjectDigest::of(&bytes), bytes)).await;
+        let (digest, bytes) = hashed.map_err(|error| ObjectError::Unavailable(error.to_string()))?;
+        self.put_hashed(&ObjectLocation { repository: repository.clone(), area, digest }, bytes).await?;
+        Ok(digest)
+    }
+
+    /// The same of bytes whose name is known.
+    pub(super) async fn put_hashed(&self, object: &ObjectLocation, bytes: Bytes) -> Result<(), ObjectError> {
+        self.request("put", async {
+            let size = bytes.len() as u64;
+            if size > MAX_OBJECT_BYTES {
+                let reason = format!("it has {size} bytes, more than {MAX_OBJECT_BYTES}");
+                return Err(ObjectError::Unavailable(format!("put {object}: {reason}")));
+            }
+            if let Some(folder) = &self.0.folder {
+                let prepared = folder.prepare(&object.repository, object.area).await;
+                prepared.map_err(|error| unavailable("put", object, &error))?;
+            }
+            let payload = bytes.clone().into();
+            let written = self.0.store.put_opts(&path(object), payload, PutOptions::default()).await;
+            written.map_err(|error| unavailable("put", object, &error))?;
+            failpoint!("the object is stored");
+            if let Some(cache) = &self.0.cache {
+                cache.insert(object.clone(), bytes).await;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Stores many objects at a time: see [`ObjectWriter`].
+    pub(crate) fn writer(&self, repository: &RepositoryName, area: Area) -> ObjectWriter {
+        ObjectWriter::new(self.clone(), repository.clone(), area)
+    }
+
+    /// Reads an object, and verifies that its bytes have its name.
+    ///
+    /// # Errors
+    /// Each kind of [`ObjectError`].
+    pub(crate) async fn get(
+        &self,
+        repository: &RepositoryName,
+        area: Area,
+        digest: &ObjectDigest,
+    ) -> Result<Bytes, ObjectError> {
+        let object = ObjectLocation { repository: repository.clone(), area, digest: *digest };
+        if let Some(cache) = &self.0.cache
+            && let Some(bytes) = cache.get(&object).await
+        {
+            return Ok(bytes);
+        }
+        let bytes = self.request("get", self.read_verified(&object)).await?;
+        if let Some(cache) = &self.0.cache {
+            cache.insert(object, bytes.clone()).await;
+        }
+        Ok(bytes)
+    }
+
+    /// Reads an object as it is stored, past the cache, and verifies it. Its bytes.
+    ///
+    /// # Errors
+    /// Each kind of [`ObjectError`].
+    pub(crate) async fn verify(
+        &self,
+        repository: &RepositoryName,
+        area: Area,
+        digest: &ObjectDigest,
+    ) -> Result<Bytes, ObjectError> {
+        let object = ObjectLocation { repository: repository.clone(), area, digest: *digest };
+        self.request("get", self.read_verified(&object)).await
+    }
+
+    /// Bytes that were damaged on their way are read again: only what is stored damaged is [`ObjectError::Corrupt`].
+    async fn read_verified(&self, object: &ObjectLocation) -> Result<Bytes, ObjectError> {
+        for _ in 0..2 {
+            if let Some(bytes) = self.read(object).await? {
+                return Ok(bytes);
+            }
+        }
+        Err(ObjectError::Corrupt(object.clone()))
+    }
+
+    /// The object's bytes; nothing when they do not have its name.
+    async fn read(&self, object: &ObjectLocation) -> Result<Option<Bytes>, ObjectError> {
+        let found = self.0.store.get_opts(&path(object), GetOptions::default()).await;
+        let found = found.map_err(|error| self.read_error(object, &error))?;
+        if found.meta.size > MAX_OBJECT_BYTES {
+            return Ok(None);
+        }
+        let bytes = found.bytes().await.map_err(|error| unavailable("get", object, &error))?;
+        let digest = object.digest;
+        let verified = spawn_blocking(move || (ObjectDigest::of(&bytes) == digest).then_some(bytes)).await;
+        verified.map_err(|error| unavailable("get", object, &error))
+    }
+
+    /// Whether the store has an object of that name. It may be corrupt, and need not be durable: only [`Objects::put`]
+    /// makes it so.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`].
+    pub(crate) async fn exists(
+        &self,
+        repository: &RepositoryName,
+        area: Area,
+        digest: &ObjectDigest,
+    ) -> Result<bool, ObjectError> {
+        let object = ObjectLocation { repository: repository.clone(), area, digest: *digest };
+        self.request("exists", async {
+            match self.0.store.head(&path(&object)).await.map_err(|error| self.read_error(&object, &error)) {
+                Ok(_) => Ok(true),
+                Err(ObjectError::Missing(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
+    /// All objects of an area, in no order. In a local folder it also removes what writes that were killed left, once
+    /// that is an hour old.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`]: the listing is not complete.
+    pub(crate) async fn list(&self, repository: &RepositoryName, area: Area) -> Result<Vec<StoredObject>, ObjectError> {
+        self.request("list", async {
+            let area_path = format!("{repository}/{}", area.as_str());
+            let failed = |error: &dyn Error| unavailable("list", &area_path, error);
+            if let Some(folder) = &self.0.folder {
+                return folder.list(repository, area, SystemTime::now()).await.map_err(|error| failed(&error));
+            }
+            let prefix = Path::from(area_path.as_str());
+            let listing = self.0.store.list(Some(&prefix)).map_err(|error| failed(&error));
+            // What has another name is not ours.
+            let objects = listing.try_filter_map(async |found| {
+                Ok(found.location.filename().and_then(|name| StoredObject::named(name, found.size)))
+            });
+            objects.try_collect().await
+        })
+        .await
+    }
+
+    /// Deletes an object. That there is none is no error.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`].
+    pub(crate) async fn delete(
+        &self,
+        repository: &RepositoryName,
+        area: Area,
+        digest: &ObjectDigest,
+    ) -> Result<(), ObjectError> {
+        let object = ObjectLocation { repository: repository.clone(), area, digest: *digest };
+        self.request("delete", async {
+            match self.0.store.delete(&path(&object)).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(unavailable("delete", &object, &error)),
+            }
+        })
+        .await?;
+        if let Some(cache) = &self.0.cache {
+            cache.remove(&object).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for a permit and for the answer, and counts the result.
+    async fn request<T>(
+        &self,
+        operation: &'static str,
+        request: impl Future<Output = Result<T, ObjectError>>,
+    ) -> Result<T, ObjectError> {
+        let permitted = async {
+            let permit = self.0.requests.acquire().await;
+            let _permit = permit.map_err(|error| ObjectError::Unavailable(error.to_string()))?;
+            request.await
+        };
+        let deadline = if operation == "list" { LISTING_DEADLINE } else { REQUEST_DEADLINE };
+        let no_answer = || format!("{operation}: no answer within {deadline:?}");
+        let answered = timeout(deadline, permitted).await;
+        let result = answered.unwrap_or_else(|_| Err(ObjectError::Unavailable(no_answer())));
+        self.0.metrics.object_request(operation, &result);
+        result
+    }
+
+    /// A store that is gone as a whole says nothing about an object.
+    fn read_error(&self, object: &ObjectLocation, error: &object_store::Error) -> ObjectError {
+        let is_there = match &self.0.folder {
+            Some(folder) => folder.exists(),
+            None => bucket::exists(error),
+        };
+        match error {
+            object_store::Error::NotFound { .. } if is_there => ObjectError::Missing(object.clone()),
+            error => unavailable("get", object, error),
+        }
+    }
+}
+
+fn path(object: &ObjectLocation) -> Path {
+    let ObjectLocation { repository, area, digest } = object;
+    Path::from(format!("{repository}/{}/{}", area.as_str(), digest.hex()))
+}
+
+fn unavailable(operation: &str, what: &dyn Display, error: &dyn Error) -> ObjectError {
+    let mut text = format!("{operation} {what}: {error}");
+    // Some errors repeat their source, and some leave it out.
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = error.source();
+    }
+    ObjectError::Unavailable(text)
+}

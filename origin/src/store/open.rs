@@ -1,0 +1,75 @@
+//! Opens the configured store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+
+use super::bucket;
+use super::disk_cache::DiskCache;
+use super::local_folder::LocalFolder;
+use super::metrics::StoreMetrics;
+use super::objects::{CONCURRENT_REQUESTS, Objects};
+use crate::bounds::Bounds;
+use crate::config::{StoreConfig, StoreLocation};
+
+/// A store that cannot be opened: what to change.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// The section `[store]` of the configuration cannot be used.
+    #[error("{0}")]
+    Config(String),
+    /// The folder of objects, or of the cache, cannot be used.
+    #[error("the folder {} cannot be used: {source}", path.display())]
+    Folder {
+        /// Which folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Objects {
+    /// Opens the configured store. The caller holds the lock of the data directory as long as it is used. Nothing is sent
+    /// to a bucket yet.
+    ///
+    /// # Errors
+    /// The configuration names no store that can be used, or a folder cannot be read or created.
+    pub(crate) async fn open(
+        config: &StoreConfig,
+        data_dir: &Path,
+        metrics: StoreMetrics,
+        bounds: &Bounds,
+    ) -> Result<Self, OpenError> {
+        let location = config.location().map_err(OpenError::Config)?;
+        let requests = bounds.semaphore("store_requests", CONCURRENT_REQUESTS);
+        let StoreLocation::Bucket { provider, name, prefix } = location else {
+            let (folder, create) = match location {
+                StoreLocation::Folder(folder) => (folder, false),
+                _ => (data_dir.join("objects"), true),
+            };
+            let (folder, store) = open_folder(folder, move |folder| LocalFolder::open(folder, create)).await?;
+            let store = Arc::new(store);
+            return Ok(Self::new(store, Some(folder), None, requests, metrics));
+        };
+        let store = bucket::open(config, provider, &name, &prefix).map_err(OpenError::Config)?;
+        let cache = match config.cache.as_u64() {
+            0 => None,
+            limit => {
+                let metrics = metrics.clone();
+                let open = move |folder: &Path| DiskCache::open(folder.to_owned(), limit, metrics);
+                Some(open_folder(data_dir.join("object-cache"), open).await?)
+            }
+        };
+        Ok(Self::new(store, None, cache, requests, metrics))
+    }
+}
+
+async fn open_folder<T: Send + 'static>(
+    path: PathBuf,
+    open: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, OpenError> {
+    let opened = spawn_blocking(move || open(&path).map_err(|source| OpenError::Folder { path, source })).await;
+    opened.unwrap_or_else(|error| Err(OpenError::Config(error.to_string())))
+}

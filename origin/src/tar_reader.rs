@@ -1,0 +1,83 @@
+//! The tar of a version, read frame by frame.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use weir_shared::descriptor::Descriptor;
+use weir_shared::encoding::Encoding;
+use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::{Manifest, ManifestError};
+use weir_shared::name::RepositoryName;
+
+use crate::store::{Area, ObjectError, Objects};
+
+/// The frames of a version that are stored.
+#[derive(Debug)]
+pub(crate) struct TarReader {
+    objects: Objects,
+    repository: RepositoryName,
+    frames: VecDeque<ObjectDigest>,
+}
+
+/// Why a version cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error("it has no zstd representation")]
+    NoZstd,
+}
+
+impl TarReader {
+    /// Reads which frames a version has, and verifies each.
+    ///
+    /// # Errors
+    /// The manifest cannot be read, or an object is missing or damaged.
+    pub(crate) async fn open(objects: &Objects, version: &Descriptor) -> Result<Self, ReadError> {
+        let zstd = version.representation(Encoding::Zstd).ok_or(ReadError::NoZstd)?;
+        let repository = version.publication().repository.clone();
+        let first = objects.get(&repository, Area::Public, &zstd.digest).await?;
+        let mut frames = VecDeque::from([zstd.digest]);
+        if zstd.frames > 1 {
+            frames = Manifest::parse(&first)?.frames().iter().map(|frame| frame.digest).collect();
+            for frame in &frames {
+                objects.get(&repository, Area::Public, frame).await?;
+            }
+        }
+        Ok(Self { objects: objects.clone(), repository, frames })
+    }
+
+    /// Its bytes, for a thread that may block.
+    pub(crate) fn blocking(self, runtime: Handle) -> impl Read {
+        BlockingTar { tar: self, runtime, frame: None }
+    }
+}
+
+/// One frame at a time is in memory.
+struct BlockingTar {
+    tar: TarReader,
+    runtime: Handle,
+    frame: Option<zstd::Decoder<'static, io::BufReader<bytes::buf::Reader<Bytes>>>>,
+}
+
+impl Read for BlockingTar {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(frame) = &mut self.frame {
+                let read = frame.read(buffer)?;
+                if read > 0 || buffer.is_empty() {
+                    return Ok(read);
+                }
+            }
+            let TarReader { objects, repository, frames } = &mut self.tar;
+            let Some(digest) = frames.pop_front() else { return Ok(0) };
+            let bytes = self.runtime.block_on(objects.get(repository, Area::Public, &digest));
+            let bytes = bytes.map_err(io::Error::other)?;
+            self.frame = Some(zstd::Decoder::new(bytes::Buf::reader(bytes))?);
+        }
+    }
+}

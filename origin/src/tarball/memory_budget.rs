@@ -1,0 +1,77 @@
+//! How much may be in memory at once while a tarball is made.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Bounds the runs between the walk and the hasher, in bytes of tar.
+///
+/// A run that is larger than all the bytes allowed waits until it is alone.
+#[derive(Debug)]
+pub(super) struct MemoryBudget {
+    max_bytes: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: u64,
+    closed: bool,
+}
+
+impl MemoryBudget {
+    pub(super) fn new(max_bytes: u64) -> Self {
+        Self { max_bytes, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Waits until a run of so many bytes may come in; `false` when no more are wanted.
+    pub(super) fn enter(&self, bytes: u64) -> bool {
+        let mut state = self.lock();
+        while !state.closed && !self.has_room(&state, bytes) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.bytes += bytes;
+        !state.closed
+    }
+
+    /// A run of so many bytes is hashed.
+    pub(super) fn leave(&self, bytes: u64) {
+        self.lock().bytes -= bytes;
+        self.changed.notify_all();
+    }
+
+    /// No more is wanted: whoever waits, or enters later, gets `false`.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn has_room(&self, state: &State, bytes: u64) -> bool {
+        state.bytes == 0 || state.bytes + bytes <= self.max_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is never half changed, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_bounded_and_one_run_is_always_let_in() {
+        let budget = MemoryBudget::new(100);
+        let room = |bytes| budget.has_room(&budget.lock(), bytes);
+        assert!(room(1000), "the first may be of any size");
+        assert!(budget.enter(60));
+        assert!(room(40));
+        assert!(!room(41));
+        assert!(budget.enter(40));
+        assert!(!room(1));
+        budget.leave(60);
+        assert!(room(60));
+        budget.close();
+        assert!(!budget.enter(1));
+    }
+}

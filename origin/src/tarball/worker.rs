@@ -1,0 +1,76 @@
+//! Makes the frames of runs: takes them from the base, or decodes, compresses and puts them.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use gix::{Repository, ThreadSafeRepository};
+
+use super::assemble::{Done, Finished, Tar};
+use super::build_context::BuildContext;
+use super::codec::Codec;
+use super::cut;
+use super::frame_sink::FrameSink;
+use super::planner::Job;
+use super::recipe::{Coded, RecipeFrame, RecipeRun, RunKey};
+use super::run::Run;
+use super::{Selection, TarballError};
+
+/// One of several threads of a build.
+pub(super) struct Worker<'a> {
+    repo: Repository,
+    selection: &'a Selection,
+    context: &'a BuildContext<'a>,
+    sink: &'a dyn FrameSink,
+    codec: Codec,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(
+        repo: &ThreadSafeRepository,
+        selection: &'a Selection,
+        context: &'a BuildContext<'a>,
+        sink: &'a dyn FrameSink,
+    ) -> Self {
+        Self { repo: repo.to_thread_local(), selection, context, sink, codec: Codec::new() }
+    }
+
+    /// Works until no more jobs come, or nobody wants what comes of them.
+    pub(super) fn work(mut self, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
+        loop {
+            // Waiting with the lock held is meant: one worker waits for the next job, the others for their turn.
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(Job { position, key, run }) = job else { return };
+            let admitted = Some(run.bytes());
+            let result = self.reuse(&key).map_or_else(|| self.make(key, run), Ok);
+            if done.send(Done { position, admitted, result }).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn reuse(&mut self, key: &RunKey) -> Option<Finished> {
+        let (run, tar) = self.context.base?.read(key, &mut self.codec.decompressor)?;
+        Some(Finished { run: RecipeRun { digests: None, ..run.clone() }, tar: Tar::Bytes(tar), reused: true })
+    }
+
+    fn make(&mut self, key: RunKey, run: Run) -> Result<Finished, TarballError> {
+        let tar = run.tar(&self.repo, self.context)?;
+        let mut frames = Vec::new();
+        for range in cut::frames(&tar) {
+            frames.push(self.make_frame(&tar[range]).map_err(TarballError::Write)?);
+        }
+        Ok(Finished { run: RecipeRun { key, frames, digests: None }, tar: Tar::Bytes(vec![tar]), reused: false })
+    }
+
+    fn make_frame(&mut self, tar: &[u8]) -> io::Result<RecipeFrame> {
+        let put = |frame: Bytes| {
+            let size = frame.len() as u64;
+            self.sink.put(frame).map(|digest| Coded::new(&digest, size))
+        };
+        let zstd = put(self.codec.zstd(tar)?)?;
+        let gzip = if self.selection.gzip { Some(put(self.codec.gzip(tar)?)?) } else { None };
+        Ok(RecipeFrame { tar_size: tar.len() as u64, zstd, gzip })
+    }
+}

@@ -1,0 +1,119 @@
+//! Objects that went bad on the disk, or went.
+
+use http::Method;
+use reqwest::StatusCode;
+use serde_json::json;
+use weir_shared::manifest::Manifest;
+
+use crate::node::{Home, SERVICE, flip_a_bit, object_of, object_path};
+use crate::operator::{Operator, config};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let object = object_of(&descriptor);
+    upstream.take_away();
+    flip_a_bit(&home.object(&object));
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 1.0);
+    assert_eq!(node.descriptor().await.version(), descriptor.version());
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_is_rebuilt_once_for_all_who_ask() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
+    let asked = futures_util::future::join_all((0..8).map(|_| node.tarball(&descriptor))).await;
+    assert!(asked.iter().all(|tar| *tar == asked[0]));
+    assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 0.0);
+
+    std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
+    let head = node.request(Method::HEAD, &object_path(&object_of(&descriptor)), &[]).await;
+    assert_eq!(head.status, 200);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_retained_version_is_rebuilt_from_its_own_commit() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    upstream.push("deploy/app.yaml", b"replicas: 9\n");
+    node.poll().await;
+    flip_a_bit(&home.object(&object_of(&old)));
+    node.tarball(&old).await;
+    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    assert!(node.descriptor().await.publication().generation > old.publication().generation);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_truncated_object_is_a_corrupt_one() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let file = home.object(&object_of(&descriptor));
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(20).unwrap();
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_frame_of_many_and_a_missing_manifest_are_rebuilt() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut noise = vec![0; 9 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut noise);
+    upstream.push("deploy/large", &noise);
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let manifest = Manifest::parse(&node.object(&object_of(&descriptor)).await).unwrap();
+    assert!(manifest.frames().len() > 2);
+    std::fs::remove_file(home.object(&manifest.frames()[1].digest)).unwrap();
+    node.tarball(&descriptor).await;
+    std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
+    node.tarball(&descriptor).await;
+    assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 2.0);
+    assert_eq!(node.descriptor().await.bytes(), descriptor.bytes());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_that_is_pinned_to_what_cannot_be_had_says_so_until_it_can() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = config(&home, &upstream);
+    let node = home.start(config.clone()).await;
+    node.published(|_| true).await;
+    let pinned = Operator::of(&home, &node).put(&format!("/v1/services/{SERVICE}/pin"), json!({})).await;
+    assert_eq!(pinned.status, StatusCode::OK);
+    let version = node.descriptor().await;
+    node.stop().await;
+    // What Git gives for its commit is another content by the definition that the service has now.
+    config.services[0].folder = "docs".parse().unwrap();
+    let node = home.start(config.clone()).await;
+    node.poll().await;
+    let file = home.object(&object_of(&version));
+    std::fs::remove_file(&file).unwrap();
+    let path = object_path(&object_of(&version));
+    assert_eq!(node.get(&path).await.status, 503);
+    let service = node.status().await["services"][0].clone();
+    assert_eq!((&service["condition"], &service["failure"]["of"]), (&json!("pinned"), &json!("service")), "{service}");
+    let (status, told) = node.admin("/readyz").await;
+    assert!(status == 200 && told.contains("1 of 1 services are pinned to what cannot be had"), "{told}");
+    assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
+    node.stop().await;
+
+    // Somebody puts the definition back.
+    config.services[0].folder = "deploy".parse().unwrap();
+    let node = home.start(config).await;
+    node.poll().await;
+    assert_eq!(node.get(&path).await.status, 200);
+    assert_eq!(node.status().await["services"][0]["failure"], json!(null));
+    assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
+    node.stop().await;
+}
