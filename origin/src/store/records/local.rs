@@ -158,7 +158,7 @@ impl Inner {
         // A damaged copy must not take the place of the good one before it.
         let link_previous = current.is_some_and(|record| record.recovered.is_none());
         let prepared = self.prepare(key, &file).and_then(|()| {
-            failpoint!("the record is written");
+            failpoint!("the new copy of the record is durable");
             if link_previous { self.link_previous(key) } else { Ok(()) }
         });
         if let Err(error) = prepared {
