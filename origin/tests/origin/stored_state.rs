@@ -11,7 +11,7 @@ use crate::node::{Home, REPOSITORY};
 
 /// The file of the repository's record.
 pub(crate) fn record_file(home: &Home) -> PathBuf {
-    home.data_dir().join("records/repositories").join(REPOSITORY)
+    home.data_dir().join(format!("records/repositories/{REPOSITORY}.record"))
 }
 
 /// The file of a private object of the repository.
