@@ -58,6 +58,7 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
     assert_eq!(node.metric("weir_origin_event_snapshots_total{why=\"no_cursor\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 3.0);
+    assert!(matches!(reader.next().await.unwrap().kind, EventKind::Revision(_)), "the revision comes after it");
 
     // A drain waits for no stream.
     let ended = tokio::spawn(async move { reader.next().await });
