@@ -90,16 +90,18 @@ fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_n
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
     let upstream = Upstream::new(server.url("x"));
+    // Not the working tree: the objects beside the mirror would be committed as files, and reused as such.
+    let mirror = git.dir.join(".git");
     let put = |number: u32, seed: u32| {
         let contents: Vec<u8> = (0..1_500_000u32).map(|at| (at.wrapping_mul(seed + 77) >> 13) as u8).collect();
         let pointer = server.hold(&contents);
         git.write(format!("{number:02}.bin"), &pointer);
-        fetch_from(&upstream, &git.dir, &[file("x", &pointer)]).unwrap();
+        fetch_from(&upstream, &mirror, &[file("x", &pointer)]).unwrap();
     };
     (0..20).for_each(|number| put(number, number));
     git.write("small.txt", "small");
     let build = |frames: &Frames, commit: &CommitId, selection: &Selection, base: Option<&Base>| {
-        build_into(frames, &git.dir, commit, selection, 2, &Limits::default(), base).unwrap().0
+        build_into(frames, &mirror, commit, selection, 2, &Limits::default(), base).unwrap().0
     };
     let (first, frames) = (git.commit("first"), Frames::default());
     let built = build(&frames, &first, &with_lfs(), None);
