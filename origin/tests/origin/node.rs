@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::Empty;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -156,7 +156,8 @@ impl Node {
     /// The stored body of a descriptor in one coding, put together from its frames.
     pub(crate) async fn body(&self, descriptor: &Descriptor, encoding: Encoding) -> Vec<u8> {
         let stored = descriptor.representation(encoding).unwrap();
-        let first = self.object(&stored.digest).await;
+        let repository = &descriptor.publication().repository;
+        let first = self.object(repository, &stored.digest).await;
         let mut body = Vec::new();
         if stored.frames == 1 {
             body.extend_from_slice(&first);
@@ -164,7 +165,7 @@ impl Node {
             let manifest = Manifest::parse(&first).unwrap();
             assert_eq!(manifest.frames().len() as u32, stored.frames);
             for frame in manifest.frames() {
-                let bytes = self.object(&frame.digest).await;
+                let bytes = self.object(repository, &frame.digest).await;
                 assert_eq!(bytes.len() as u64, frame.size);
                 body.extend_from_slice(&bytes);
             }
@@ -174,8 +175,8 @@ impl Node {
     }
 
     /// An object, verified as an edge would.
-    pub(crate) async fn object(&self, digest: &ObjectDigest) -> Bytes {
-        let answer = self.get(&object_path(digest)).await;
+    pub(crate) async fn object(&self, repository: &RepositoryName, digest: &ObjectDigest) -> Bytes {
+        let answer = self.get(&format!("/v1/objects/{repository}/{digest}")).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(ObjectDigest::of(&answer.body), *digest);
         answer.body

@@ -5,9 +5,14 @@ use reqwest::StatusCode;
 use serde_json::json;
 use weir_shared::manifest::Manifest;
 
-use crate::node::{Home, SERVICE, flip_a_bit, object_of, object_path};
+use crate::node::{Home, Node, SERVICE, flip_a_bit, object_of, object_path, repository};
 use crate::operator::{Operator, config};
 use crate::upstream::Upstream;
+
+/// By the answer to an edge, and by the agent before it builds.
+async fn corrupt_reads(node: &Node) -> f64 {
+    node.metric("weir_origin_store_corrupt_objects_total").await
+}
 
 #[tokio::test]
 async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
@@ -17,11 +22,12 @@ async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
     upstream.take_away();
     flip_a_bit(&home.object(&object));
     node.tarball(&descriptor).await;
-    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    let found = corrupt_reads(&node).await;
+    assert!(found > 0.0);
     assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 1.0);
     assert_eq!(node.descriptor().await.version(), descriptor.version());
     node.tarball(&descriptor).await;
-    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    assert_eq!(corrupt_reads(&node).await, found, "it is whole again");
     node.stop().await;
 }
 
@@ -33,7 +39,7 @@ async fn an_object_that_is_gone_is_rebuilt_once_for_all_who_ask() {
     let asked = futures_util::future::join_all((0..8).map(|_| node.tarball(&descriptor))).await;
     assert!(asked.iter().all(|tar| *tar == asked[0]));
     assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 1.0);
-    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 0.0);
+    assert_eq!(corrupt_reads(&node).await, 0.0);
 
     std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
     let head = node.request(Method::HEAD, &object_path(&object_of(&descriptor)), &[]).await;
@@ -49,7 +55,7 @@ async fn a_retained_version_is_rebuilt_from_its_own_commit() {
     node.poll().await;
     flip_a_bit(&home.object(&object_of(&old)));
     node.tarball(&old).await;
-    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    assert!(corrupt_reads(&node).await > 0.0);
     assert!(node.descriptor().await.publication().generation > old.publication().generation);
     node.stop().await;
 }
@@ -61,7 +67,7 @@ async fn a_truncated_object_is_a_corrupt_one() {
     let file = home.object(&object_of(&descriptor));
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(20).unwrap();
     node.tarball(&descriptor).await;
-    assert_eq!(node.metric("weir_origin_store_corrupt_objects_total").await, 1.0);
+    assert!(corrupt_reads(&node).await > 0.0);
     node.stop().await;
 }
 
@@ -72,7 +78,7 @@ async fn a_missing_frame_of_many_and_a_missing_manifest_are_rebuilt() {
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
     upstream.push("deploy/large", &noise);
     let (node, descriptor) = home.start_published(&upstream).await;
-    let manifest = Manifest::parse(&node.object(&object_of(&descriptor)).await).unwrap();
+    let manifest = Manifest::parse(&node.object(&repository(), &object_of(&descriptor)).await).unwrap();
     assert!(manifest.frames().len() > 2);
     std::fs::remove_file(home.object(&manifest.frames()[1].digest)).unwrap();
     node.tarball(&descriptor).await;
@@ -110,6 +116,8 @@ async fn a_service_that_is_pinned_to_what_cannot_be_had_says_so_until_it_can() {
 
     // Somebody puts the definition back.
     config.services[0].folder = "deploy".parse().unwrap();
+    // Without operators nothing of theirs can be missing, which a new store says until they define something.
+    config.operator_listen = None;
     let node = home.start(config).await;
     node.poll().await;
     assert_eq!(node.get(&path).await.status, 200);
