@@ -60,8 +60,8 @@ impl Documents {
     pub(crate) fn stored(stored: &StoredDefinitions) -> Self {
         let (repositories, services) = (stored.repositories.iter(), stored.services.iter());
         Self {
-            repositories: repositories.map(|(name, json)| (name.clone(), Written::read(name.as_str(), json))).collect(),
-            services: services.map(|(name, json)| (name.clone(), Written::read(name.as_str(), json))).collect(),
+            repositories: repositories.map(|(name, json)| (name.clone(), Written::read(name.as_str(), name, json))).collect(),
+            services: services.map(|(name, (of, json))| (name.clone(), Written::read(name.as_str(), of, json))).collect(),
         }
     }
 
@@ -119,7 +119,7 @@ impl Definitions {
     /// The services of a repository.
     pub(crate) fn services_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
         let of_it = move |(name, each): (&'a ServiceName, &'a Defined<ServiceConfig>)| {
-            each.document.is_of(repository).then_some(name)
+            (each.document.repository() == repository).then_some(name)
         };
         self.services.iter().filter_map(of_it)
     }

@@ -228,7 +228,7 @@ impl Owner {
             let Some((repository, change)) = plan.cleanup.clone() else { continue };
             // It may have moved back.
             let is_back = |name: &ServiceName| {
-                self.api.services.get(name).and_then(|document| document.repository()).as_ref() == Some(&repository)
+                self.api.services.get(name).is_some_and(|document| *document.repository() == repository)
             };
             if change.services.iter().any(|(name, _)| is_back(name)) {
                 continue;
@@ -354,7 +354,7 @@ mod tests {
         drop(editor);
         assert!(drain.finish(Duration::from_secs(60)).await);
         let stored = stored(dir.path()).await;
-        assert_eq!(stored.services.get("one").unwrap().repository().unwrap().as_str(), "blog");
+        assert_eq!(stored.services.get("one").unwrap().repository().as_str(), "blog");
         assert_eq!(stored.repositories.size(), 1);
     }
 

@@ -85,10 +85,10 @@ impl Owner {
                 let stays = was.is_some_and(|was| was.document == defined.document)
                     && defined.document.taken().is_none_or(is_alike);
                 let service = service(name, &defined.document, known, stays, started.current.remove(name));
-                let service = service.unwrap_or_else(|error| {
+                let cannot_be = |error: &ConfigError| {
                     tracing::error!(service = %name, %error, "the service cannot be served");
-                    None
-                })?;
+                };
+                let service = service.inspect_err(cannot_be).ok()?;
                 if let Some(since) = started.pins.remove(name) {
                     service.pinned(since);
                 }
@@ -258,29 +258,23 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
     })
 }
 
-/// The service of a document: the one that is known when it stays, or one that goes on from there. `None`: the document is
-/// refused, and nothing says of which repository it is, so that nothing can have been published of it.
+/// The service of a document: the one that is known when it stays, or one that goes on from there.
 fn service(
     name: &ServiceName,
     document: &Written<ServiceConfig>,
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
-) -> Result<Option<Arc<Service>>, ConfigError> {
+) -> Result<Arc<Service>, ConfigError> {
     if let Some(service) = known.filter(|_| stays) {
-        return Ok(Some(service.clone()));
+        return Ok(service.clone());
     }
     let new = match document {
         Written::Taken(document) => Service::new(document, published)?,
-        Written::Refused(refused) => {
-            let was_of = || Some(published.as_ref()?.publication().repository.clone());
-            let was_of = refused.repository().or_else(was_of).or_else(|| Some(known?.repository.clone()));
-            let Some(repository) = was_of else { return Ok(None) };
-            Service::refused(name.clone(), repository, published)?
-        }
+        Written::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
-    Ok(Some(Arc::new(match known {
+    Ok(Arc::new(match known {
         None => new,
         Some(known) => new.going_on(known),
-    })))
+    }))
 }

@@ -58,7 +58,7 @@ impl Plan {
 
 /// The repository in whose record a service's document is.
 fn home(service: &ServiceName, stored: &Documents) -> Option<RepositoryName> {
-    stored.services.get(service)?.repository()
+    Some(stored.services.get(service)?.repository().clone())
 }
 
 fn json(document: &impl serde::Serialize) -> serde_json::Value {

@@ -28,6 +28,8 @@ pub(crate) enum Written<T> {
 /// A stored document that the rules of this version refuse.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
+    /// The repository in whose record it is: also of a document that does not name it.
+    pub(crate) repository: RepositoryName,
     /// As it is stored. What is no JSON object is shown within one.
     stored: Map<String, Value>,
     /// Why, in plain words.
@@ -81,11 +83,12 @@ impl<T> Written<T> {
 }
 
 impl<T: Document> Written<T> {
-    /// Reads what is stored as the document of this name.
-    pub(crate) fn read(name: &str, stored: &Value) -> Self {
+    /// Reads what is stored as the document of this name in the record of a repository.
+    pub(crate) fn read(name: &str, repository: &RepositoryName, stored: &Value) -> Self {
         match checked(name, stored) {
             Ok(document) => Self::Taken(Arc::new(document)),
             Err(reason) => Self::Refused(Arc::new(Refused {
+                repository: repository.clone(),
                 stored: shown(name, stored),
                 reason: reason.chars().take(LONGEST_REASON).collect(),
             })),
@@ -94,19 +97,11 @@ impl<T: Document> Written<T> {
 }
 
 impl Written<ServiceConfig> {
-    /// The repository of the service, if it can be read.
-    pub(crate) fn repository(&self) -> Option<RepositoryName> {
+    /// The repository of the service.
+    pub(crate) fn repository(&self) -> &RepositoryName {
         match self {
-            Self::Taken(document) => Some(document.repository.clone()),
-            Self::Refused(refused) => refused.repository(),
-        }
-    }
-
-    /// Whether it is a service of this repository, as far as it can be read.
-    pub(crate) fn is_of(&self, repository: &RepositoryName) -> bool {
-        match self {
-            Self::Taken(document) => document.repository == *repository,
-            Self::Refused(refused) => refused.field("repository").as_str() == Some(repository.as_str()),
+            Self::Taken(document) => &document.repository,
+            Self::Refused(refused) => &refused.repository,
         }
     }
 }
@@ -132,11 +127,6 @@ impl Refused {
     pub(crate) fn field(&self, field: &str) -> &Value {
         self.stored.get(field).unwrap_or(&Value::Null)
     }
-
-    /// The repository of a service, if it can be read.
-    pub(crate) fn repository(&self) -> Option<RepositoryName> {
-        self.field("repository").as_str()?.parse().ok()
-    }
 }
 
 /// The document, if it follows the rules; else all that is wrong with it.
@@ -160,11 +150,12 @@ fn shown(name: &str, stored: &Value) -> Map<String, Value> {
 #[cfg(fuzzing)]
 pub fn fuzz_document(bytes: &[u8]) {
     fn again<T: Document + PartialEq + std::fmt::Debug>(stored: &Value) {
-        let read = Written::<T>::read("shop", stored);
+        let repository = "shop".parse().expect("it is a name");
+        let read = Written::<T>::read("shop", &repository, stored);
         match &read {
             Written::Taken(document) => {
                 let written = serde_json::to_value(document).expect("a document is made of texts, numbers and lists");
-                assert_eq!(Written::<T>::read("shop", &written), read);
+                assert_eq!(Written::<T>::read("shop", &repository, &written), read);
             }
             Written::Refused(refused) => assert!(!refused.reason.is_empty()),
         }
@@ -180,7 +171,7 @@ mod tests {
     use super::*;
 
     fn service(name: &str, json: &str) -> Written<ServiceConfig> {
-        Written::read(name, &serde_json::from_str(json).unwrap())
+        Written::read(name, &"shop".parse().unwrap(), &serde_json::from_str(json).unwrap())
     }
 
     #[test]
@@ -196,12 +187,10 @@ mod tests {
             assert!(refused.reason.contains(said), "{}", refused.reason);
             let as_stored: Value = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_value(&written).unwrap(), as_stored);
-            assert_eq!(refused.repository().unwrap().as_str(), "shop");
-            assert!(written.is_of(&"shop".parse().unwrap()) && !written.is_of(&"blog".parse().unwrap()));
             assert_eq!(written, service("a", json));
         }
         let taken = service("a", r#"{"name":"a","repository":"shop"}"#);
-        assert!(taken.taken().is_some() && taken.is_of(&"shop".parse().unwrap()));
+        assert!(taken.taken().is_some());
     }
 
     #[test]
@@ -211,7 +200,8 @@ mod tests {
             let shown = serde_json::to_value(&written).unwrap();
             assert_eq!(shown["name"], "a");
             assert_eq!(shown["stored"].to_string(), json);
-            assert!(!written.refused().unwrap().reason.is_empty() && written.refused().unwrap().repository().is_none());
+            assert!(!written.refused().unwrap().reason.is_empty());
+            assert_eq!(written.repository().as_str(), "shop", "it is stored there");
         }
     }
 

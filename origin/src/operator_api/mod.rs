@@ -255,7 +255,7 @@ impl OperatorApi {
             Ok(key == "repository")
         })?;
         let snapshot = self.catalog.snapshot();
-        let wanted = |each: &Defined<ServiceConfig>| of.as_ref().is_none_or(|of| each.document.is_of(of));
+        let wanted = |each: &Defined<ServiceConfig>| of.as_ref().is_none_or(|of| each.document.repository() == of);
         let (shown, next) = page.of(&snapshot.definitions.services, wanted);
         let documents = shown.into_iter().map(|(name, each)| Document::of_service(&snapshot, name, each));
         Ok(listing("services", documents, next.as_ref()))

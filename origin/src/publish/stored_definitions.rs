@@ -14,7 +14,8 @@ use crate::store::{Objects, Records};
 #[derive(Debug, Default)]
 pub(crate) struct StoredDefinitions {
     pub(crate) repositories: BTreeMap<RepositoryName, Value>,
-    pub(crate) services: BTreeMap<ServiceName, Value>,
+    /// Each with the repository in whose record it is.
+    pub(crate) services: BTreeMap<ServiceName, (RepositoryName, Value)>,
     /// Services that have moved, each with a repository that still has a document of it, which is to be removed there.
     pub(crate) outdated: Vec<(RepositoryName, ServiceName)>,
 }
@@ -24,7 +25,8 @@ pub(crate) struct StoredDefinitions {
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     pub(super) stored: StoredDefinitions,
-    homes: BTreeMap<ServiceName, (u64, RepositoryName)>,
+    /// When the document that holds was written.
+    written_at: BTreeMap<ServiceName, u64>,
 }
 
 impl Definitions {
@@ -36,16 +38,13 @@ impl Definitions {
     ) {
         self.stored.repositories.extend(own.map(|document| (repository.clone(), document)));
         for (service, Definition { written_at, document }) in services {
-            match self.homes.get(&service) {
-                Some((newer, _)) if *newer >= written_at => {
-                    self.stored.outdated.push((repository.clone(), service));
-                    continue;
-                }
-                Some((_, home)) => self.stored.outdated.push((home.clone(), service.clone())),
-                None => {}
+            if self.written_at.get(&service).is_some_and(|newer| *newer >= written_at) {
+                self.stored.outdated.push((repository.clone(), service));
+                continue;
             }
-            self.homes.insert(service.clone(), (written_at, repository.clone()));
-            self.stored.services.insert(service, document);
+            self.written_at.insert(service.clone(), written_at);
+            let before = self.stored.services.insert(service.clone(), (repository.clone(), document));
+            self.stored.outdated.extend(before.map(|(home, _)| (home, service)));
         }
     }
 }
@@ -86,7 +85,7 @@ mod tests {
             for (repository, services) in order {
                 all.add(&repository.parse().unwrap(), None, services);
             }
-            assert_eq!(all.stored.services["one"]["repository"], "blog");
+            assert_eq!(all.stored.services["one"].1["repository"], "blog");
             assert_eq!(all.stored.outdated, [("shop".parse().unwrap(), "one".parse().unwrap())]);
         }
     }

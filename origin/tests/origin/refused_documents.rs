@@ -159,19 +159,20 @@ async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
     serves(&node, &stopped.deploy).await;
     serves(&node, &stopped.docs).await;
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
-    for (name, stored) in [(DOCS, 7)] {
-        let path = format!("/v1/services/{name}");
-        let told = operator.get(&path).await;
-        assert_eq!((&told.body["stored"], &told.body["status"]["condition"]), (&json!(stored), &json!("unhealthy")));
-        assert_eq!(of(&node.status().await, "services", name)["condition"], "unhealthy");
-        assert_eq!(operator.delete(&path).await.status, StatusCode::NO_CONTENT);
-        assert_eq!(operator.get(&path).await.status, StatusCode::NOT_FOUND);
-        assert_eq!(node.get(&path).await.status, 404);
-    }
+    let path = format!("/v1/services/{DOCS}");
+    let told = operator.get(&path).await;
+    assert_eq!((&told.body["stored"], &told.body["status"]["condition"]), (&json!(7), &json!("unhealthy")));
+    assert_eq!(of(&node.status().await, "services", DOCS)["condition"], "unhealthy");
+    let refused = operator.delete("/v1/repositories/shop").await;
+    assert!(refused.problem().1.contains(DOCS), "it is of the repository that stores it: {refused:?}");
+    assert_eq!(operator.delete(&path).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(operator.get(&path).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(node.get(&path).await.status, 404);
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 0.0);
     node.stop().await;
-    let (node, _) = stopped.start().await;
+    let (node, operator) = stopped.start().await;
     assert!(node.running.service(&DOCS.parse().unwrap()).is_none());
+    assert_eq!(operator.get(&path).await.status, StatusCode::NOT_FOUND, "its deletion is durable");
     serves(&node, &stopped.deploy).await;
     node.stop().await;
 }
