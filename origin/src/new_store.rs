@@ -21,7 +21,7 @@ impl NewStore {
     /// Whether operators' definitions may have been lost: the store is new, and holds none.
     pub(crate) fn may_have_lost_definitions(&self, snapshot: &Snapshot, now: SystemTime) -> bool {
         let is_new = now.duration_since(self.created_at).unwrap_or_default() < NEW_FOR;
-        self.operators && is_new && !snapshot.has_stored_definitions
+        self.operators && is_new && !snapshot.operators_have_defined
     }
 }
 
@@ -32,8 +32,8 @@ mod tests {
     #[test]
     fn only_a_new_store_of_operators_without_any_definition_is_suspect() {
         let created_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let suspect = |operators, has_stored_definitions, age| {
-            let snapshot = Snapshot { has_stored_definitions, ..Snapshot::default() };
+        let suspect = |operators, operators_have_defined, age| {
+            let snapshot = Snapshot { operators_have_defined, ..Snapshot::default() };
             NewStore { created_at, operators }.may_have_lost_definitions(&snapshot, created_at + age)
         };
         assert!(suspect(true, false, Duration::ZERO) && suspect(true, false, NEW_FOR / 2));

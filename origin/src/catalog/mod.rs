@@ -53,8 +53,8 @@ pub(crate) struct Catalog {
 pub(crate) struct Snapshot {
     /// What is defined.
     pub(crate) definitions: Definitions,
-    /// Whether operators defined any of it, or what the file has in its place.
-    pub(crate) has_stored_definitions: bool,
+    /// Whether operators ever defined anything, also what was deleted since.
+    pub(crate) operators_have_defined: bool,
     /// The agents of the repositories that are mirrored.
     pub(crate) agents: Map<RepositoryName, Handle>,
     /// The others.

@@ -107,7 +107,8 @@ pub(crate) async fn begin(
     drain: &Drain,
 ) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
-    let catalog = Arc::new(Catalog::new(Snapshot::default(), std::mem::take(&mut started.retired)));
+    let begins = Snapshot { operators_have_defined: stored.had_any, ..Snapshot::default() };
+    let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
     let mut owner = Owner {
         file,

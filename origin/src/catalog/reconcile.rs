@@ -71,7 +71,7 @@ impl Owner {
         }
         touched.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
 
-        after.has_stored_definitions = !(self.api.repositories.is_empty() && self.api.services.is_empty());
+        after.operators_have_defined |= !(self.api.repositories.is_empty() && self.api.services.is_empty());
 
         let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), touched.repositories.clone());
         let mut withdrawn_from = BTreeSet::new();

@@ -115,6 +115,7 @@ impl Publisher {
                 tracing::error!(repository = %name, reason, "nothing is published of it until an operator confirms");
                 shared.metrics.suspended_repositories.inc();
             }
+            definitions.stored.had_any |= known.record.operators_have_defined;
             definitions.add(&name, known.record.definition.clone(), of_services);
             shared.metrics.retained_versions.add(i64::try_from(known.retained()).unwrap_or(i64::MAX));
             publisher.add(Repository::new(name, known));
@@ -491,6 +492,7 @@ impl Publisher {
                 draft.record.definition = document;
                 draft.set_changed();
             }
+            draft.record.operators_have_defined = true;
             Ok::<_, PublishError>(((), Vec::new()))
         };
         self.change(&self.handle(repository), services, define).await

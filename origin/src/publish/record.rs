@@ -35,6 +35,9 @@ pub(super) struct RepositoryRecord {
     /// The document that operators wrote of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) definition: Option<Value>,
+    /// Operators defined something here once. A store that remembers this was not emptied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) operators_have_defined: bool,
     /// In the order of the services.
     pub(super) pages: Vec<PageRef>,
     /// The oldest first; the last one may grow.
@@ -80,6 +83,7 @@ impl RepositoryRecord {
             sequence: 0,
             signed_with: String::new(),
             definition: None,
+            operators_have_defined: false,
             pages: Vec::new(),
             history: Vec::new(),
             superseded: Vec::new(),

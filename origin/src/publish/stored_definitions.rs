@@ -16,6 +16,8 @@ pub(crate) struct StoredDefinitions {
     pub(crate) repositories: BTreeMap<RepositoryName, Value>,
     /// Each with the repository in whose record it is.
     pub(crate) services: BTreeMap<ServiceName, (RepositoryName, Value)>,
+    /// Whether there ever was anything, also what was deleted since.
+    pub(crate) had_any: bool,
     /// Services that have moved, each with a repository that still has a document of it, which is to be removed there.
     pub(crate) outdated: Vec<(RepositoryName, ServiceName)>,
 }
