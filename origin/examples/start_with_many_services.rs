@@ -33,7 +33,10 @@ async fn main() -> anyhow::Result<()> {
     }
     for _ in 0..3 {
         let program = std::env::current_exe()?;
-        let run = Command::new(program).arg(dir.parent().context("a folder")?).args([&services.to_string(), "measure"]).status()?;
+        let run = Command::new(program)
+            .arg(dir.parent().context("a folder")?)
+            .args([&services.to_string(), "measure"])
+            .status()?;
         ensure!(run.success(), "the measurement failed");
     }
     Ok(())

@@ -118,8 +118,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
     let (catalog, editor) = catalog::begin(dependencies, published, &drain).await;
     drain.spawn(publisher.clone().collect_garbage(drain.clone()));
-    let new_store =
-        NewStore { created_at: publisher.store_created_at(), operators: config.operator_listen.is_some() };
+    let new_store = NewStore { created_at: publisher.store_created_at(), operators: config.operator_listen.is_some() };
     CatalogCollector::register(&registry, catalog.clone(), new_store)?;
     if new_store.may_have_lost_definitions(&catalog.snapshot(), SystemTime::now()) {
         tracing::warn!(

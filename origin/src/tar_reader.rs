@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use weir_shared::descriptor::Descriptor;
-use weir_shared::encoding::Encoding;
 use weir_shared::digest::ObjectDigest;
+use weir_shared::encoding::Encoding;
 use weir_shared::manifest::{Manifest, ManifestError};
 use weir_shared::name::RepositoryName;
 

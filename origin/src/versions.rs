@@ -101,7 +101,9 @@ impl From<VersionChangeError> for VersionError {
             VersionChangeError::Publish(error) => error.into(),
             VersionChangeError::NothingPublished(service) => Self::NothingPublished(service),
             VersionChangeError::NotRetained(service, digest) => Self::NotRetained(service, digest),
-            VersionChangeError::GenerationConflict { service, current } => Self::GenerationConflict { service, current },
+            VersionChangeError::GenerationConflict { service, current } => {
+                Self::GenerationConflict { service, current }
+            }
             VersionChangeError::Withdrawn(service) => Self::Withdrawn(service),
         }
     }
@@ -198,7 +200,8 @@ impl Versions {
         drop(turn);
         // Looked up again: it may have been changed meanwhile.
         let service = self.service(&service.name)?;
-        self.to_the_end(move |publisher| async move { publisher.pin(&service, Some(&digest), asked.change()).await }).await
+        self.to_the_end(move |publisher| async move { publisher.pin(&service, Some(&digest), asked.change()).await })
+            .await
     }
 
     /// Pins a service to what it is at, until it is unpinned.

@@ -72,9 +72,8 @@ impl CatalogCollector {
         self.refused.with_label_values(&["service"]).set(number(refused));
         self.services.set(number(services.size()));
         self.unpublished.set(number(services.values().filter(|service| service.current().is_none()).count()));
-        let is_unhealthy = |condition: Condition| {
-            matches!(condition, Condition::Unhealthy { .. }) || condition.lost().is_some()
-        };
+        let is_unhealthy =
+            |condition: Condition| matches!(condition, Condition::Unhealthy { .. }) || condition.lost().is_some();
         self.unhealthy.set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
         let missing = self.new_store.may_have_lost_definitions(snapshot, SystemTime::now());
         self.definitions_missing.set(missing.into());

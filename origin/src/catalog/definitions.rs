@@ -60,8 +60,12 @@ impl Documents {
     pub(crate) fn stored(stored: &StoredDefinitions) -> Self {
         let (repositories, services) = (stored.repositories.iter(), stored.services.iter());
         Self {
-            repositories: repositories.map(|(name, json)| (name.clone(), Written::read(name.as_str(), name, json))).collect(),
-            services: services.map(|(name, (of, json))| (name.clone(), Written::read(name.as_str(), of, json))).collect(),
+            repositories: repositories
+                .map(|(name, json)| (name.clone(), Written::read(name.as_str(), name, json)))
+                .collect(),
+            services: services
+                .map(|(name, (of, json))| (name.clone(), Written::read(name.as_str(), of, json)))
+                .collect(),
         }
     }
 

@@ -101,11 +101,7 @@ pub(super) struct Owner {
 }
 
 /// Brings up everything that is defined, and changes it from then on until the drain.
-pub(crate) async fn begin(
-    dependencies: Dependencies,
-    mut started: Started,
-    drain: &Drain,
-) -> (Arc<Catalog>, Editor) {
+pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
     let begins = Snapshot { operators_have_defined: stored.had_any, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
@@ -279,7 +275,8 @@ mod tests {
     ) -> (Arc<Catalog>, Editor, Documents) {
         let (data_dir, limits, registry) =
             (DataDir::open(dir).unwrap().0, LimitsConfig::default(), prometheus::Registry::new());
-        let (metrics, store_metrics) = (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
+        let (metrics, store_metrics) =
+            (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
         let objects = Objects::open(&StoreConfig::default(), dir, store_metrics.clone(), &Bounds::default()).await;
         let engine = FaultyEngine::local(&dir.join("records"));
         let log = Arc::new(EventLog::new(&limits, metrics.clone()));

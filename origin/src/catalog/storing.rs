@@ -77,7 +77,10 @@ mod tests {
         let put = |of: &str| Plan::of(&[Write::PutService(service(of).into())], &stored);
         let moved = put("blog");
         let (repository, change) = moved.change.unwrap();
-        assert_eq!((repository.as_str(), change.services[0].1.as_ref().unwrap()["repository"].as_str()), ("blog", Some("blog")));
+        assert_eq!(
+            (repository.as_str(), change.services[0].1.as_ref().unwrap()["repository"].as_str()),
+            ("blog", Some("blog"))
+        );
         let (repository, change) = moved.cleanup.unwrap();
         assert_eq!((repository.as_str(), change.services), ("shop", vec![("one".parse().unwrap(), None)]));
         assert_eq!(put("shop").cleanup, None);
@@ -88,8 +91,7 @@ mod tests {
         let repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
         let service = ServiceConfig::new("one".parse().unwrap(), "shop".parse().unwrap());
         let stored = Documents::new(&[repository], &[service]);
-        let writes =
-            [Write::DeleteService("one".parse().unwrap()), Write::DeleteRepository("shop".parse().unwrap())];
+        let writes = [Write::DeleteService("one".parse().unwrap()), Write::DeleteRepository("shop".parse().unwrap())];
         let (name, change) = Plan::of(&writes, &stored).change.unwrap();
         let both = DefinitionChange { repository: Some(None), services: vec![("one".parse().unwrap(), None)] };
         assert_eq!((name.as_str(), change), ("shop", both));

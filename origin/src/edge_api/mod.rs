@@ -63,8 +63,7 @@ impl EdgeApi {
                 if let Err(failure) = only_reads(request.method()) {
                     return failure.into_response();
                 }
-                let response =
-                    self.object(request, &repository, &digest).await.unwrap_or_else(Failure::into_response);
+                let response = self.object(request, &repository, &digest).await.unwrap_or_else(Failure::into_response);
                 self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }

@@ -74,7 +74,9 @@ impl Route {
             Route::Repositories | Route::Services | Route::History(_) | Route::Diff(_) => "GET, HEAD",
             Route::Pin(_) => "PUT, DELETE",
             Route::Repository(_) | Route::Service(_) => "GET, HEAD, PUT, DELETE",
-            Route::Refresh(_) | Route::Confirm(_) | Route::Webhook(..) | Route::DryRun(_) | Route::Rollback(_) => "POST",
+            Route::Refresh(_) | Route::Confirm(_) | Route::Webhook(..) | Route::DryRun(_) | Route::Rollback(_) => {
+                "POST"
+            }
         }
     }
 

@@ -74,7 +74,8 @@ async fn keep_up(
     permit: OwnedSemaphorePermit,
 ) {
     let (repository, slot) = (name.clone(), builder.mirror.clone());
-    let bounds = UpkeepBounds { min_free: context.build.min_free_bytes, max_mirror: context.upstreams.max_mirror.as_u64() };
+    let bounds =
+        UpkeepBounds { min_free: context.build.min_free_bytes, max_mirror: context.upstreams.max_mirror.as_u64() };
     let commits = context.publisher.commits(&name).await;
     let job = Job::begin("upkeep", &context.threads, move |stop| {
         // Others have their turn when this ends, whatever the agent does at that time.

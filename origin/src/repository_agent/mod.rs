@@ -11,31 +11,31 @@
 //! told to stop and the state says so, and a thread that does not come back holds up nobody but its own repository.
 
 mod back_off;
+mod back_offs;
 mod budget;
 mod build;
 mod context;
 mod fetch_places;
 mod handle;
-mod rebuild;
 mod job;
 mod lfs;
+mod maintenance;
 mod mirror_slot;
 mod pace;
-mod reconcile;
-mod revisions;
 mod places;
 mod poll;
 mod poll_result;
 mod preview;
+mod rebuild;
+mod reconcile;
+mod revisions;
 mod schedule;
-mod back_offs;
 mod shares;
 mod start;
 mod state;
 mod task;
 mod threads;
 mod turn;
-mod maintenance;
 
 pub(crate) use context::Context;
 pub(crate) use handle::{Gone, Handle, MirrorFate};

@@ -8,8 +8,8 @@ use weir_shared::commit_id::CommitId;
 use weir_shared::event::EventKind;
 use weir_shared::revision_id::RevisionId;
 
-use super::context::Context;
 use super::build::{Again, Builder, Resolved, ServiceFailure, resolve};
+use super::context::Context;
 use super::job::{Job, JobFault};
 use super::lfs::Who;
 use super::state::Phase;
@@ -95,14 +95,18 @@ impl Task {
     }
 
     /// Looks where services are, and publishes what needs no build.
-    async fn look(&self, services: &[Arc<Service>]) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {
+    async fn look(
+        &self,
+        services: &[Arc<Service>],
+    ) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {
         let (mirror, reach, of, policy) =
             (self.mirror.clone(), self.reach.clone(), services.to_vec(), self.policy.clone());
         let job = Job::begin("resolve", &self.context.threads, move |stop| {
             resolve(&mirror, &reach, &of, policy.as_deref(), stop)
         });
         let resolved: Resolved = self.awaited("resolve", job, (), self.config.build_timeout).await?;
-        let candidates: Vec<Candidate> = resolved.iter().filter_map(|(_, found)| found.as_ref().ok().cloned()).collect();
+        let candidates: Vec<Candidate> =
+            resolved.iter().filter_map(|(_, found)| found.as_ref().ok().cloned()).collect();
         let publisher = &self.context.publisher;
         let cached = publisher.publish_cached(&self.config.name, &candidates, SystemTime::now()).await?;
         let mut cached = cached.into_iter();
@@ -138,7 +142,8 @@ impl Task {
         let recipe = self.context.publisher.recipe(&candidate.service).await;
         let recipe = recipe.and_then(|bytes| {
             let read = Recipe::parse(&bytes);
-            read.inspect_err(|error| tracing::warn!(service = %candidate.service.name, %error, "nothing is reused")).ok()
+            read.inspect_err(|error| tracing::warn!(service = %candidate.service.name, %error, "nothing is reused"))
+                .ok()
         });
         let (built, attempt) = self.built(&candidate.service, &candidate.commit, recipe).await?;
         self.context.publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_shared::process::shutdown::Drain;
 
+use super::back_offs::BackOffs;
 use super::context::Context;
 use super::handle::{Calls, Gone, Handle};
 use super::lfs::Lfs;
@@ -16,7 +17,6 @@ use super::poll::Poller;
 use super::rebuild::REBUILD_QUEUE;
 use super::revisions::Revisions;
 use super::schedule::{Schedule, first_delay};
-use super::back_offs::BackOffs;
 use super::state::RepositoryState;
 use super::task::{Task, policy};
 use super::threads::Threads;
@@ -63,7 +63,8 @@ pub(crate) fn start(
     let calls = Calls::default();
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
-    let mirror = Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
+    let mirror =
+        Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
     let (publish, assigned) = watch::channel(services.clone());
     let handle = Handle {
         state: state.subscribe(),

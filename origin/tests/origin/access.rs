@@ -7,7 +7,7 @@ use http::Method;
 use weir_shared::access_list::AccessList;
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 
-use crate::node::{Home, SERVICE, object_of, object_path, in_time, request};
+use crate::node::{Home, SERVICE, in_time, object_of, object_path, request};
 use crate::stored_state::{pages, private_object, record};
 use crate::upstream::Upstream;
 
@@ -17,7 +17,8 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
     let (node, descriptor) = home.start_published(&upstream).await;
     for role in ["agent", "operator"] {
         let client = home.client(role);
-        for path in [&format!("/v1/services/{SERVICE}"), &object_path(&object_of(&descriptor)), "/", "/v1/services/no"] {
+        for path in [&format!("/v1/services/{SERVICE}"), &object_path(&object_of(&descriptor)), "/", "/v1/services/no"]
+        {
             let answer = request(&client, &node.running, Method::GET, path, &[]).await;
             assert_eq!(answer.status, 401, "{role} {path}");
             assert_eq!(answer.problem().0, "unauthorized");

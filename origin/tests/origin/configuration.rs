@@ -291,10 +291,7 @@ fn a_start_that_fails_says_why_in_one_line_of_its_log() {
     // No folder.
     std::fs::write(home.data_dir().join("objects"), "").unwrap();
     let (code, message) = run(&config);
-    assert!(
-        code == Some(1) && message.starts_with("weir-origin: ") && message.contains("data/objects"),
-        "{message}"
-    );
+    assert!(code == Some(1) && message.starts_with("weir-origin: ") && message.contains("data/objects"), "{message}");
     let (tail, said) = (message.rsplit(": ").next().unwrap(), message.clone());
     assert_eq!(said.matches(tail).count(), 1, "each cause once: {message}");
     config.push_str("colour = 1\n");

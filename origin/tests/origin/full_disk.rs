@@ -66,7 +66,10 @@ async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on()
     let status = node.status().await;
     let told = format!("{} {}", status["repositories"][0]["failure"], status["services"][0]["failure"]);
     assert!(told.to_lowercase().contains("no space left") || told.contains("os error 28"), "{status}");
-    assert!(!told.contains("at path") && !told.contains("/objects/"), "no path, and none that is new each time: {told}");
+    assert!(
+        !told.contains("at path") && !told.contains("/objects/"),
+        "no path, and none that is new each time: {told}"
+    );
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     node.tarball(&before).await;
 

@@ -15,7 +15,7 @@ use weir_shared::descriptor::OmissionReason;
 use crate::git_fixture::Git;
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::{LfsServer, Manner};
-use crate::node::{Home, Node, SERVICE, object_of, flip_a_bit, in_time, service};
+use crate::node::{Home, Node, SERVICE, flip_a_bit, in_time, object_of, service};
 use crate::tar_reading::{Frames, build_into, build_tar, read_tar};
 
 pub(crate) const ATTRIBUTES: &str = "*.bin filter=lfs diff=lfs merge=lfs -text\n";

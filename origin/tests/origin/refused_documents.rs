@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_shared::descriptor::Descriptor;
 
-use crate::node::{Home, Node, SERVICE, object_of, object_path, in_time};
+use crate::node::{Home, Node, SERVICE, in_time, object_of, object_path};
 use crate::operator::{Operator, empty_config, repository_at, serve};
 use crate::smart_http::SmartHttp;
 use crate::stored_state::{replace_repository, replace_service};

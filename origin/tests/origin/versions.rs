@@ -6,7 +6,7 @@ use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
 
-use crate::node::{Home, Node, object_of, flip_a_bit, service};
+use crate::node::{Home, Node, flip_a_bit, object_of, service};
 use crate::upstream::Upstream;
 
 fn asked(by: &str) -> Asked {

@@ -150,7 +150,8 @@ impl Builder {
         let failed = |reason: String| ServiceFailure::passing("lfs", reason);
         let bytes = |files: &[LfsFile]| files.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
         let all = groups.iter().fold(0u64, |sum, files| sum.saturating_add(bytes(files)));
-        let disk = |needed: u64| disk_watch::require_room(&self.data_dir, self.options.min_free_bytes.saturating_add(needed));
+        let disk =
+            |needed: u64| disk_watch::require_room(&self.data_dir, self.options.min_free_bytes.saturating_add(needed));
         let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
         let mut why = "current and retained versions need them: raise it, or retain less".to_owned();
         let is_full = held.bytes.saturating_add(all) > max_mirror || disk(all).is_err();

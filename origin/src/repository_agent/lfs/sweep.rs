@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_shared::commit_id::CommitId;
 use weir_shared::name::{RepositoryName, ServiceName};
 
-use super::super::build::{ServiceFailure, Builder};
+use super::super::build::{Builder, ServiceFailure};
 use crate::lfs::{Amount, LfsOid};
 use crate::publish::PublishError;
 use crate::revision::{self, Reach, RevisionError};
@@ -73,7 +73,8 @@ impl Builder {
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {
-            let of_it = published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
+            let of_it =
+                published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
             let mut commits: Vec<_> = of_it.map(|(_, commit)| commit.clone()).collect();
             match revision::tip(&mirror, &service.revision, &mut Reach::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),
