@@ -15,8 +15,8 @@ use weir_shared::route::{Route, RouteError};
 
 use crate::catalog::Catalog;
 use crate::config::LimitsConfig;
+use crate::lost_definitions::LostDefinitions;
 use crate::metrics::Metrics;
-use crate::new_store::NewStore;
 use crate::publish::Publisher;
 pub(crate) use events::Events;
 use failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) struct EdgeApi {
     object_permits: Arc<Semaphore>,
     reference_lookups: Arc<Semaphore>,
     events: Events,
-    new_store: NewStore,
+    lost_definitions: LostDefinitions,
 }
 
 impl EdgeApi {
@@ -45,11 +45,11 @@ impl EdgeApi {
         metrics: Metrics,
         limits: &LimitsConfig,
         events: Events,
-        new_store: NewStore,
+        lost_definitions: LostDefinitions,
     ) -> Self {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
-        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, new_store }
+        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, lost_definitions }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
@@ -63,8 +63,7 @@ impl EdgeApi {
                 if let Err(failure) = only_reads(request.method()) {
                     return failure.into_response();
                 }
-                let response =
-                    self.object(request, &repository, &digest).await.unwrap_or_else(Failure::into_response);
+                let response = self.object(request, &repository, &digest).await.unwrap_or_else(Failure::into_response);
                 self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
