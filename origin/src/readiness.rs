@@ -30,8 +30,10 @@ pub(crate) struct Surroundings {
     /// The certificate that edges see has ended, and the one that operators see.
     pub(crate) certificates_have_ended: (bool, bool),
     /// The store may have lost what operators defined.
-    pub(crate) definitions_missing: bool,
-    /// Repositories of which nothing is published until an operator confirms their state.
+    pub(crate) store_is_new: bool,
+    /// Repositories that have objects and no record.
+    pub(crate) without_record: usize,
+    /// Repositories of which nothing is published until an operator confirms their state, or they can be read.
     pub(crate) suspended: usize,
 }
 
@@ -69,7 +71,7 @@ impl Problems {
                 "a file of keys or denials cannot be used, and edges are told what it said last: the log says which line",
             ),
             (
-                self.surroundings.definitions_missing,
+                self.surroundings.store_is_new,
                 "the store is new and holds nothing that operators defined: if its data was lost, put it back",
             ),
         ] {
@@ -84,10 +86,16 @@ impl Problems {
             }
         }
         if self.surroundings.suspended > 0 {
-            let (suspended, all) = (self.surroundings.suspended, self.repositories);
+            let suspended = self.surroundings.suspended;
             reasons.push(format!(
-                "{suspended} of {all} repositories publish nothing until an operator confirms their state (/status says why)"
+                "{suspended} repositories publish nothing until an operator confirms their state, or until the store can be \
+                 read (/status and the log say why)"
             ));
+        }
+        if self.surroundings.without_record > 0 {
+            let lost = self.surroundings.without_record;
+            reasons
+                .push(format!("{lost} repositories have objects and no record: put those back (the log names them)"));
         }
         if self.lost_services > 0 {
             let (lost, all) = (self.lost_services, self.services);
@@ -125,10 +133,12 @@ mod tests {
         let with = |surroundings| Problems { surroundings, ..Problems::default() }.readiness();
         let unreadable = Surroundings { access_files_unreadable: true, ..Surroundings::default() };
         assert!(matches!(with(unreadable), Readiness::Degraded(reasons) if reasons[0].contains("keys or denials")));
-        let missing = Surroundings { definitions_missing: true, ..Surroundings::default() };
+        let missing = Surroundings { store_is_new: true, ..Surroundings::default() };
         assert!(matches!(with(missing), Readiness::Degraded(reasons) if reasons[0].contains("the store is new")));
         let suspended = Surroundings { suspended: 1, ..Surroundings::default() };
         assert!(matches!(with(suspended), Readiness::Degraded(reasons) if reasons[0].contains("an operator confirms")));
+        let lost = Surroundings { without_record: 2, ..Surroundings::default() };
+        assert!(matches!(with(lost), Readiness::Degraded(reasons) if reasons[0].contains("no record")));
         let operators = Surroundings { certificates_have_ended: (false, true), ..Surroundings::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
         let edges = Surroundings { certificates_have_ended: (true, true), ..Surroundings::default() };

@@ -27,8 +27,8 @@ use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::edge_api::{EdgeApi, Events};
 use crate::event_log::EventLog;
+use crate::lost_definitions::LostDefinitions;
 use crate::metrics::Metrics;
-use crate::new_store::NewStore;
 use crate::operator_api::OperatorApi;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{Surroundings, readiness};
@@ -118,9 +118,9 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
     let (catalog, editor) = catalog::begin(dependencies, published, &drain).await;
     drain.spawn(publisher.clone().collect_garbage(drain.clone()));
-    let new_store = NewStore { created_at: publisher.store_created_at(), operators: config.operator_listen.is_some() };
-    CatalogCollector::register(&registry, catalog.clone(), new_store)?;
-    if new_store.may_have_lost_definitions(&catalog.snapshot(), SystemTime::now()) {
+    let lost_definitions = LostDefinitions::new(publisher.clone(), config.operator_listen.is_some());
+    CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
+    if lost_definitions.is_store_new(&catalog.snapshot(), SystemTime::now()) {
         tracing::warn!(
             data_dir = %config.data_dir.display(),
             "the store is new, and holds nothing that operators defined: if it was lost, put it back; until operators \
@@ -132,7 +132,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let events =
         Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
-    let api = EdgeApi::new(catalog.clone(), publisher.clone(), metrics.clone(), &config.limits, events, new_store);
+    let lost = lost_definitions.clone();
+    let api = EdgeApi::new(catalog.clone(), publisher.clone(), metrics.clone(), &config.limits, events, lost);
     serve::tcp(listener, Some(certificates.of_edges()), api, http.listener("edge"), &drain);
     let operators =
         OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
@@ -157,7 +158,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     disk: disk.borrow().clone(),
                     access_files_unreadable: access_files.get() == 0,
                     certificates_have_ended: seen.have_ended(now),
-                    definitions_missing: new_store.may_have_lost_definitions(&shown.snapshot(), now),
+                    store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),
+                    without_record: lost_definitions.without_record(),
                     suspended: publisher.suspended().len(),
                 };
                 readiness(&shown, surroundings)

@@ -20,7 +20,7 @@ const NOT_VERIFIED: u8 = 8;
 /// them again when they are asked for. Records, state pages and history are never deleted.
 ///
 /// Exit codes: 0 no damage; 1 damage that an origin repairs by building again; 4 something is lost, needs an operator, or
-/// could not be read; 8 nothing could be verified, because an origin runs on the directory or the store cannot be opened;
+/// could not be read; 8 nothing could be verified, because nothing is stored there, an origin runs on the directory or the store cannot be opened;
 /// 2 a wrong option.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {

@@ -8,13 +8,13 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::{Catalog, DefinedBy, Snapshot};
-use crate::new_store::NewStore;
+use crate::lost_definitions::LostDefinitions;
 use crate::service::Condition;
 
 /// Counts what a catalogue holds.
 pub(crate) struct CatalogCollector {
     catalog: Arc<Catalog>,
-    new_store: NewStore,
+    lost_definitions: LostDefinitions,
     /// By kind (`repository`, `service`) and who defined it (`file`, `api`).
     objects: IntGaugeVec,
     /// By kind.
@@ -27,11 +27,15 @@ pub(crate) struct CatalogCollector {
 
 impl CatalogCollector {
     /// Registers the families.
-    pub(crate) fn register(registry: &Registry, catalog: Arc<Catalog>, new_store: NewStore) -> prometheus::Result<()> {
+    pub(crate) fn register(
+        registry: &Registry,
+        catalog: Arc<Catalog>,
+        lost_definitions: LostDefinitions,
+    ) -> prometheus::Result<()> {
         let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
         registry.register(Box::new(Self {
             catalog,
-            new_store,
+            lost_definitions,
             objects: gauges(
                 "weir_origin_catalog_objects",
                 "Repositories and services that are defined, by kind (repository, service) and by whom (file, api).",
@@ -53,8 +57,8 @@ impl CatalogCollector {
             )?,
             definitions_missing: IntGauge::new(
                 "weir_origin_definitions_missing",
-                "1 while the store is new and holds nothing that operators defined, as after a loss of its data: requests for \
-                 unknown services are answered with 503.",
+                "1 while the store is new and holds nothing that operators defined, or a repository has objects and no record, \
+                 as after a loss of data: requests for unknown services are answered with 503.",
             )?,
         }))
     }
@@ -75,7 +79,8 @@ impl CatalogCollector {
         let is_unhealthy =
             |condition: Condition| matches!(condition, Condition::Unhealthy { .. }) || condition.lost().is_some();
         self.unhealthy.set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
-        let missing = self.new_store.may_have_lost_definitions(snapshot, SystemTime::now());
+        let lost = &self.lost_definitions;
+        let missing = lost.is_store_new(snapshot, SystemTime::now()) || lost.without_record() > 0;
         self.definitions_missing.set(missing.into());
     }
 

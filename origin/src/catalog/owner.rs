@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
+use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::shutdown::Drain;
 
 use super::definitions::Documents;
 use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
 use super::reconcile::Touched;
-use super::storing::Plan;
+use super::storing::{self, Plan};
 use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{PublishError, Started, StoredDefinitions};
@@ -134,17 +135,23 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     let queue = orders.downgrade();
     let queued = move || queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
     metrics.bounds.show("edits", QUEUE, queued);
-    let begun = drain.clone();
+    let (begun, publisher) = (drain.clone(), owner.context.publisher.clone());
     drain.spawn(async move {
         loop {
-            let has_rest = owner.unsettled.is_some() || !owner.cleanups.is_empty();
+            let has_rest =
+                owner.unsettled.is_some() || !owner.cleanups.is_empty() || !publisher.to_take_over().is_empty();
             let order = tokio::select! {
                 () = begun.begun() => return,
                 Some(order) = waiting.recv() => order,
+                () = publisher.read_again() => {
+                    owner.take_over().await;
+                    continue;
+                }
                 () = sleep(RETRY_AFTER), if has_rest => {
                     if owner.settle().await.is_ok() {
                         owner.clean_up().await;
                     }
+                    owner.take_over().await;
                     continue;
                 }
             };
@@ -237,6 +244,50 @@ impl Owner {
         }
     }
 
+    /// Takes over what operators defined in repositories that could not be read before, or were damaged.
+    async fn take_over(&mut self) {
+        let publisher = self.context.publisher.clone();
+        for repository in publisher.to_take_over() {
+            match publisher.definitions_read_again(&repository).await {
+                Ok((stored, published)) => {
+                    self.take_over_one(repository.name(), &Documents::stored(&stored), published).await;
+                    publisher.taken_over(&repository);
+                }
+                Err(error) => tracing::warn!(repository = %repository.name(), %error, "it is read again soon"),
+            }
+        }
+    }
+
+    async fn take_over_one(&mut self, repository: &RepositoryName, stored: &Documents, published: Started) {
+        let is_elsewhere = |name: &ServiceName| {
+            self.api.services.get(name).is_some_and(|document| document.repository() != repository)
+        };
+        // One that is in two repositories, because it was being moved, stays where the catalogue has it until a restart.
+        let services: Vec<_> = stored.services.iter().filter(|(name, _)| !is_elsewhere(name)).collect();
+        for (name, document) in services {
+            self.api.services.insert_mut(name.clone(), document.clone());
+        }
+        for (name, document) in &stored.repositories {
+            self.api.repositories.insert_mut(name.clone(), document.clone());
+        }
+        if let Some(lost) = storing::lost(repository, &self.api, stored)
+            && let Err(error) = self.context.publisher.define(repository, lost).await
+        {
+            tracing::warn!(%repository, %error, "definitions that its record has lost cannot be written again just now");
+        }
+        let (repositories, services) = (stored.repositories.size(), stored.services.size());
+        tracing::info!(%repository, repositories, services, "what operators defined in it was read again");
+        self.reconcile(Touched::all(stored, &Documents::default()), Started::default()).await;
+        let snapshot = self.catalog.snapshot();
+        for (name, descriptor) in published.current {
+            let Some(service) = snapshot.services.get(&name) else { continue };
+            if let Some(since) = published.pins.get(&name).filter(|_| !service.is_pinned()) {
+                service.pinned(*since);
+            }
+            service.show(descriptor, |shown| self.context.log.append(EventKind::Descriptor(shown.bytes().clone())));
+        }
+    }
+
     /// What operators defined under a name that the file has now stays stored, and is not used.
     fn log_shadowed(&self) {
         for name in self.api.repositories.keys().filter(|name| self.file.repositories.contains_key(*name)) {
@@ -264,7 +315,7 @@ mod tests {
     use crate::event_log::EventLog;
     use crate::metrics::Metrics;
     use crate::publish::{Options, PublishMetrics, Publisher};
-    use crate::store::{FaultyEngine, Objects, Records, StoreMetrics, WriteFault};
+    use crate::store::{FaultyEngine, FaultyStore, Objects, Records, StoreMetrics, WriteFault};
     use std::path::Path;
 
     /// A catalogue of what is stored, whose writes fail as the engine says.
@@ -273,11 +324,22 @@ mod tests {
         faults: impl IntoIterator<Item = WriteFault>,
         drain: &Drain,
     ) -> (Arc<Catalog>, Editor, Documents) {
+        let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
+        let objects = Objects::open(&StoreConfig::default(), dir, metrics, &Bounds::default()).await.unwrap();
+        begun_over(dir, objects, faults, drain).await
+    }
+
+    /// The same over these objects.
+    async fn begun_over(
+        dir: &Path,
+        objects: Objects,
+        faults: impl IntoIterator<Item = WriteFault>,
+        drain: &Drain,
+    ) -> (Arc<Catalog>, Editor, Documents) {
         let (data_dir, limits, registry) =
             (DataDir::open(dir).unwrap().0, LimitsConfig::default(), prometheus::Registry::new());
         let (metrics, store_metrics) =
             (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
-        let objects = Objects::open(&StoreConfig::default(), dir, store_metrics.clone(), &Bounds::default()).await;
         let engine = FaultyEngine::local(&dir.join("records"));
         let log = Arc::new(EventLog::new(&limits, metrics.clone()));
         let options = Options {
@@ -288,7 +350,7 @@ mod tests {
             metrics: PublishMetrics::register(&registry).unwrap(),
         };
         let records = Records::over(engine.clone(), store_metrics);
-        let (publisher, stored) = Publisher::open(objects.unwrap(), records, data_dir.clone(), options).await.unwrap();
+        let (publisher, stored) = Publisher::open(objects, records, data_dir.clone(), options).await.unwrap();
         engine.fail_writes(faults);
         let context = Context::new(publisher, data_dir, log, metrics, &limits, &UpstreamsConfig::default());
         let api = Documents::stored(&stored);
@@ -354,6 +416,42 @@ mod tests {
         let stored = stored(dir.path()).await;
         assert_eq!(stored.services.get("one").unwrap().repository().as_str(), "blog");
         assert_eq!(stored.repositories.size(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_restart() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (_, editor, _) = begun(dir.path(), [], &drain).await;
+        for change in [put_repository("shop"), put_service("one", "shop"), put_service("two", "shop")] {
+            edit(&editor, change).await.unwrap();
+        }
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
+
+        let drain = Drain::new();
+        let local = object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
+        let store = FaultyStore::over(Arc::new(local));
+        store.fail_gets(true);
+        let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
+        let objects = Objects::over(store.clone(), metrics);
+        let (catalog, editor, _) = begun_over(dir.path(), objects, [], &drain).await;
+        assert_eq!(catalog.snapshot().services.size(), 0);
+        store.fail_gets(false);
+        // An edit has it read again, and what it says holds.
+        let mut changed = ServiceConfig::new("one".parse().unwrap(), "shop".parse().unwrap());
+        changed.folder = "changed".parse().unwrap();
+        edit(&editor, Edit::PutService(changed.into())).await.unwrap();
+        let is_there = async {
+            while !catalog.snapshot().services.contains_key("two") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), is_there).await.unwrap();
+        let snapshot = catalog.snapshot();
+        let one = snapshot.definitions.services.get("one").unwrap().document.taken().unwrap().clone();
+        assert_eq!(one.folder.to_string(), "changed");
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
     }
 
     #[tokio::test]

@@ -52,10 +52,14 @@ impl EdgeApi {
     }
 
     fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Failure> {
-        self.catalog.service(name).ok_or_else(|| {
-            let suspect = self.new_store.may_have_lost_definitions(&self.catalog.snapshot(), SystemTime::now());
-            if suspect { Failure::DefinitionsMissing(name.clone()) } else { Failure::NoSuchService(name.clone()) }
-        })
+        if let Some(service) = self.catalog.service(name) {
+            return Ok(service);
+        }
+        if let Some(why) = self.lost_definitions.why(&self.catalog.snapshot(), SystemTime::now()) {
+            return Err(Failure::DefinitionsMissing(name.clone(), why));
+        }
+        // What was unknown may have come in between.
+        self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))
     }
 
     fn not_published(&self, service: &Service) -> Failure {

@@ -32,8 +32,8 @@ pub(super) enum Failure {
     NoSuchVersion(ServiceName, TarballDigest),
     /// It is not stored, and no version refers to it.
     NoSuchObject(RepositoryName, ObjectDigest),
-    /// It is not defined, and the store may have lost what operators defined.
-    DefinitionsMissing(ServiceName),
+    /// It is not defined, and what operators defined may not all be known: why.
+    DefinitionsMissing(ServiceName, &'static str),
     /// Nothing was ever published; the state of things tells why.
     NotPublished(ServiceName, Unpublished),
     /// A version refers to it, and it cannot be read just now.
@@ -121,14 +121,11 @@ impl Failure {
                 format!("No version of repository `{repository}` refers to this object (any more): request the descriptor again."),
             )
             .about("object", object),
-            Self::DefinitionsMissing(service) => Problem::new(
+            Self::DefinitionsMissing(service, why) => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "definitions-missing",
-                "The origin may have lost what operators defined",
-                format!(
-                    "`{service}` is not defined here, but the origin's store is new and operators have defined nothing \
-                     in it: its data may have been lost."
-                ),
+                "The origin may not know all that operators defined",
+                format!("`{service}` is not defined here, but {why}."),
             )
             .about("service", service)
             .retry_after(LATER),

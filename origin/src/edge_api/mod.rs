@@ -15,8 +15,8 @@ use weir_shared::route::{Route, RouteError};
 
 use crate::catalog::Catalog;
 use crate::config::LimitsConfig;
+use crate::lost_definitions::LostDefinitions;
 use crate::metrics::Metrics;
-use crate::new_store::NewStore;
 use crate::publish::Publisher;
 pub(crate) use events::Events;
 use failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) struct EdgeApi {
     object_permits: Arc<Semaphore>,
     reference_lookups: Arc<Semaphore>,
     events: Events,
-    new_store: NewStore,
+    lost_definitions: LostDefinitions,
 }
 
 impl EdgeApi {
@@ -45,11 +45,11 @@ impl EdgeApi {
         metrics: Metrics,
         limits: &LimitsConfig,
         events: Events,
-        new_store: NewStore,
+        lost_definitions: LostDefinitions,
     ) -> Self {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
-        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, new_store }
+        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, lost_definitions }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {

@@ -353,7 +353,9 @@ fn version(error: &VersionError) -> Problem {
         }
         VersionError::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
         VersionError::TooLong => (StatusCode::SERVICE_UNAVAILABLE, "too-long", "The comparison takes too long"),
-        VersionError::Lost(_) => (StatusCode::SERVICE_UNAVAILABLE, "blob-unavailable", "The version's bytes are lost"),
+        VersionError::Lost(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "object-unavailable", "The version's bytes are lost")
+        }
         VersionError::NoSuchService(_) | VersionError::Unreadable(_) | VersionError::Fault => {
             (StatusCode::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed")
         }

@@ -233,9 +233,7 @@ impl OperatorApi {
 
     async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, OperatorError> {
         self.editor.edit(edit, precondition(&head.headers)?).await?;
-        let mut response = Response::new(Body::Empty);
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        Ok(response)
+        Ok(no_content())
     }
 
     fn repositories(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
@@ -263,14 +261,15 @@ impl OperatorApi {
 
     /// Lets a repository publish again whose state was damaged, by what of it can be read.
     async fn confirm(&self, name: &RepositoryName, head: &Parts) -> Result<Response<Body>, OperatorError> {
-        if !self.catalog.snapshot().definitions.repositories.contains_key(name) {
+        let is_defined = || self.catalog.snapshot().definitions.repositories.contains_key(name);
+        // One that is deleted may be suspended too: it has tombstones.
+        if !self.versions.confirm(name).await? && !is_defined() {
             return Err(OperatorError::NoSuchRepository(name.clone()));
         }
-        self.versions.confirm(name).await?;
         if let Some(agent) = self.catalog.repository(name) {
             agent.look();
         }
-        repository(&self.catalog.snapshot(), name, StatusCode::OK, head)
+        if is_defined() { repository(&self.catalog.snapshot(), name, StatusCode::OK, head) } else { Ok(no_content()) }
     }
 
     /// Has an upstream polled as soon as the gap between polls allows, and what failed tried again.
@@ -322,6 +321,12 @@ fn service(
 ) -> Result<Response<Body>, OperatorError> {
     let document = Document::service(at, name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
     Ok(document.answer(status, &head.headers))
+}
+
+fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
 }
 
 fn status_of(outcome: Outcome) -> StatusCode {

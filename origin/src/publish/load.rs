@@ -1,6 +1,6 @@
 //! Reading a repository's record and pages. What is damaged is read from its previous version, and suspends the repository.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -80,6 +80,29 @@ pub(super) async fn load(objects: &Objects, records: &Records, repository: &Repo
     }
     known.suspension = problems.suspension();
     Loaded { known, definitions, replaced }
+}
+
+/// The repositories that have private objects and none of these records. It is lost, or their first publication was
+/// interrupted before it was written.
+///
+/// # Errors
+/// The objects cannot be listed.
+pub(super) async fn without_record(
+    objects: &Objects,
+    records: &[RecordKey],
+) -> Result<BTreeSet<RepositoryName>, ObjectError> {
+    let mut found: BTreeSet<_> = objects.repositories().await?.into_iter().collect();
+    for key in records {
+        found.remove(key.name());
+    }
+    let mut without = BTreeSet::new();
+    for repository in found {
+        // Frames alone are of a build that did not end.
+        if !objects.list(&repository, Area::Private).await?.is_empty() {
+            without.insert(repository);
+        }
+    }
+    Ok(without)
 }
 
 /// Reads some pages of a record.

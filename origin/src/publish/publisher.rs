@@ -1,7 +1,8 @@
 //! The publisher: what others call. Each repository has a [writer](super::writer) of its own, and requests read what is in
 //! memory or a page.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
@@ -19,7 +20,7 @@ use super::decision::Content;
 use super::draft::{Draft, Found, Rules};
 use super::error::{PublishError, VersionChangeError};
 use super::known::{KnownService, Suspension};
-use super::load::{Loaded, load};
+use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
 use super::order::Order;
 use super::protection::Protection;
@@ -66,6 +67,36 @@ pub(crate) struct Publisher {
     pub(super) retention: RetentionConfig,
     repositories: RwLock<BTreeMap<RepositoryName, Handle>>,
     identity: StoreIdentity,
+    /// Repositories that had objects and no record when it was opened.
+    without_record: BTreeSet<RepositoryName>,
+}
+
+/// A repository that was read again, how often so far.
+pub(crate) struct ReadAgain {
+    repository: Arc<Repository>,
+    number: u64,
+}
+
+impl ReadAgain {
+    pub(crate) fn name(&self) -> &RepositoryName {
+        &self.repository.name
+    }
+}
+
+impl Started {
+    /// Adds what is published of a repository.
+    fn add(&mut self, repository: &Repository, is_configured: impl Fn(&ServiceName) -> bool) {
+        for (service, known) in &repository.known().services {
+            let Some(current) = known.current.as_ref().filter(|_| is_configured(service)) else { continue };
+            let descriptor = &current.descriptor;
+            let is_newer = |other: &Descriptor| other.version() < descriptor.version();
+            if self.current.get(service).is_none_or(is_newer) {
+                self.current.insert(service.clone(), Descriptor::clone(descriptor));
+                self.pins.remove(service);
+                self.pins.extend(known.pinned_since.map(|since| (service.clone(), since)));
+            }
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -88,6 +119,16 @@ impl Publisher {
         let Options { generation_floor, retention, signer, events, metrics } = options;
         let keys = records.list("repositories/").await?;
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
+        let without_record = without_record(&objects, &keys).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "whether there are objects without a record is not known");
+            BTreeSet::new()
+        });
+        for repository in &without_record {
+            tracing::error!(
+                %repository,
+                "it has objects and no record: if that was lost, put it back; it begins from nothing otherwise"
+            );
+        }
         metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
         let shared = Arc::new(Shared {
             objects,
@@ -97,6 +138,7 @@ impl Publisher {
             events,
             metrics,
             written: Notify::new(),
+            read_again: Notify::new(),
             _data_dir: data_dir,
         });
         let names = keys.into_iter().filter_map(|key| key.name().parse::<RepositoryName>().ok());
@@ -106,7 +148,8 @@ impl Publisher {
             async move { loaded.await.map_err(|_| PublishError::ShuttingDown) }
         }))
         .buffer_unordered(CONCURRENT_LOADS);
-        let publisher = Arc::new(Self { shared: shared.clone(), retention, repositories: RwLock::default(), identity });
+        let (shared_too, repositories) = (shared.clone(), RwLock::default());
+        let publisher = Arc::new(Self { shared: shared_too, retention, repositories, identity, without_record });
         let mut definitions = Definitions::default();
         while let Some(loaded) = loads.next().await {
             let (Loaded { known, definitions: of_services, .. }, name) = loaded?;
@@ -136,12 +179,17 @@ impl Publisher {
         let mut started = Started::default();
         let handles: Vec<Handle> = self.handles().into_values().collect();
         let keys = self.shared.rules.signer.public_keys();
+        // A service that nobody seems to have defined may be defined in what cannot be read.
+        let all_are_known = !self.may_have_unknown_definitions();
         for handle in &handles {
             // Nothing is written there; what can be read is served.
             if handle.repository.suspension().is_some() {
                 continue;
             }
-            let (services, gone) = self.due_at_start(&handle.repository, configured, &keys);
+            let (services, mut gone) = self.due_at_start(&handle.repository, configured, &keys);
+            if !all_are_known {
+                gone.clear();
+            }
             if services.is_empty() && handle.repository.known().record.signed_with == keys {
                 continue;
             }
@@ -156,18 +204,7 @@ impl Publisher {
             started.retired.extend(retired);
         }
         for Handle { repository, .. } in &handles {
-            for (service, known) in &repository.known().services {
-                let Some(current) = known.current.as_ref().filter(|_| configured.contains_key(service)) else {
-                    continue;
-                };
-                let descriptor = &current.descriptor;
-                let is_newer = |other: &Descriptor| other.version() < descriptor.version();
-                if started.current.get(service).is_none_or(is_newer) {
-                    started.current.insert(service.clone(), Descriptor::clone(descriptor));
-                    started.pins.remove(service);
-                    started.pins.extend(known.pinned_since.map(|since| (service.clone(), since)));
-                }
-            }
+            started.add(repository, |service| configured.contains_key(service));
         }
         Ok(started)
     }
@@ -224,6 +261,63 @@ impl Publisher {
     pub(crate) fn suspended(&self) -> BTreeMap<RepositoryName, Suspension> {
         let handles = self.handles().into_iter();
         handles.filter_map(|(name, handle)| Some((name, handle.repository.suspension()?))).collect()
+    }
+
+    /// Whether operators may have defined anything that the catalogue does not have: something cannot be read, or was just
+    /// read, or a record is gone.
+    pub(crate) fn may_have_unknown_definitions(&self) -> bool {
+        let repositories = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
+        let unknown = repositories.values().any(|handle| handle.repository.may_have_unknown_definitions());
+        drop(repositories);
+        unknown || self.without_record() > 0
+    }
+
+    /// How many repositories have objects, and no record still.
+    pub(crate) fn without_record(&self) -> usize {
+        let has_none = |name: &&RepositoryName| {
+            self.existing(name).is_none_or(|handle| handle.repository.known().version.is_none())
+        };
+        self.without_record.iter().filter(has_none).count()
+    }
+
+    /// Waits until a repository was read again.
+    pub(crate) async fn read_again(&self) {
+        self.shared.read_again.notified().await;
+    }
+
+    /// The repositories that were read again and not [taken over](Publisher::taken_over).
+    pub(crate) fn to_take_over(&self) -> Vec<ReadAgain> {
+        let handles = self.handles().into_values().map(|Handle { repository, .. }| repository);
+        let due = handles.filter_map(|repository| {
+            let number = repository.read_again.load(Ordering::SeqCst);
+            let is_due = number != repository.taken_over.load(Ordering::SeqCst) && !repository.is_unread();
+            is_due.then_some(ReadAgain { repository, number })
+        });
+        due.collect()
+    }
+
+    /// What operators defined in a repository that was read again, and what is published of it.
+    ///
+    /// # Errors
+    /// It cannot be read just now.
+    pub(crate) async fn definitions_read_again(
+        &self,
+        ReadAgain { repository, .. }: &ReadAgain,
+    ) -> Result<(StoredDefinitions, Started), PublishError> {
+        let Loaded { known, definitions: of_services, .. } =
+            load(&self.shared.objects, &self.shared.records, &repository.name).await;
+        if let Some(unread) = known.suspension.filter(|suspension| !suspension.needs_confirmation) {
+            return Err(PublishError::Object(unread.reason));
+        }
+        let (mut definitions, mut published) = (Definitions::default(), Started::default());
+        definitions.add(&repository.name, known.record.definition, of_services);
+        published.add(repository, |_| true);
+        Ok((definitions.stored, published))
+    }
+
+    /// The catalogue has it.
+    pub(crate) fn taken_over(&self, ReadAgain { repository, number }: &ReadAgain) {
+        repository.taken_over.store(*number, Ordering::SeqCst);
     }
 
     /// An operator takes over what can be read of a repository as its state: publishing goes on from there. False: it was

@@ -13,7 +13,7 @@ use weir_shared::manifest::Manifest;
 use weir_shared::name::RepositoryName;
 
 use super::draft::parsed;
-use super::load::{ReadError, previous_rows, read_page};
+use super::load::{ReadError, previous_rows, read_page, without_record};
 use super::page::Page;
 use super::record::RepositoryRecord;
 use super::row::{Row, StoredVersion};
@@ -94,20 +94,23 @@ impl Report {
 /// else ever is.
 ///
 /// # Errors
-/// An origin runs on the data directory, or the store cannot be opened or listed.
+/// No origin has stored anything in the data directory, one runs on it, or the store cannot be opened or listed.
 pub async fn verify(config: &Config, delete_corrupt: bool) -> anyhow::Result<Report> {
+    // Everything below would create what is missing, and find nothing wrong with it.
+    let records = config.data_dir.join("records");
+    anyhow::ensure!(records.try_exists()?, "{} does not exist: no origin has stored anything there", records.display());
     let (data_dir, _released) = DataDir::open(&config.data_dir)?;
     let metrics = StoreMetrics::register(&Registry::new())?;
     let objects = Objects::open(&config.store, data_dir.root(), metrics.clone(), &Bounds::default()).await?;
     let records = Records::open_local(data_dir.root(), metrics).context("the folder of records cannot be used")?;
-    Verifier { objects, records, delete_corrupt, report: Report::default() }.run().await
+    Verifier::new(&objects, records, delete_corrupt).run().await
 }
 
 pub(super) struct Verifier {
-    pub(super) objects: Objects,
-    pub(super) records: Records,
-    pub(super) delete_corrupt: bool,
-    pub(super) report: Report,
+    objects: Objects,
+    records: Records,
+    delete_corrupt: bool,
+    report: Report,
 }
 
 /// An object that versions refer to.
@@ -122,8 +125,22 @@ enum Kind {
 type Needed = BTreeMap<ObjectDigest, (Kind, String)>;
 
 impl Verifier {
+    pub(super) fn new(objects: &Objects, records: Records, delete_corrupt: bool) -> Self {
+        Self { objects: objects.past_cache(), records, delete_corrupt, report: Report::default() }
+    }
+
     pub(super) async fn run(mut self) -> anyhow::Result<Report> {
-        for key in self.records.list("repositories/").await? {
+        let keys = self.records.list("repositories/").await?;
+        for repository in without_record(&self.objects, &keys).await? {
+            let problem = "there is none, although there are state pages or recipes of the repository";
+            let consequence = format!(
+                "repository `{repository}` begins from nothing, without pins, histories and operators' definitions: put the \
+                 record back, unless its first publication was interrupted"
+            );
+            let key = RecordKey::repository(&repository).to_string();
+            self.found(key, problem.to_owned(), consequence, Severity::Lost);
+        }
+        for key in keys {
             let Ok(repository) = key.name().parse::<RepositoryName>() else { continue };
             self.report.repositories += 1;
             if let Some(record) = self.record(&key, &repository).await {

@@ -4,7 +4,7 @@
 //! An outcome that is not known is settled before anything else is written: the same bytes are put again, which succeeds,
 //! or finds them in place.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +36,8 @@ pub(super) const MAX_WAITING: usize = 256;
 /// The shortest time between two writes of one record.
 pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long after an unknown outcome it is tried again, unless somebody brings a change before.
+/// How long after an unknown outcome it is tried again, and how long until what could not be read is read again, unless
+/// somebody brings a change before.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the writers of all repositories share.
@@ -49,6 +50,8 @@ pub(super) struct Shared {
     pub(super) metrics: PublishMetrics,
     /// A record was written.
     pub(super) written: Notify,
+    /// A repository was read again.
+    pub(super) read_again: Notify,
     /// Whoever writes holds the directory.
     pub(super) _data_dir: DataDir,
 }
@@ -62,6 +65,10 @@ pub(super) struct Repository {
     pub(super) committing: Mutex<()>,
     /// It was written since garbage was collected.
     pub(super) is_dirty: AtomicBool,
+    /// How often it was read again, because it could not be read before or was damaged.
+    pub(super) read_again: AtomicU64,
+    /// For how many of these the catalogue has what operators defined.
+    pub(super) taken_over: AtomicU64,
 }
 
 /// What a writer is asked.
@@ -102,7 +109,16 @@ enum NotWritten {
 impl Repository {
     pub(super) fn new(name: RepositoryName, known: Known) -> Self {
         let (known, is_dirty) = (RwLock::new(known), AtomicBool::new(true));
-        Self { name, known, protected: Arc::default(), committing: Mutex::default(), is_dirty }
+        let (protected, committing) = (Arc::default(), Mutex::default());
+        Self {
+            name,
+            known,
+            protected,
+            committing,
+            is_dirty,
+            read_again: AtomicU64::new(0),
+            taken_over: AtomicU64::new(0),
+        }
     }
 
     /// What is durable.
@@ -118,12 +134,24 @@ impl Repository {
     pub(super) fn suspension(&self) -> Option<Suspension> {
         self.known().suspension.clone()
     }
+
+    /// The store did not answer.
+    pub(super) fn is_unread(&self) -> bool {
+        self.known().suspension.as_ref().is_some_and(|suspension| !suspension.needs_confirmation)
+    }
+
+    /// The catalogue may not have everything that operators defined of it.
+    pub(super) fn may_have_unknown_definitions(&self) -> bool {
+        // In this order: it counts as read again before its suspension ends.
+        let is_suspended = self.known().suspension.is_some();
+        is_suspended || self.read_again.load(Ordering::SeqCst) != self.taken_over.load(Ordering::SeqCst)
+    }
 }
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, repository: Arc<Repository>) -> Self {
         let (key, now) = (RecordKey::repository(&repository.name), Instant::now());
-        Self { shared, repository, key, outstanding: None, next_write: now, retry_at: now }
+        Self { shared, repository, key, outstanding: None, next_write: now, retry_at: now + RETRY_INTERVAL }
     }
 
     /// Writes until nobody can bring a change any more.
@@ -131,7 +159,7 @@ impl Writer {
         loop {
             let request = tokio::select! {
                 request = requests.recv() => request,
-                () = sleep_until(self.retry_at), if self.outstanding.is_some() => {
+                () = sleep_until(self.retry_at), if self.outstanding.is_some() || self.repository.is_unread() => {
                     self.commit(Vec::new()).await;
                     continue;
                 }
@@ -309,6 +337,7 @@ impl Writer {
             Some(suspension) if suspension.needs_confirmation => self.refuse_suspended(),
             Some(_) => {
                 let Loaded { known, .. } = self.load().await;
+                self.retry_at = Instant::now() + RETRY_INTERVAL;
                 self.replace_known(known);
                 self.refuse_suspended()
             }
@@ -370,6 +399,10 @@ impl Writer {
         let suspended = i64::from(next.suspension.is_some()) - i64::from(known.suspension.is_some());
         self.shared.metrics.suspended_repositories.add(suspended);
         *known = next;
+        // Before anybody can see that it is suspended no longer.
+        self.repository.read_again.fetch_add(1, Ordering::SeqCst);
+        drop(known);
+        self.shared.read_again.notify_one();
     }
 
     /// What was prepared is durable.

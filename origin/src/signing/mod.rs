@@ -17,11 +17,6 @@ impl Signer {
         Self { keys }
     }
 
-    /// Whether nothing is signed.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// Writes a descriptor, its publication signed.
     pub(crate) fn descriptor(&self, fields: DescriptorFields) -> Descriptor {
         Descriptor::signed(fields, &self.keys)

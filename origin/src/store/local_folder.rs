@@ -22,7 +22,7 @@ use super::object_location::{Area, StoredObject};
 const STAGED_FILE_AGE: Duration = Duration::from_secs(3600);
 
 /// A folder of objects.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct LocalFolder {
     root: PathBuf,
     /// The folders that are durable; at most two for each repository of this run.

@@ -42,7 +42,7 @@ const LISTING_DEADLINE: Duration = Duration::from_secs(900);
 #[derive(Debug, Clone)]
 pub(crate) struct Objects(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     store: Arc<dyn ObjectStore>,
     /// What local folders need beyond [`ObjectStore`].
@@ -63,10 +63,22 @@ impl Objects {
         Self(Arc::new(Inner { store, folder, cache, requests, metrics }))
     }
 
+    /// The same objects without the cache: what is read is what is stored.
+    pub(crate) fn past_cache(&self) -> Self {
+        Self(Arc::new(Inner { cache: None, ..Inner::clone(&self.0) }))
+    }
+
     /// The objects of any store, for tests.
     #[cfg(test)]
     pub(crate) fn over(store: Arc<dyn ObjectStore>, metrics: StoreMetrics) -> Self {
         Self::new(store, None, None, Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), metrics)
+    }
+
+    /// The same with a cache.
+    #[cfg(test)]
+    pub(crate) fn over_cached(store: Arc<dyn ObjectStore>, cache: std::path::PathBuf, metrics: StoreMetrics) -> Self {
+        let cache = DiskCache::open(cache, 1 << 20, metrics.clone()).expect("the folder can be used");
+        Self::new(store, None, Some(cache), Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), metrics)
     }
 
     /// Stores an object, also when there is one of its name: what an earlier write left, perhaps a failed one, is never
@@ -138,20 +150,6 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// Reads an object as it is stored, past the cache, and verifies it. Its bytes.
-    ///
-    /// # Errors
-    /// Each kind of [`ObjectError`].
-    pub(crate) async fn verify(
-        &self,
-        repository: &RepositoryName,
-        area: Area,
-        digest: &ObjectDigest,
-    ) -> Result<Bytes, ObjectError> {
-        let object = ObjectLocation { repository: repository.clone(), area, digest: *digest };
-        self.request("get", self.read_verified(&object)).await
-    }
-
     /// Bytes that were damaged on their way are read again: only what is stored damaged is [`ObjectError::Corrupt`].
     async fn read_verified(&self, object: &ObjectLocation) -> Result<Bytes, ObjectError> {
         for _ in 0..2 {
@@ -180,6 +178,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`].
+    #[cfg(test)]
     pub(crate) async fn exists(
         &self,
         repository: &RepositoryName,
@@ -216,6 +215,19 @@ impl Objects {
                 Ok(found.location.filename().and_then(|name| StoredObject::named(name, found.size)))
             });
             objects.try_collect().await
+        })
+        .await
+    }
+
+    /// The repositories that have objects, or a folder for them.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`].
+    pub(crate) async fn repositories(&self) -> Result<Vec<RepositoryName>, ObjectError> {
+        self.request("list", async {
+            let listing = self.0.store.list_with_delimiter(None).await;
+            let listing = listing.map_err(|error| unavailable("list", &"repositories", &error))?;
+            Ok(listing.common_prefixes.iter().filter_map(|folder| folder.filename()?.parse().ok()).collect())
         })
         .await
     }

@@ -56,6 +56,7 @@ mod tar_reading;
 mod tarball_bytes;
 mod tarball_contents;
 mod thin_packs;
+mod unknown_definitions;
 mod unpublished;
 mod upstream;
 mod versions;

@@ -110,3 +110,62 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
     let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
     assert!(retained.is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_read_is_read_again_with_what_operators_defined() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    let document = DefinitionChange { repository: None, services: vec![(name("shop-prod"), Some(7.into()))] };
+    publisher.define(&shop(), document).await.unwrap();
+    world.store.fail_gets(true);
+    let (publisher, definitions) = world.open_with_definitions().await;
+    assert!(definitions.services.is_empty() && publisher.may_have_unknown_definitions());
+    world.store.fail_gets(false);
+    // Nobody asks for anything meanwhile.
+    let due = loop {
+        publisher.read_again().await;
+        let due = publisher.to_take_over();
+        if !due.is_empty() {
+            break due;
+        }
+    };
+    assert!(publisher.suspended().is_empty() && publisher.may_have_unknown_definitions(), "nobody has them yet");
+    let (definitions, published) = publisher.definitions_read_again(&due[0]).await.unwrap();
+    assert_eq!(definitions.services[&name("shop-prod")].1, 7);
+    assert_eq!(published.current[&name("shop-prod")], current(&shop_prod));
+    publisher.taken_over(&due[0]);
+    assert!(publisher.to_take_over().is_empty() && !publisher.may_have_unknown_definitions());
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_something_cannot_be_read_no_service_is_taken_for_deleted() {
+    let world = World::new();
+    let (publisher, blog) = (world.open().await, "blog".parse().unwrap());
+    publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
+    publisher.define(&blog, DefinitionChange { repository: Some(Some(7.into())), services: Vec::new() }).await.unwrap();
+    let record = world.dir.path().join("records/repositories/blog.record");
+    let whole = std::fs::read(&record).unwrap();
+    std::fs::write(&record, NO_BYTES).unwrap();
+    let (_, started) = world.start(&[]).await;
+    assert!(started.retired.is_empty(), "it may have been moved there");
+    std::fs::write(&record, whole).unwrap();
+    let (_, started) = world.start(&[]).await;
+    assert_eq!(started.retired.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repository_whose_record_is_gone_is_suspect_until_it_has_one() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
+    assert_eq!(world.open().await.without_record(), 0);
+    for file in ["shop.record", "shop.previous"] {
+        std::fs::remove_file(world.dir.path().join("records/repositories").join(file)).unwrap();
+    }
+    let publisher = world.open().await;
+    assert!(publisher.without_record() == 1 && publisher.may_have_unknown_definitions());
+    publish(&publisher, &service("shop-prod"), 3, &["three"]).await.unwrap();
+    assert!(publisher.without_record() == 0 && !publisher.may_have_unknown_definitions());
+}

@@ -3,9 +3,61 @@
 use super::verify::{Report, Severity, Verifier};
 use super::*;
 
+#[tokio::test(start_paused = true)]
+async fn what_is_verified_is_what_is_stored_and_not_what_is_cached() {
+    let mut world = World::new();
+    let metrics = StoreMetrics::register(&Registry::new()).unwrap();
+    world.objects = Objects::over_cached(world.store.clone(), world.dir.path().join("object-cache"), metrics);
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one", "two"]).await.unwrap();
+    let frame = ObjectDigest::of(b"one");
+    for file in [world.object(Area::Public, &frame), world.pages().await.remove(0)] {
+        std::fs::write(file, "damaged").unwrap();
+    }
+    assert_eq!(world.objects.get(&shop(), Area::Public, &frame).await.unwrap(), "one", "it is in the cache");
+    let report = verify(&world, false).await;
+    assert_eq!(report.exit_code(), 4, "the page");
+    std::fs::write(world.pages().await.remove(0), page_bytes(&world).await).unwrap();
+    let report = verify(&world, false).await;
+    assert!(report.exit_code() == 1 && report.findings[0].object.contains(&frame.to_string()), "{report:?}");
+}
+
+/// The first state page, as the cache has it.
+async fn page_bytes(world: &World) -> Bytes {
+    let record = record::RepositoryRecord::parse(&shop(), &world.record().await).unwrap();
+    world.objects.get(&shop(), Area::Private, &record.pages[0].digest).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_without_a_record_are_named() {
+    let world = World::new();
+    let publisher = world.open().await;
+    let attempt = publisher.begin_attempt(&"blog".parse().unwrap());
+    tokio::task::spawn_blocking(move || attempt.put("a frame".into())).await.unwrap().unwrap();
+    publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
+    assert_eq!(verify(&world, false).await.exit_code(), 0, "a build that did not end has frames");
+    std::fs::remove_file(world.dir.path().join("records/repositories/shop.record")).unwrap();
+    let report = verify(&world, true).await;
+    assert_eq!((report.exit_code(), report.findings.len()), (4, 1), "{report:?}");
+    assert!(report.findings[0].object.contains("repositories/shop") && !report.findings[0].deleted, "{report:?}");
+}
+
+#[tokio::test]
+async fn where_nothing_is_stored_nothing_is_verified_and_nothing_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = crate::config::TlsConfig { certificate: "a".into(), key: "b".into(), client_ca: "c".into() };
+    let mut config = crate::config::Config::new("origin-1".parse().unwrap(), dir.path().join("mistyped"), tls);
+    let error = super::verify::verify(&config, true).await.unwrap_err().to_string();
+    assert!(error.contains("mistyped/records does not exist") && !config.data_dir.exists(), "{error}");
+    // Some other folder.
+    config.data_dir = dir.path().to_owned();
+    super::verify::verify(&config, true).await.unwrap_err();
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 async fn verify(world: &World, delete_corrupt: bool) -> Report {
     let (objects, records) = (world.objects.clone(), world.records.clone());
-    Verifier { objects, records, delete_corrupt, report: Report::default() }.run().await.unwrap()
+    Verifier::new(&objects, records, delete_corrupt).run().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
