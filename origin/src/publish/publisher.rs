@@ -225,6 +225,11 @@ impl Publisher {
         handles.filter_map(|(name, handle)| Some((name, handle.repository.suspension()?))).collect()
     }
 
+    /// Why nothing new is published of one repository until an operator confirms.
+    pub(crate) fn suspension(&self, repository: &RepositoryName) -> Option<Suspension> {
+        self.existing(repository)?.repository.suspension()
+    }
+
     /// An operator takes over what can be read of a repository as its state: publishing goes on from there. False: it was
     /// not suspended.
     pub(crate) async fn confirm(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
