@@ -264,6 +264,7 @@ impl Publisher {
         now: SystemTime,
     ) -> Result<Vec<Cached>, PublishError> {
         let handle = self.handle(repository);
+        let refused = self.lift_suspension(&handle).await.err();
         let (mut cached, mut known, mut sources) = (Vec::with_capacity(candidates.len()), Vec::new(), HashMap::new());
         {
             let state = handle.repository.known();
@@ -273,6 +274,10 @@ impl Publisher {
             for (number, candidate) in candidates.iter().enumerate() {
                 let own = state.services.get(&candidate.service.name);
                 let (settled, source) = settled_or_source(candidate, own, &sources);
+                if let Some(error) = refused.as_ref().filter(|_| !settled) {
+                    cached.push(Cached::Refused(error.clone()));
+                    continue;
+                }
                 cached.push(if settled { Cached::Settled } else { Cached::ToBuild });
                 known.extend(source.map(|source| (number, candidate.clone(), source)));
             }
@@ -296,6 +301,14 @@ impl Publisher {
             cached[number] = Cached::Settled;
         }
         Ok(cached)
+    }
+
+    /// Reads again what could not be read, when a repository is suspended for that. The error: it is suspended still.
+    async fn lift_suspension(&self, handle: &Handle) -> Result<(), PublishError> {
+        if handle.repository.suspension().is_none() {
+            return Ok(());
+        }
+        self.change(handle, Vec::new(), |_| Ok(((), Vec::new()))).await
     }
 
     /// Publishes what was built; its frames were put through the attempt.

@@ -107,9 +107,10 @@ impl Task {
         let cached = publisher.publish_cached(&self.config.name, &candidates, SystemTime::now()).await?;
         let mut cached = cached.into_iter();
         let found = resolved.into_iter().map(|(service, found)| {
-            let found = found.map(|candidate| match cached.next() {
-                Some(Cached::Settled) => Found::Settled(candidate.commit),
-                Some(Cached::ToBuild) | None => Found::ToBuild(candidate),
+            let found = found.and_then(|candidate| match cached.next() {
+                Some(Cached::Settled) => Ok(Found::Settled(candidate.commit)),
+                Some(Cached::ToBuild) | None => Ok(Found::ToBuild(candidate)),
+                Some(Cached::Refused(error)) => Err(error.into()),
             });
             (service, found)
         });
