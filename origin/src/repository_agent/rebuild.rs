@@ -87,7 +87,7 @@ impl Task {
 
     async fn rebuild_version(&self, service: &Arc<Service>, version: &Descriptor) -> Result<bool, ServiceFailure> {
         // Without a base: what it would take from there may be missing too.
-        let (built, attempt) = self.built(service, &version.publication().commit, None).await?;
+        let (built, attempt) = self.built(service, &version.publication().commit, false).await?;
         Ok(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?)
     }
 

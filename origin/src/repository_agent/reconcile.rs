@@ -136,33 +136,38 @@ impl Task {
     }
 
     async fn build_and_publish(&self, candidate: &Candidate) -> Result<(), ServiceFailure> {
-        let recipe = self.context.publisher.recipe(&candidate.service).await;
-        let recipe = recipe.and_then(|bytes| {
-            let read = Recipe::parse(&bytes);
-            read.inspect_err(|error| tracing::warn!(service = %candidate.service.name, %error, "nothing is reused")).ok()
-        });
-        let (built, attempt) = self.built(&candidate.service, &candidate.commit, recipe).await?;
+        let (built, attempt) = self.built(&candidate.service, &candidate.commit, true).await?;
         self.context.publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
         Ok(())
     }
 
-    /// Builds the content of a service at a commit, among the few builds at a time.
+    /// The recipe of what a service has.
+    async fn recipe(&self, service: &Service) -> Option<Recipe> {
+        let read = Recipe::parse(&self.context.publisher.recipe(service).await?);
+        read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "nothing is reused")).ok()
+    }
+
+    /// Builds the content of a service at a commit, among the few builds at a time. `reuse`: with frames of the version that
+    /// it has.
     pub(super) async fn built(
         &self,
         service: &Arc<Service>,
         commit: &CommitId,
-        recipe: Option<Recipe>,
+        reuse: bool,
     ) -> Result<(Built, Attempt), ServiceFailure> {
         let permit = self.context.builds.clone().acquire_owned().await.ok();
         let before = self.state.borrow().phase.clone();
         self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
         let (builder, attempt) = (self.builder(), self.context.publisher.begin_attempt(&self.config.name));
+        // After the attempt began: what is referred to then is there for longer than it may take.
+        let recipe = if reuse { self.recipe(service).await } else { None };
+        let deadline = self.config.build_timeout.min(attempt.longest());
         let (of, at, runtime) = (service.clone(), commit.clone(), tokio::runtime::Handle::current());
         let job = Job::begin(&format!("build {}", service.name), &self.context.threads, move |stop| {
             let built = builder.build(&of, &at, recipe, &attempt, &runtime, stop)?;
             Ok((built, attempt))
         });
-        let result = self.awaited("build", job, permit, self.config.build_timeout).await;
+        let result = self.awaited("build", job, permit, deadline).await;
         self.state.send_modify(|state| state.phase = before);
         result
     }
