@@ -26,6 +26,7 @@ mod lfs_server;
 mod lfs_services;
 mod lfs_waits;
 mod maintenance;
+mod many_services;
 mod mirror_polls;
 mod mirror_ssh;
 mod mirror_transports;
