@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::oneshot;
+use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::ObjectDigest;
 
-use super::build::ServiceFailure;
+use super::build::{Again, ServiceFailure};
 use super::lfs::Who;
+use super::reconcile::Found;
 use super::task::Task;
 use crate::service::Service;
 use crate::store::Area;
@@ -41,8 +43,8 @@ impl Task {
         self.settle_lfs();
     }
 
-    /// From the commit of the version; when that gives another content or nothing, by bringing the service to where its ref
-    /// is. False: it waits for LFS objects.
+    /// From the commit of the version, or from one that has the same content; when there is none, by bringing the service to
+    /// where its ref is. False: it waits for LFS objects.
     async fn was_tried(&mut self, object: ObjectDigest, version: &Descriptor) -> bool {
         let publication = version.publication();
         let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
@@ -52,15 +54,19 @@ impl Task {
             // A request before this one brought it back.
             return true;
         }
-        let result = match self.has_lfs(Who::Object(object), &service, &publication.commit, true).await {
-            Ok(true) => self.rebuild_version(&service, version).await,
-            Ok(false) => return false,
-            Err(failure) => Err(failure),
-        };
         let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
+        let mut result = self.rebuild_from(&publication.commit, object, &service, version).await;
+        if is_current
+            && matches!(&result, Err(failure) if failure.again == Again::Soon)
+            && let Some(settled) = self.settled_at(&service).await.filter(|settled| *settled != publication.commit)
+            && let Ok(rebuilt @ (Some(true) | None)) = self.rebuild_from(&settled, object, &service, version).await
+        {
+            result = Ok(rebuilt);
+        }
         let why = match result {
-            Ok(true) => None,
-            Ok(false) => {
+            Ok(None) => return false,
+            Ok(Some(true)) => None,
+            Ok(Some(false)) => {
                 if !is_current {
                     self.forget(&service, version).await;
                 }
@@ -85,10 +91,30 @@ impl Task {
         true
     }
 
-    async fn rebuild_version(&self, service: &Arc<Service>, version: &Descriptor) -> Result<bool, ServiceFailure> {
-        // Without a base: what it would take from there may be missing too.
-        let (built, attempt) = self.built(service, &version.publication().commit, false).await?;
-        Ok(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?)
+    /// Builds a version again from a commit. False: that gives another content. `None`: it waits for LFS objects.
+    async fn rebuild_from(
+        &mut self,
+        commit: &CommitId,
+        object: ObjectDigest,
+        service: &Arc<Service>,
+        version: &Descriptor,
+    ) -> Result<Option<bool>, ServiceFailure> {
+        if !self.has_lfs(Who::Object(object), service, commit, true).await? {
+            return Ok(None);
+        }
+        // With no frames of the version that there is: they may be missing too.
+        let (built, attempt) = self.built(service, commit, false).await?;
+        Ok(Some(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?))
+    }
+
+    /// Where the ref of a service is, if nothing has to be built for that. The commit of what is published may be gone then:
+    /// when the content is the same at another one, nothing is published.
+    async fn settled_at(&self, service: &Arc<Service>) -> Option<CommitId> {
+        let looked = self.look(std::slice::from_ref(service)).await.ok()?;
+        looked.into_iter().find_map(|(_, found)| match found {
+            Ok(Found::Settled(commit)) => Some(commit),
+            Ok(Found::ToBuild(_)) | Err(_) => None,
+        })
     }
 
     /// A service that follows its ref is brought there; one that is pinned to what is lost says so.

@@ -31,7 +31,7 @@ const MAX_PUBLISHING: usize = 64;
 type Publishing = FuturesUnordered<BoxFuture<'static, (Candidate, Result<(), ServiceFailure>)>>;
 
 /// What a look at a service found.
-enum Found {
+pub(super) enum Found {
     /// This is published, now or since before, or would be if the service were not pinned.
     Settled(CommitId),
     /// This must be built.
@@ -138,7 +138,7 @@ impl Task {
     }
 
     /// Looks where services are, and publishes what needs no build.
-    async fn look(
+    pub(super) async fn look(
         &self,
         services: &[Arc<Service>],
     ) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {

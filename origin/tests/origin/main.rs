@@ -15,6 +15,7 @@ mod frame_reuse;
 mod full_disk;
 mod git_fixture;
 mod lost_state;
+mod lost_versions;
 mod hostile_host;
 mod hostile_packs;
 mod hostile_trees;
