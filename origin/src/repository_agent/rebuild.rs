@@ -1,12 +1,14 @@
 //! Rebuilding a version of which an object is missing, or damaged.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::ObjectDigest;
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::ServiceName;
 
 use super::build::{Again, ServiceFailure};
 use super::lfs::Who;
@@ -18,6 +20,12 @@ use crate::store::Area;
 /// Requests that wait for the agent at the most; who comes later waits for a slot, as long as it wants.
 pub(super) const REBUILD_QUEUE: usize = 64;
 
+/// The shortest time until a version is built again that could not be rebuilt: each request for one of its objects asks.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Versions that could not be rebuilt, and until when they are left alone.
+pub(super) type LostVersions = HashMap<(ServiceName, TarballDigest), Instant>;
+
 /// Asks for an object that is missing or was corrupt to be had again.
 #[derive(Debug)]
 pub(super) struct Rebuild {
@@ -26,6 +34,11 @@ pub(super) struct Rebuild {
     pub(super) version: Arc<Descriptor>,
     /// Told when it was tried.
     pub(super) done: oneshot::Sender<()>,
+}
+
+/// How long a version is left alone that could not be rebuilt: what tries again takes a fifth of the time at the most.
+fn pause_after(took: Duration) -> Duration {
+    SHORTEST_PAUSE.max(4 * took)
 }
 
 impl Task {
@@ -54,6 +67,10 @@ impl Task {
             // A request before this one brought it back.
             return true;
         }
+        let (tried, begun) = ((service.name.clone(), publication.digest), Instant::now());
+        if self.lost_versions.get(&tried).is_some_and(|until| begun < *until) {
+            return true;
+        }
         let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
         let mut result = self.rebuild_from(&publication.commit, object, &service, version).await;
         if is_current
@@ -79,6 +96,11 @@ impl Task {
                 Some(reason)
             }
         };
+        if why.is_some() {
+            let now = Instant::now();
+            self.lost_versions.retain(|_, until| now < *until);
+            self.lost_versions.insert(tried, now + pause_after(now - begun));
+        }
         if is_current {
             match &why {
                 None => service.mark_found(),

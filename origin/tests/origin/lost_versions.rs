@@ -28,6 +28,29 @@ async fn a_version_whose_commit_is_gone_is_rebuilt_from_another_with_the_same_co
 }
 
 #[tokio::test]
+async fn what_cannot_be_rebuilt_is_not_tried_by_each_request() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, old) = home.start_published(&upstream).await;
+    node.stop().await;
+    upstream.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
+    upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    std::fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
+    std::fs::remove_file(home.object(&object_of(&old))).unwrap();
+
+    let node = home.start(home.config(&upstream.url())).await;
+    node.published(|now| now.publication().generation > old.publication().generation).await;
+    node.poll().await;
+    for _ in 0..5 {
+        assert_eq!(node.get(&object_path(&object_of(&old))).await.status, 503);
+    }
+    let failed = "weir_origin_object_rebuilds_total{result=\"failed\"}";
+    // A second time at the most: a mirror that lacks a commit is cloned anew, once an hour.
+    let times = node.metric(failed).await;
+    assert!((1.0..=2.0).contains(&times), "{times}");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
     let shop = Shop::new();
     let large = shop.server.hold(&[7; 1 << 20]);
