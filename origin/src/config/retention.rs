@@ -20,8 +20,8 @@ pub struct RetentionConfig {
     #[serde(with = "config::optional_size")]
     pub bytes: Option<ByteSize>,
     /// How long an object is stored after nothing refers to it any more: a download that broke off may come back for the
-    /// rest. A build with its publication must end within a quarter of it, else it starts over: the default has room for
-    /// the default `build_timeout`, and half as long again.
+    /// rest. A build with its publication must end within a quarter of it, else it is stopped, and tried again later each
+    /// time: the default has room for the default `build_timeout`, and half as long again.
     #[serde(with = "config::duration")]
     pub gc_grace_period: Duration,
     /// Publications of a service that its history remembers at the most.

@@ -45,9 +45,7 @@ impl EdgeApi {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             return Ok(response);
         }
-        let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
-        let bytes = self.read(repository, digest).await?;
+        let (bytes, permit) = self.read(repository, digest).await?;
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
         if request.method() == Method::GET {
             let sent = self.metrics.object_sent_bytes.clone();
@@ -56,9 +54,14 @@ impl EdgeApi {
         Ok(response)
     }
 
-    /// An object that is missing or corrupt is waited for while it is rebuilt, if a version refers to it.
-    async fn read(&self, repository: &RepositoryName, digest: &ObjectDigest) -> Result<Bytes, Failure> {
-        match self.read_once(repository, digest).await {
+    /// An object that is missing or corrupt is waited for while it is rebuilt, if a version refers to it. Whoever waits for
+    /// that has nothing in memory, and no permit.
+    async fn read(
+        &self,
+        repository: &RepositoryName,
+        digest: &ObjectDigest,
+    ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
+        match self.read_once(repository, digest).await? {
             Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => {}
             read => return read.map_err(|error| unavailable(digest, &error)),
         }
@@ -77,15 +80,22 @@ impl EdgeApi {
         let agent = self.catalog.repository(repository).ok_or(Failure::ObjectUnavailable(*digest))?;
         // A build that takes longer goes on, and helps whoever comes back.
         let _ = timeout(REBUILD_WAIT, agent.rebuild(*digest, version)).await;
-        self.read_once(repository, digest).await.map_err(|error| unavailable(digest, &error))
+        self.read_once(repository, digest).await?.map_err(|error| unavailable(digest, &error))
     }
 
-    async fn read_once(&self, repository: &RepositoryName, digest: &ObjectDigest) -> Result<Bytes, ObjectError> {
+    /// An object, with a permit to have it in memory.
+    async fn read_once(
+        &self,
+        repository: &RepositoryName,
+        digest: &ObjectDigest,
+    ) -> Result<Result<(Bytes, OwnedSemaphorePermit), ObjectError>, Failure> {
+        let permit = timeout(PERMIT_WAIT, self.object_permits.clone().acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
         let read = self.publisher.objects().get(repository, Area::Public, digest).await;
         if let Err(ObjectError::Corrupt(at)) = &read {
             tracing::warn!(object = %at, "a stored object has other bytes than its digest says");
         }
-        read
+        Ok(read.map(|bytes| (bytes, permit)))
     }
 }
 

@@ -45,6 +45,11 @@ impl Attempt {
         Self { writer, protection, runtime: Handle::current(), time, metrics }
     }
 
+    /// How long it may take until its record is written.
+    pub(crate) fn longest(&self) -> Duration {
+        self.time.limit
+    }
+
     /// Waits until all frames are durable.
     pub(super) async fn finish(self) -> Result<(Protection, AttemptTime), PublishError> {
         self.writer.finish().await?;

@@ -320,6 +320,11 @@ impl Publisher {
         repository.taken_over.store(*number, Ordering::SeqCst);
     }
 
+    /// Why nothing new is published of one repository until an operator confirms.
+    pub(crate) fn suspension(&self, repository: &RepositoryName) -> Option<Suspension> {
+        self.existing(repository)?.repository.suspension()
+    }
+
     /// An operator takes over what can be read of a repository as its state: publishing goes on from there. False: it was
     /// not suspended.
     pub(crate) async fn confirm(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
@@ -354,6 +359,7 @@ impl Publisher {
         now: SystemTime,
     ) -> Result<Vec<Cached>, PublishError> {
         let handle = self.handle(repository);
+        let refused = self.lift_suspension(&handle).await.err();
         let (mut cached, mut known, mut sources) = (Vec::with_capacity(candidates.len()), Vec::new(), HashMap::new());
         {
             let state = handle.repository.known();
@@ -363,6 +369,10 @@ impl Publisher {
             for (number, candidate) in candidates.iter().enumerate() {
                 let own = state.services.get(&candidate.service.name);
                 let (settled, source) = settled_or_source(candidate, own, &sources);
+                if let Some(error) = refused.as_ref().filter(|_| !settled) {
+                    cached.push(Cached::Refused(error.clone()));
+                    continue;
+                }
                 cached.push(if settled { Cached::Settled } else { Cached::ToBuild });
                 known.extend(source.map(|source| (number, candidate.clone(), source)));
             }
@@ -386,6 +396,14 @@ impl Publisher {
             cached[number] = Cached::Settled;
         }
         Ok(cached)
+    }
+
+    /// Reads again what could not be read, when a repository is suspended for that. The error: it is suspended still.
+    async fn lift_suspension(&self, handle: &Handle) -> Result<(), PublishError> {
+        if handle.repository.suspension().is_none() {
+            return Ok(());
+        }
+        self.change(handle, Vec::new(), |_| Ok(((), Vec::new()))).await
     }
 
     /// Publishes what was built; its frames were put through the attempt.

@@ -8,6 +8,7 @@ use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Generation;
 use weir_shared::name::ServiceName;
 
+use super::error::PublishError;
 use crate::service::Service;
 use crate::tarball::ContentKey;
 
@@ -27,6 +28,8 @@ pub(crate) enum Cached {
     Settled,
     /// Its content is not known, or publishing what is known failed: the build says why.
     ToBuild,
+    /// Whatever was built would not be published.
+    Refused(PublishError),
 }
 
 /// What became of a candidate.

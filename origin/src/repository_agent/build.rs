@@ -77,6 +77,7 @@ impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
         let again = match error {
             PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => Again::Never,
+            PublishError::AttemptExpired(_) => Again::Later,
             _ => Again::Soon,
         };
         Self { again, ..Self::passing("store", error.to_string()) }

@@ -163,7 +163,7 @@ impl Handle {
 
     /// Why nothing new is published of the repository until an operator confirms its state.
     pub(crate) fn suspension(&self) -> Option<Suspension> {
-        self.publisher.suspended().remove(&self.config.borrow().name)
+        self.publisher.suspension(&self.config.borrow().name)
     }
 
     /// Waits until the agent has tried to have an object again that this version refers to. The bound on the wait is the

@@ -57,6 +57,10 @@ impl Task {
         self.context.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(healthy.into());
         self.context.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
         self.upkeep_due |= changed;
+        if changed {
+            // The commit of a version may have come.
+            self.lost_versions.clear();
+        }
         self.revisions.answered(healthy, now);
         if changed || self.needs_reconcile {
             let services = self.services.clone();

@@ -1,20 +1,30 @@
 //! Rebuilding a version of which an object is missing, or damaged.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
+use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::ObjectDigest;
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::ServiceName;
 
-use super::build::ServiceFailure;
+use super::build::{Again, ServiceFailure};
 use super::lfs::Who;
+use super::reconcile::Found;
 use super::task::Task;
 use crate::service::Service;
 use crate::store::Area;
 
 /// Requests that wait for the agent at the most; who comes later waits for a slot, as long as it wants.
 pub(super) const REBUILD_QUEUE: usize = 64;
+
+/// The shortest time until a version is built again that could not be rebuilt: each request for one of its objects asks.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Versions that could not be rebuilt, and until when they are left alone.
+pub(super) type LostVersions = HashMap<(ServiceName, TarballDigest), Instant>;
 
 /// Asks for an object that is missing or was corrupt to be had again.
 #[derive(Debug)]
@@ -24,6 +34,11 @@ pub(super) struct Rebuild {
     pub(super) version: Arc<Descriptor>,
     /// Told when it was tried.
     pub(super) done: oneshot::Sender<()>,
+}
+
+/// How long a version is left alone that could not be rebuilt: what tries again takes a fifth of the time at the most.
+fn pause_after(took: Duration) -> Duration {
+    SHORTEST_PAUSE.max(4 * took)
 }
 
 impl Task {
@@ -41,8 +56,8 @@ impl Task {
         self.settle_lfs();
     }
 
-    /// From the commit of the version; when that gives another content or nothing, by bringing the service to where its ref
-    /// is. False: it waits for LFS objects.
+    /// From the commit of the version, or from one that has the same content; when there is none, by bringing the service to
+    /// where its ref is. False: it waits for LFS objects.
     async fn was_tried(&mut self, object: ObjectDigest, version: &Descriptor) -> bool {
         let publication = version.publication();
         let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
@@ -52,15 +67,23 @@ impl Task {
             // A request before this one brought it back.
             return true;
         }
-        let result = match self.has_lfs(Who::Object(object), &service, &publication.commit, true).await {
-            Ok(true) => self.rebuild_version(&service, version).await,
-            Ok(false) => return false,
-            Err(failure) => Err(failure),
-        };
+        let (tried, begun) = ((service.name.clone(), publication.digest), Instant::now());
+        if self.lost_versions.get(&tried).is_some_and(|until| begun < *until) {
+            return true;
+        }
         let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
+        let mut result = self.rebuild_from(&publication.commit, object, &service, version).await;
+        if is_current
+            && matches!(&result, Err(failure) if failure.again == Again::Soon)
+            && let Some(settled) = self.settled_at(&service).await.filter(|settled| *settled != publication.commit)
+            && let Ok(rebuilt @ (Some(true) | None)) = self.rebuild_from(&settled, object, &service, version).await
+        {
+            result = Ok(rebuilt);
+        }
         let why = match result {
-            Ok(true) => None,
-            Ok(false) => {
+            Ok(None) => return false,
+            Ok(Some(true)) => None,
+            Ok(Some(false)) => {
                 if !is_current {
                     self.forget(&service, version).await;
                 }
@@ -73,6 +96,11 @@ impl Task {
                 Some(reason)
             }
         };
+        if why.is_some() {
+            let now = Instant::now();
+            self.lost_versions.retain(|_, until| now < *until);
+            self.lost_versions.insert(tried, now + pause_after(now - begun));
+        }
         if is_current {
             match &why {
                 None => service.mark_found(),
@@ -85,10 +113,30 @@ impl Task {
         true
     }
 
-    async fn rebuild_version(&self, service: &Arc<Service>, version: &Descriptor) -> Result<bool, ServiceFailure> {
-        // Without a base: what it would take from there may be missing too.
-        let (built, attempt) = self.built(service, &version.publication().commit, None).await?;
-        Ok(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?)
+    /// Builds a version again from a commit. False: that gives another content. `None`: it waits for LFS objects.
+    async fn rebuild_from(
+        &mut self,
+        commit: &CommitId,
+        object: ObjectDigest,
+        service: &Arc<Service>,
+        version: &Descriptor,
+    ) -> Result<Option<bool>, ServiceFailure> {
+        if !self.has_lfs(Who::Object(object), service, commit, true).await? {
+            return Ok(None);
+        }
+        // With no frames of the version that there is: they may be missing too.
+        let (built, attempt) = self.built(service, commit, false).await?;
+        Ok(Some(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?))
+    }
+
+    /// Where the ref of a service is, if nothing has to be built for that. The commit of what is published may be gone then:
+    /// when the content is the same at another one, nothing is published.
+    async fn settled_at(&self, service: &Arc<Service>) -> Option<CommitId> {
+        let looked = self.look(std::slice::from_ref(service)).await.ok()?;
+        looked.into_iter().find_map(|(_, found)| match found {
+            Ok(Found::Settled(commit)) => Some(commit),
+            Ok(Found::ToBuild(_)) | Err(_) => None,
+        })
     }
 
     /// A service that follows its ref is brought there; one that is pinned to what is lost says so.

@@ -4,6 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio_util::task::AbortOnDropHandle;
 use weir_shared::commit_id::CommitId;
 use weir_shared::event::EventKind;
 use weir_shared::revision_id::RevisionId;
@@ -18,8 +22,16 @@ use crate::publish::{Attempt, Cached, Candidate};
 use crate::service::Service;
 use crate::tarball::{Built, Recipe};
 
+/// Contents that are being published while the next one is built: the writer of the record puts all that wait into one
+/// write. While the store stalls, each may hold a few frames in memory.
+const MAX_PUBLISHING: usize = 64;
+
+/// Contents that were built and are being published, and how that went. Each is a task, so that it goes on while another one
+/// is built.
+type Publishing = FuturesUnordered<BoxFuture<'static, (Candidate, Result<(), ServiceFailure>)>>;
+
 /// What a look at a service found.
-enum Found {
+pub(super) enum Found {
     /// This is published, now or since before, or would be if the service were not pinned.
     Settled(CommitId),
     /// This must be built.
@@ -36,44 +48,75 @@ impl Task {
         };
         // Who failed before comes last: it must not be in the way of the others each time.
         looked.sort_by_key(|(service, _)| service.is_unhealthy());
-        let mut needs_reconcile = false;
+        let (mut needs_reconcile, mut publishing) = (false, Publishing::new());
         for (service, found) in looked {
-            let who = Who::Service(service.name.clone());
-            self.lfs.wanted.waits_no_more(&who);
+            self.lfs.wanted.waits_no_more(&Who::Service(service.name.clone()));
             let result = match found {
-                Ok(Found::Settled(commit)) => Ok(Some(commit)),
+                Ok(Found::Settled(commit)) => {
+                    service.followed(&commit);
+                    Ok(Some(commit))
+                }
                 Ok(Found::ToBuild(candidate)) => {
                     match self.back_offs.why_not(&service.name, &candidate.key, Instant::now()) {
                         Some(failure) => Err(failure),
-                        None => self.build(candidate, !suppress_errors).await,
+                        None => self.build(candidate, !suppress_errors, &mut publishing).await.map(|()| None),
                     }
                 }
                 Err(failure) => Err(failure),
             };
-            let settled_at = result.as_ref().ok().and_then(Option::as_ref).map(RevisionId::from);
-            self.revisions.settle(&service.name, settled_at);
-            match result {
-                Ok(Some(commit)) => {
-                    self.back_offs.forget(&service.name);
-                    service.followed(&commit);
-                }
-                // It is looked at again when they were asked for.
-                Ok(None) => {}
-                Err(failure) => {
-                    let waits = failure.again == Again::Never || self.lfs.wanted.is_waited_for_by(&who);
-                    needs_reconcile |= suppress_errors || !waits;
-                    if !suppress_errors {
-                        let reason = self.context.data_dir.redact(&failure.reason);
-                        service.mark_failed(failure.step, reason, SystemTime::now());
-                    }
-                }
-            }
+            needs_reconcile |= self.settle(&service, result, suppress_errors);
+            needs_reconcile |= self.settle_published(&mut publishing, MAX_PUBLISHING, suppress_errors).await;
         }
+        needs_reconcile |= self.settle_published(&mut publishing, 0, suppress_errors).await;
         self.settle_lfs();
         let all = services.len() == self.services.len();
         self.needs_reconcile = needs_reconcile || (self.needs_reconcile && !all);
         self.mend_mirror();
         self.report_revisions();
+    }
+
+    /// Notes the publications that have ended, and waits until no more than so many are under way. True: as of
+    /// [`Task::settle`].
+    async fn settle_published(&mut self, publishing: &mut Publishing, at_most: usize, suppress_errors: bool) -> bool {
+        let mut needs_reconcile = false;
+        loop {
+            let is_full = publishing.len() > at_most;
+            let next = publishing.next();
+            let ended = if is_full { next.await } else { next.now_or_never().flatten() };
+            let Some((Candidate { service, commit, key }, result)) = ended else { return needs_reconcile };
+            if let Err(failure) = &result {
+                let (interval, now) = (self.config.poll_interval, Instant::now());
+                self.back_offs.failed(&service.name, key, failure, interval, now, fastrand::f64());
+            }
+            needs_reconcile |= self.settle(&service, result.map(|()| Some(commit)), suppress_errors);
+        }
+    }
+
+    /// Notes what a service is at; none: that will be known later. True: it must be looked at again though nothing moves.
+    fn settle(
+        &mut self,
+        service: &Service,
+        result: Result<Option<CommitId>, ServiceFailure>,
+        suppress_errors: bool,
+    ) -> bool {
+        let settled_at = result.as_ref().ok().and_then(Option::as_ref).map(RevisionId::from);
+        self.revisions.settle(&service.name, settled_at);
+        match result {
+            Ok(Some(_)) => {
+                self.back_offs.forget(&service.name);
+                false
+            }
+            Ok(None) => false,
+            Err(failure) => {
+                let who = Who::Service(service.name.clone());
+                let waits = failure.again == Again::Never || self.lfs.wanted.is_waited_for_by(&who);
+                if !suppress_errors {
+                    let reason = self.context.data_dir.redact(&failure.reason);
+                    service.mark_failed(failure.step, reason, SystemTime::now());
+                }
+                suppress_errors || !waits
+            }
+        }
     }
 
     /// Tells edges up to which revision the published content of each ref is right, when that changed.
@@ -95,7 +138,7 @@ impl Task {
     }
 
     /// Looks where services are, and publishes what needs no build.
-    async fn look(
+    pub(super) async fn look(
         &self,
         services: &[Arc<Service>],
     ) -> Result<Vec<(Arc<Service>, Result<Found, ServiceFailure>)>, ServiceFailure> {
@@ -111,62 +154,79 @@ impl Task {
         let cached = publisher.publish_cached(&self.config.name, &candidates, SystemTime::now()).await?;
         let mut cached = cached.into_iter();
         let found = resolved.into_iter().map(|(service, found)| {
-            let found = found.map(|candidate| match cached.next() {
-                Some(Cached::Settled) => Found::Settled(candidate.commit),
-                Some(Cached::ToBuild) | None => Found::ToBuild(candidate),
+            let found = found.and_then(|candidate| match cached.next() {
+                Some(Cached::Settled) => Ok(Found::Settled(candidate.commit)),
+                Some(Cached::ToBuild) | None => Ok(Found::ToBuild(candidate)),
+                Some(Cached::Refused(error)) => Err(error.into()),
             });
             (service, found)
         });
         Ok(found.collect())
     }
 
-    /// Builds and publishes a candidate. The commit; none: it waits for LFS objects.
-    async fn build(&mut self, candidate: Candidate, may_ask: bool) -> Result<Option<CommitId>, ServiceFailure> {
-        let Candidate { service, commit, key } = &candidate;
+    /// Builds a candidate, and begins to publish it. Where its service is, is known when that has ended, or after it waited
+    /// for LFS objects.
+    async fn build(
+        &mut self,
+        candidate: Candidate,
+        may_ask: bool,
+        publishing: &mut Publishing,
+    ) -> Result<(), ServiceFailure> {
+        let Candidate { service, commit, .. } = &candidate;
         if !self.has_lfs(Who::Service(service.name.clone()), service, commit, may_ask).await? {
-            return Ok(None);
+            return Ok(());
         }
         let begun = Instant::now();
-        let result = self.build_and_publish(&candidate).await;
-        self.context.metrics.build_duration.observe(begun.elapsed().as_secs_f64());
-        let label = if result.is_ok() { "built" } else { "failed" };
-        self.context.metrics.builds.with_label_values(&[label]).inc();
-        if let Err(failure) = &result {
-            let (interval, now) = (self.config.poll_interval, Instant::now());
-            self.back_offs.failed(&service.name, *key, failure, interval, now, fastrand::f64());
-        }
-        result.map(|()| Some(candidate.commit))
-    }
-
-    async fn build_and_publish(&self, candidate: &Candidate) -> Result<(), ServiceFailure> {
-        let recipe = self.context.publisher.recipe(&candidate.service).await;
-        let recipe = recipe.and_then(|bytes| {
-            let read = Recipe::parse(&bytes);
-            read.inspect_err(|error| tracing::warn!(service = %candidate.service.name, %error, "nothing is reused"))
-                .ok()
-        });
-        let (built, attempt) = self.built(&candidate.service, &candidate.commit, recipe).await?;
-        self.context.publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
+        let built = self.built(service, commit, true).await;
+        let (of, publisher, metrics) =
+            (candidate.clone(), self.context.publisher.clone(), self.context.metrics.clone());
+        let publish = async move {
+            let published = async {
+                let (built, attempt) = built?;
+                publisher.publish_built(&of, built, attempt, SystemTime::now()).await?;
+                of.service.followed(&of.commit);
+                Ok::<_, ServiceFailure>(())
+            };
+            let result = published.await;
+            metrics.build_duration.observe(begun.elapsed().as_secs_f64());
+            metrics.builds.with_label_values(&[if result.is_ok() { "built" } else { "failed" }]).inc();
+            result
+        };
+        let publish = AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(publish)));
+        publishing.push(Box::pin(async move {
+            let fault = |_| Err(ServiceFailure::passing("store", JobFault.to_string()));
+            (candidate, publish.await.unwrap_or_else(fault))
+        }));
         Ok(())
     }
 
-    /// Builds the content of a service at a commit, among the few builds at a time.
+    /// The recipe of what a service has.
+    async fn recipe(&self, service: &Service) -> Option<Recipe> {
+        let read = Recipe::parse(&self.context.publisher.recipe(service).await?);
+        read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "nothing is reused")).ok()
+    }
+
+    /// Builds the content of a service at a commit, among the few builds at a time. `reuse`: with frames of the version that
+    /// it has.
     pub(super) async fn built(
         &self,
         service: &Arc<Service>,
         commit: &CommitId,
-        recipe: Option<Recipe>,
+        reuse: bool,
     ) -> Result<(Built, Attempt), ServiceFailure> {
         let permit = self.context.builds.clone().acquire_owned().await.ok();
         let before = self.state.borrow().phase.clone();
         self.state.send_modify(|state| state.phase = Phase::Building { service: service.name.clone() });
         let (builder, attempt) = (self.builder(), self.context.publisher.begin_attempt(&self.config.name));
+        // After the attempt began: what is referred to then is there for longer than it may take.
+        let recipe = if reuse { self.recipe(service).await } else { None };
+        let deadline = self.config.build_timeout.min(attempt.longest());
         let (of, at, runtime) = (service.clone(), commit.clone(), tokio::runtime::Handle::current());
         let job = Job::begin(&format!("build {}", service.name), &self.context.threads, move |stop| {
             let built = builder.build(&of, &at, recipe, &attempt, &runtime, stop)?;
             Ok((built, attempt))
         });
-        let result = self.awaited("build", job, permit, self.config.build_timeout).await;
+        let result = self.awaited("build", job, permit, deadline).await;
         self.state.send_modify(|state| state.phase = before);
         result
     }

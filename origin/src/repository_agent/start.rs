@@ -14,7 +14,7 @@ use super::handle::{Calls, Gone, Handle};
 use super::lfs::Lfs;
 use super::mirror_slot::MirrorSlot;
 use super::poll::Poller;
-use super::rebuild::REBUILD_QUEUE;
+use super::rebuild::{LostVersions, REBUILD_QUEUE};
 use super::revisions::Revisions;
 use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
@@ -116,6 +116,7 @@ pub(crate) fn start(
         schedule,
         needs_reconcile: true,
         back_offs: BackOffs::default(),
+        lost_versions: LostVersions::default(),
         tidied: false,
         reach: Arc::default(),
         revisions: Revisions::new(name),

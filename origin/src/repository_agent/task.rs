@@ -15,7 +15,7 @@ use super::lfs::{Fetching, Lfs, fetched};
 use super::maintenance::{KeepingUp, kept_up};
 use super::mirror_slot::MirrorSlot;
 use super::poll::{PollEnd, Poller};
-use super::rebuild::Rebuild;
+use super::rebuild::{LostVersions, Rebuild};
 use super::revisions::Revisions;
 use super::schedule::Schedule;
 use super::state::{Phase, RepositoryState};
@@ -46,6 +46,7 @@ pub(super) struct Task {
     pub(super) needs_reconcile: bool,
     /// What is not built just now, though a service is at it.
     pub(super) back_offs: BackOffs,
+    pub(super) lost_versions: LostVersions,
     /// Whether mirrors that are of no use any more were removed since the start.
     pub(super) tidied: bool,
     /// Which commits that services name were found on a branch or a tag.
@@ -165,6 +166,7 @@ impl Task {
     /// Somebody may have put right what failed: it is not put off any longer, unless a server asked for that.
     fn try_anew(&mut self) {
         self.back_offs.forget_pauses();
+        self.lost_versions.clear();
         self.lfs.wanted.forget_failures();
         self.settle_lfs();
     }

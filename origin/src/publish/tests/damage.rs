@@ -103,8 +103,13 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
     };
     assert!(!publisher.suspended()[&shop()].needs_confirmation);
     assert!(publish(&publisher, &shop_prod, 2, &["two"]).await.is_err());
+    let next = [candidate(&shop_prod, 2)];
+    let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();
+    assert!(matches!(looked[..], [Cached::Refused(_)]), "nothing is built for nothing: {looked:?}");
     assert!(publisher.confirm(&shop()).await.is_err(), "what could not be read is not given up");
     world.store.fail_gets(false);
+    let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();
+    assert!(matches!(looked[..], [Cached::ToBuild]), "{looked:?}");
     assert_eq!(publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap(), Outcome::Published);
     assert!(publisher.suspended().is_empty());
     let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
