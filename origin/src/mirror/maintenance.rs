@@ -149,8 +149,7 @@ impl Mirror {
             // There is none yet; or it is of a clock that was set back since, and would hold for as long as that was.
             _ => set_mark(&mark, now).map(|()| now)?,
         };
-        // All refs are in this file, so none moved while it stayed as it was.
-        let refs = fs::metadata(self.dir.join("packed-refs")).and_then(|data| data.modified());
+        let refs = Self::refs_moved_at(&self.dir);
         Ok(Found {
             size: size::of(&self.dir)?,
             since_full: now.duration_since(last).unwrap_or_default(),

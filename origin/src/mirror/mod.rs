@@ -40,6 +40,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
@@ -107,6 +108,14 @@ impl Mirror {
         cleared.map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.look(damage::look)?;
         Ok(mirror)
+    }
+
+    /// When the refs of the mirror in a directory last moved: one file has them all.
+    ///
+    /// # Errors
+    /// There is no such file, or it cannot be looked at.
+    pub fn refs_moved_at(dir: &Path) -> std::io::Result<SystemTime> {
+        fs::metadata(dir.join("packed-refs"))?.modified()
     }
 
     /// Reads every pack in full and compares its checksum: for a mirror that gives trouble.

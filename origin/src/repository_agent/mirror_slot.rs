@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::data_dir::DataDir;
 use crate::lfs::LfsObjects;
@@ -60,6 +60,11 @@ impl MirrorSlot {
     /// Whether there is anything to open: nothing, before the first clone.
     pub(super) fn exists(&self) -> bool {
         self.path.is_dir()
+    }
+
+    /// When its refs last moved.
+    pub(super) fn refs_moved_at(&self) -> io::Result<SystemTime> {
+        Mirror::refs_moved_at(&self.path)
     }
 
     /// The LFS objects beside the mirror.

@@ -45,6 +45,11 @@ impl Revisions {
         }
     }
 
+    /// The mirror has the refs that the upstream named at that time, before the process began.
+    pub(super) fn restored(&mut self, named_at: SystemTime) {
+        self.answered_at = Some(named_at);
+    }
+
     /// The upstream answered. `complete`: all of its refs could be followed.
     pub(super) fn answered(&mut self, complete: bool, now: SystemTime) {
         if complete {
@@ -172,6 +177,17 @@ mod tests {
         revisions.answered(true, at(4));
         assert!(update(&mut revisions).is_empty());
         assert_eq!(revisions.all()[0].seen_at, at(3), "what is not settled is not right as of later");
+    }
+
+    #[test]
+    fn after_a_restart_an_upstream_that_is_gone_is_reported_with_what_the_mirror_has() {
+        let mut revisions = Revisions::new("shop".parse().unwrap());
+        revisions.restored(at(1));
+        revisions.settle(&"c".parse().unwrap(), Some(id("1")));
+        assert!(update(&mut revisions).is_empty() && revisions.all().is_empty(), "it was not asked yet");
+        revisions.unreachable(at(2));
+        assert_eq!(update(&mut revisions), [("next".to_owned(), "sha1:1".to_owned(), false)]);
+        assert_eq!((revisions.all()[0].seen_at, revisions.all()[0].upstream.since), (at(1), at(2)));
     }
 
     #[test]

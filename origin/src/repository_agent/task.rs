@@ -134,6 +134,9 @@ impl Task {
     async fn restore(&mut self) {
         if self.mirror.exists() {
             let services = self.services.clone();
+            if let Ok(named_at) = self.mirror.refs_moved_at() {
+                self.revisions.restored(named_at);
+            }
             self.reconcile(&services, true).await;
             if services.iter().any(|service| service.condition() == Condition::Following) {
                 self.state.send_modify(|state| state.mirrored = true);
