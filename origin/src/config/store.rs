@@ -169,6 +169,7 @@ impl StoreConfig {
 }
 
 /// An access key of S3. It has no `Debug`, so that no log shows it.
+#[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "it is only checked then"))]
 pub(crate) struct AccessKey {
     pub(crate) id: String,
     pub(crate) secret: String,

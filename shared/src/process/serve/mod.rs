@@ -1,7 +1,7 @@
 //! Serving HTTP/1.1, HTTP/2 and HTTP/3 from one handler.
 //!
 //! A role writes a [`Handler`]; [`tcp`] serves it over TCP (HTTP/1.1 and 2, with TLS or, for the admin listener,
-//! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`](super::shutdown::Drain): at its beginning
+//! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`]: at its beginning
 //! clients are told to go away and what is in flight is finished.
 
 mod answer_counts;
