@@ -102,11 +102,7 @@ pub(super) struct Owner {
 }
 
 /// Brings up everything that is defined, and changes it from then on until the drain.
-pub(crate) async fn begin(
-    dependencies: Dependencies,
-    mut started: Started,
-    drain: &Drain,
-) -> (Arc<Catalog>, Editor) {
+pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
     let begins = Snapshot { operators_have_defined: stored.had_any, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));

@@ -76,7 +76,7 @@ async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
     let asking = node.clone();
     let waits = tokio::spawn(async move { asking.get(&object_path(&object_of(&lost))).await.status });
     shop.server.has_begun_to_drip().await;
-    node.object(&object_of(&other)).await;
+    node.object(&other.publication().repository, &object_of(&other)).await;
     assert!(!waits.is_finished());
     assert_eq!(waits.await.unwrap(), 503);
     Arc::into_inner(node).unwrap().stop().await;
