@@ -153,21 +153,6 @@ impl Source {
     }
 }
 
-/// What is cached of a representation.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct CachedFrames {
-    /// Frames that it has.
-    pub(crate) frames: u32,
-    /// Of those: in memory.
-    pub(crate) in_memory: u32,
-    /// Of those: on disk, as far as is known.
-    pub(crate) on_disk: u32,
-    /// Of those: neither in memory nor on disk. All of them while the manifest is not here.
-    pub(crate) missing: u32,
-    /// Its manifest, or its first frame that is missing, is being fetched.
-    pub(crate) being_fetched: bool,
-}
-
 /// What a purge removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Purged {
@@ -358,28 +343,6 @@ impl Cache {
         let inner = &self.inner;
         inner.budget.is_ample().then_some(())?;
         inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
-    }
-
-    /// What is cached of a representation. Nothing is thereby used. Blocks.
-    pub(crate) fn look_at(&self, request: &BodyRequest) -> CachedFrames {
-        let inner = &self.inner;
-        let frames = request.stored.frames;
-        let mut found = CachedFrames { frames, missing: frames, ..CachedFrames::default() };
-        let listed = match self.peek_frames(request) {
-            Some(listed) => listed,
-            None => return CachedFrames { being_fetched: inner.flights.is_under_way(&request.named()), ..found },
-        };
-        found.missing = 0;
-        for frame in listed.all() {
-            let (in_memory, on_disk) = (inner.memory.contains(&frame.digest), inner.disk.has(&frame.digest));
-            found.in_memory += u32::from(in_memory);
-            found.on_disk += u32::from(on_disk);
-            if !in_memory && !on_disk {
-                found.being_fetched |= found.missing == 0 && inner.flights.is_under_way(&request.frame(frame));
-                found.missing += 1;
-            }
-        }
-        found
     }
 
     /// The frames of a representation as far as they can be told without fetching anything. Blocks.

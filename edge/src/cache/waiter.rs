@@ -85,11 +85,6 @@ impl Flights {
         Waiter { seat, collapsed, _counted: counted }
     }
 
-    /// Whether an object is being fetched, from wherever.
-    pub(super) fn is_under_way(&self, request: &ObjectRequest) -> bool {
-        self.flights.is_under_way(request)
-    }
-
     /// Objects that are being fetched, or wait for their turn.
     pub(super) fn len(&self) -> usize {
         self.flights.len()
