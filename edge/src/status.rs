@@ -86,6 +86,7 @@ impl Status {
     pub(crate) fn bounds(&self) -> Vec<Bound> {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
+        bounds.push(self.access.bound());
         bounds
     }
 

@@ -7,7 +7,6 @@ mod credential;
 mod decision;
 mod heard;
 mod metrics;
-mod observed;
 mod standing;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,6 +18,7 @@ use tokio::sync::watch;
 use weir_shared::access_list::AccessList;
 use weir_shared::name::ServiceName;
 use weir_shared::process::access_files::AccessFiles;
+use weir_shared::process::bounds::Bound;
 use weir_shared::process::serve::Peer;
 use weir_shared::process::shutdown::Drain;
 use weir_shared::token::unix_seconds;
@@ -96,7 +96,6 @@ impl Access {
             metrics,
         });
         inner.change(|_| {});
-        inner.observe(registry)?;
         drain.spawn(heard::save(file, to_save, inner.metrics.heard_unsaved.clone(), drain.clone()));
         let (following, begun) = (inner.clone(), drain.clone());
         drain.spawn(async move {
@@ -136,6 +135,11 @@ impl Access {
             );
         }
         troubles
+    }
+
+    /// How many tokens are remembered, and at the most.
+    pub(crate) fn bound(&self) -> Bound {
+        ("remembered_tokens", self.inner.standing().remembered(), self.inner.remembered_tokens)
     }
 
     /// Whether a file of keys or denials has changed and cannot be used: what it said last is in force.
@@ -239,17 +243,6 @@ impl Inner {
         );
         self.metrics.stands(&after);
         *self.standing.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
-    }
-
-    /// Has the use of the memory of tokens looked up when somebody looks.
-    fn observe(self: &Arc<Self>, registry: &Registry) -> prometheus::Result<()> {
-        let inner = Arc::downgrade(self);
-        self.metrics.remembered_tokens_limit.set(i64::try_from(self.remembered_tokens).unwrap_or(i64::MAX));
-        self.metrics.observe(registry, move |remembered| {
-            if let Some(inner) = inner.upgrade() {
-                remembered.set(i64::try_from(inner.standing().remembered()).unwrap_or(i64::MAX));
-            }
-        })
     }
 }
 

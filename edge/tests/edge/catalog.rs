@@ -175,9 +175,9 @@ async fn the_catalog_is_bounded_in_bytes_and_what_was_evicted_does_not_go_back()
         site.origin.publish(&format!("s{number}"), 7, 1, &tarball);
         assert_eq!(client.head(&format!("/v1/services/s{number}/tarball"), &[]).await.status, 200);
     }
-    assert!(site.metric("weir_edge_catalog_bytes", &[]) <= f64::from(1 << 20));
+    assert!(site.in_use("service_bytes") <= f64::from(1 << 20));
     let evicted = site.metric("weir_edge_catalog_evictions_total", &[("reason", "capacity")]);
-    assert!(evicted > 0.0 && evicted == site.metric("weir_edge_catalog_floors", &[]), "{evicted}");
+    assert!(evicted > 0.0 && evicted == site.in_use("service_floors"), "{evicted}");
     site.origin.publish("s0", 6, 1, &tarball);
     let reply = client.head("/v1/services/s0/tarball", &[]).await;
     assert_eq!((reply.status, site.metric("weir_edge_generation_regressions_total", &[])), (502, 1.0));

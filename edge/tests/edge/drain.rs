@@ -37,7 +37,7 @@ async fn what_is_in_flight_is_finished() {
     assert_eq!(ask(admin, "GET", "/readyz", None, "").await, (503, "draining\n".to_owned()));
     let status: serde_json::Value = serde_json::from_str(&ask(admin, "GET", "/status", None, "").await.1).unwrap();
     assert_eq!((&status["ready"], &status["reasons"]), (&false.into(), &serde_json::json!(["draining"])));
-    assert!(ask(admin, "GET", "/metrics", None, "").await.1.contains("weir_edge_fills_running"));
+    assert!(ask(admin, "GET", "/metrics", None, "").await.1.contains("weir_edge_fills_total"));
     gate.add_permits(1);
     for (version, client, download, read) in downloads {
         let reply = download.finish().await;

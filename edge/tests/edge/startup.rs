@@ -119,8 +119,6 @@ async fn status_and_metrics_tell_what_is_held() {
     for line in [
         "weir_edge_requests_total{cache=\"hit\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
         "weir_edge_requests_total{cache=\"miss\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
-        "weir_edge_catalog_services 1",
-        "weir_edge_cache_entries 1",
         "weir_edge_origin_requests_total{kind=\"object\",status=\"200\"} 1",
         "weir_edge_fills_total{result=\"ok\"} 1",
         "weir_edge_sent_bytes_total{tier=\"origin\"} 300000",
