@@ -249,7 +249,6 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use std::time::Duration;
 
     async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
@@ -290,48 +289,5 @@ mod tests {
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(!denies(&access, T123)[0]);
         drain.cut().await;
-    }
-
-    #[tokio::test]
-    async fn an_edge_is_in_trouble_until_each_origin_was_heard_and_somebody_can_prove_something() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = AuthConfig { mode: AuthMode::Required, keys_from_origins: true, ..AuthConfig::default() };
-        let key = weir_shared::token::SigningKey::generate().unwrap().0;
-        let mut list = AccessList::default();
-        list.add_key_file(&weir_shared::access_list::key_line(key.public())).unwrap();
-        for restarted in [false, true] {
-            let drain = Drain::new();
-            let (origins, registry) = (vec!["a".to_owned(), "b".to_owned()], Registry::new());
-            let file = HeardFile::at(dir.path());
-            let access = Access::start(&config, origins, file, &registry, &drain).await.unwrap();
-            if !restarted {
-                let troubles = access.troubles();
-                assert!(troubles.len() == 3 && troubles[1].contains("origin b"), "{troubles:?}");
-                access.heard(0, b"{}");
-                access.heard(1, b"{}");
-                assert!(access.troubles().len() == 1 && access.troubles()[0].contains("no usable key"));
-                access.heard(1, list.json().get().as_bytes());
-            }
-            assert_eq!(access.troubles(), [""; 0], "what was heard outlives a restart");
-            access.replace_certificate_rules(Vec::new());
-            assert!(drain.finish(Duration::from_secs(5)).await);
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_told_on_an_event_stream_is_in_force() {
-        let dir = tempfile::tempdir().unwrap();
-        let drain = Drain::new();
-        let access = start(dir.path(), &drain, &["a", "b"]).await;
-        let (tell, told): (Vec<_>, Vec<_>) = (0..2).map(|_| watch::channel(None)).unzip();
-        access.follow(told, &drain);
-        tell[1].send_replace(Some(Bytes::from_static(br#"{"denied_tokens": [{"jti": "t2"}]}"#)));
-        let heard = async {
-            while denies(&access, T123) != [false, true, false] {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), heard).await.unwrap();
-        assert!(drain.finish(Duration::from_secs(5)).await);
     }
 }
