@@ -12,7 +12,6 @@ pub mod check;
 mod clock;
 pub mod config;
 mod edge;
-mod explain;
 mod operator_api;
 mod origin_client;
 mod origin_follower;

@@ -1,13 +1,10 @@
 //! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads it again), drains.
 
-mod operator_command;
-
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Parser;
-use operator_command::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::Config;
 use weir_shared::process::{failure, shutdown, telemetry};
@@ -22,19 +19,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// its origins only for what it does not hold, once, whoever asks. SIGTERM drains it: nothing in flight is cut.
 /// SIGHUP reads the configuration and the certificate again, without dropping a connection.
 /// Logs are chosen with WEIR_LOG, for example WEIR_LOG=info,weir_edge=debug.
-///
-/// `explain` and `purge` ask an edge that runs already.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
-
     /// The configuration file (edge.toml). Relative paths in it are relative to its folder.
-    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", global = true)]
-    config: Option<PathBuf>,
+    #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
+    config: PathBuf,
     /// Checks the configuration and the files that it names, and exits: 0 when an edge starts with it, unless somebody
-    /// else has its ports or its directory; 2 with all that is wrong when not.
+    /// else has its ports or its directory; 2 with the first fault of each table when not.
     #[arg(long)]
     check_config: bool,
 }
@@ -43,29 +35,16 @@ const PROGRAM: &str = "weir-edge";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    if let Some(command) = arguments.command {
-        return match command.carry_out(arguments.config.as_deref()).await {
-            Ok(code) => code,
-            Err(error) => {
-                failure::tell(PROGRAM, &error);
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let Some(file) = arguments.config else {
-        eprintln!("{PROGRAM}: --config FILE is needed to run an edge");
-        return ExitCode::from(2);
-    };
+    let Arguments { config: file, check_config } = Arguments::parse();
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
-            let tell = if arguments.check_config { failure::tell } else { failure::tell_log };
+            let tell = if check_config { failure::tell } else { failure::tell_log };
             tell(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
-    if arguments.check_config {
+    if check_config {
         let faults = weir_edge::check::faults(&config);
         faults.iter().for_each(|fault| eprintln!("{fault}"));
         if !faults.is_empty() {

@@ -1,10 +1,11 @@
-//! What a person and a probe want to know: `/status`, `/readyz`, and what [`explain`](crate::explain) looks at.
+//! What a person and a probe want to know: `/status`, `/v1/explain`, `/readyz`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::Readiness;
 use weir_shared::process::bounds::Bound;
@@ -17,12 +18,13 @@ use crate::catalog::{Catalog, Entry, Lookup, LookupError};
 use crate::clock::Clock;
 use crate::origin_client::Origins;
 use crate::reload::Reloading;
+use crate::version::Version;
 
 /// Services that one page of `/status` lists at the most.
 const MAX_LISTED: usize = 1000;
 
-/// The errors of the last queries, and for how long each holds.
-type Failures = HashMap<ServiceName, (LookupError, Duration)>;
+/// The errors of the last queries.
+type Failures = HashMap<ServiceName, LookupError>;
 
 /// All parts of an edge that are shown.
 pub(crate) struct Status {
@@ -84,6 +86,7 @@ impl Status {
     pub(crate) fn bounds(&self) -> Vec<Bound> {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
+        bounds.push(self.access.bound());
         bounds
     }
 
@@ -98,7 +101,10 @@ impl Status {
         let total = all.len();
         let (listed, next) = page.of(all, MAX_LISTED);
         let failures = self.lookup.failures();
-        let services: Vec<_> = listed.iter().map(|(name, entry)| self.service(name, entry, &failures)).collect();
+        let services: Vec<_> = listed
+            .iter()
+            .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
+            .collect();
         let (ready, reasons) = self.readiness().told();
         // What matters first stands first.
         Ok(json!({
@@ -123,17 +129,42 @@ impl Status {
         }))
     }
 
-    fn service(&self, name: &ServiceName, entry: &Entry, failures: &Failures) -> Value {
-        let age = self.catalog.age(entry, self.clock.now());
-        let origin = entry.origin.map(|id| &self.origins.all()[id]);
-        let version = entry.version.as_ref();
+    /// The document of `/v1/explain`: a service, or one version of it. Nothing is thereby used, or asked of an origin.
+    pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
+        let failures = self.lookup.failures();
+        let entry = self.catalog.get(name);
+        let current = entry.as_ref().and_then(|entry| entry.version.as_deref());
+        match digest {
+            Some(digest) if current.is_none_or(|current| current.descriptor().publication().digest != *digest) => {
+                let past = self.lookup.past_versions(|service, held| service == name && held == digest).pop();
+                self.service(name, None, past.as_deref(), &failures)
+            }
+            _ => self.service(name, entry.as_deref(), current, &failures),
+        }
+    }
+
+    /// What is known of a service; without an entry, of a past version of it.
+    fn service(
+        &self,
+        name: &ServiceName,
+        entry: Option<&Entry>,
+        version: Option<&Version>,
+        failures: &Failures,
+    ) -> Value {
+        let age = entry.map(|entry| self.catalog.age(entry, self.clock.now()));
+        let aged = entry.zip(age);
+        let origin = entry.and_then(|entry| entry.origin).map(|id| &self.origins.all()[id]);
         let publication = version.map(|version| version.descriptor().publication());
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
-        let why = match (publication, origin) {
-            (None, _) => "the origin says that it is gone",
-            (_, None) => "the origin it came from is no longer configured; all are asked",
-            (_, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",
-            _ if self.catalog.is_leased(entry) => "the origin's event stream says that nothing has changed",
+        let why = match (entry, publication, origin) {
+            (None, None, _) => "it is not held; the origins are asked when somebody wants it",
+            (None, Some(_), _) => "a past version never changes",
+            (Some(_), None, _) => "the origin says that it is gone",
+            (Some(_), _, None) => "the origin it came from is no longer configured; all are asked",
+            (_, _, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",
+            (Some(entry), ..) if self.catalog.is_leased(entry) => {
+                "the origin's event stream says that nothing has changed"
+            }
             _ => "as the origin last said",
         };
         json!({
@@ -143,18 +174,18 @@ impl Status {
             "commit": publication.map(|p| p.commit.to_string()),
             "repository": publication.map(|p| p.repository.to_string()),
             "size": publication.map(|p| p.size),
-            "generation": entry.highest.0,
-            "revision": entry.highest.1,
-            "freshness": entry.evaluate(age).as_str(),
-            "age_seconds": age.as_secs(),
-            "stale_seconds": entry.policy.limits.stale_for(age),
+            "generation": entry.map(|entry| entry.highest.0),
+            "revision": entry.map(|entry| entry.highest.1),
+            "freshness": aged.map(|(entry, age)| entry.evaluate(age).as_str()),
+            "age_seconds": age.map(|age| age.as_secs()),
+            "stale_seconds": aged.map(|(entry, age)| entry.policy.limits.stale_for(age)),
             "origin": origin.map(|origin| origin.name()),
             "representations": representations.map(|r| json!({
                 "encoding": r.encoding.as_str(),
                 "held": self.cache.tier(&r.digest),
             })).collect::<Vec<_>>(),
-            "last_failure": failures.get(name).map(|(error, _)| error.reason()),
-            "refused_generation": entry.refused().map(|refused| refused.offered.0),
+            "last_failure": failures.get(name).map(LookupError::reason),
+            "refused_generation": entry.and_then(|entry| entry.refused()).map(|refused| refused.offered.0),
             "why": why,
         })
     }
@@ -229,28 +260,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_told_and_what_is_held_keeps_an_edge_ready() {
-        let nothing = Facts::default();
-        assert!(matches!(readiness(&nothing), Readiness::NotReady(reasons) if reasons.len() == 1));
-        assert_eq!(readiness(&Facts { origin_reached: true, ..Facts::default() }), Readiness::Ready);
+    fn a_certificate_that_has_ended_is_trusted_by_nobody_and_unreadable_files_are_told() {
         let holding = || Facts { something_stored: true, ..Facts::default() };
-        assert_eq!(readiness(&holding()), Readiness::Ready);
-        let failure = || Some("no space".to_owned());
-        let down = || vec![("o:1".to_owned(), "origin o:1 cannot be reached: refused".to_owned())];
-        match readiness(&Facts { disk_failure: failure(), down: down(), ..holding() }) {
-            Readiness::Degraded(reasons) => {
-                assert!(reasons[0].contains("no space") && reasons[1].contains("o:1"), "{reasons:?}");
-            }
-            other => panic!("{other:?}"),
-        }
-        match readiness(&Facts { access_files_unreadable: true, ..holding() }) {
-            Readiness::Degraded(reasons) => assert!(reasons[0].contains("denials"), "{reasons:?}"),
-            other => panic!("{other:?}"),
-        }
-        let unsure = Facts { access_troubles: vec!["unheard".to_owned()], certificate_has_ended: true, ..holding() };
-        assert!(matches!(readiness(&unsure), Readiness::NotReady(reasons) if reasons.len() == 2));
-        let broken = Facts { catalog_failure: failure(), down: down(), ..holding() };
-        assert!(matches!(readiness(&broken), Readiness::Degraded(reasons) if reasons[0].contains("catalog")));
+        let ended = readiness(&Facts { certificate_has_ended: true, ..holding() });
+        assert!(matches!(ended, Readiness::NotReady(reasons) if reasons.len() == 1));
+        let unreadable = readiness(&Facts { access_files_unreadable: true, ..holding() });
+        assert!(matches!(unreadable, Readiness::Degraded(reasons) if reasons[0].contains("denials")));
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! What the decisions count.
 
-use prometheus::core::Collector;
 use prometheus::{IntCounter, IntGauge, Registry};
 use weir_shared::process::metric_families::MetricFamilies;
 
 use super::decision::Decision;
-use super::observed::Observed;
 use super::standing::Standing;
 
 /// The families of one edge's access.
@@ -15,8 +13,6 @@ pub(super) struct AccessMetrics {
     keys: IntGauge,
     revoked_keys: IntGauge,
     denied_tokens: IntGauge,
-    remembered_tokens: IntGauge,
-    pub(super) remembered_tokens_limit: IntGauge,
     pub(super) files_readable: IntGauge,
     pub(super) lists_refused: IntCounter,
     pub(super) heard_unsaved: IntGauge,
@@ -35,12 +31,6 @@ impl AccessMetrics {
             keys: family.gauge("weir_edge_access_keys", "Keys that verify tokens, without the revoked ones.")?,
             revoked_keys: family.gauge("weir_edge_access_revoked_keys", "Keys that are revoked.")?,
             denied_tokens: family.gauge("weir_edge_access_denied_tokens", "Tokens that are denied.")?,
-            remembered_tokens: IntGauge::new(
-                "weir_edge_access_remembered_tokens",
-                "Tokens whose signature was verified and need not be again.",
-            )?,
-            remembered_tokens_limit: family
-                .gauge("weir_edge_access_remembered_tokens_limit", "Tokens that are remembered at the most.")?,
             files_readable: family.gauge(
                 "weir_edge_access_files_readable",
                 "1 while the files of keys and denials can be used; at 0 what was read last is in force.",
@@ -65,16 +55,5 @@ impl AccessMetrics {
         for (gauge, value) in [(&self.keys, keys), (&self.revoked_keys, revoked), (&self.denied_tokens, denied)] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
-    }
-
-    /// Registers the gauge of the memory; `refresh` sets it when somebody looks.
-    pub(super) fn observe(
-        &self,
-        registry: &Registry,
-        refresh: impl Fn(&IntGauge) + Send + Sync + 'static,
-    ) -> prometheus::Result<()> {
-        let gauge = self.remembered_tokens.clone();
-        let gauges: Vec<Box<dyn Collector>> = vec![Box::new(gauge.clone())];
-        registry.register(Box::new(Observed { gauges, refresh: Box::new(move || refresh(&gauge)) }))
     }
 }

@@ -7,7 +7,6 @@ mod credential;
 mod decision;
 mod heard;
 mod metrics;
-mod observed;
 mod standing;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,6 +18,7 @@ use tokio::sync::watch;
 use weir_shared::access_list::AccessList;
 use weir_shared::name::ServiceName;
 use weir_shared::process::access_files::AccessFiles;
+use weir_shared::process::bounds::Bound;
 use weir_shared::process::serve::Peer;
 use weir_shared::process::shutdown::Drain;
 use weir_shared::token::unix_seconds;
@@ -96,7 +96,6 @@ impl Access {
             metrics,
         });
         inner.change(|_| {});
-        inner.observe(registry)?;
         drain.spawn(heard::save(file, to_save, inner.metrics.heard_unsaved.clone(), drain.clone()));
         let (following, begun) = (inner.clone(), drain.clone());
         drain.spawn(async move {
@@ -136,6 +135,11 @@ impl Access {
             );
         }
         troubles
+    }
+
+    /// How many tokens are remembered, and at the most.
+    pub(crate) fn bound(&self) -> Bound {
+        ("remembered_tokens", self.inner.standing().remembered(), self.inner.remembered_tokens)
     }
 
     /// Whether a file of keys or denials has changed and cannot be used: what it said last is in force.
@@ -240,23 +244,11 @@ impl Inner {
         self.metrics.stands(&after);
         *self.standing.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
     }
-
-    /// Has the use of the memory of tokens looked up when somebody looks.
-    fn observe(self: &Arc<Self>, registry: &Registry) -> prometheus::Result<()> {
-        let inner = Arc::downgrade(self);
-        self.metrics.remembered_tokens_limit.set(i64::try_from(self.remembered_tokens).unwrap_or(i64::MAX));
-        self.metrics.observe(registry, move |remembered| {
-            if let Some(inner) = inner.upgrade() {
-                remembered.set(i64::try_from(inner.standing().remembered()).unwrap_or(i64::MAX));
-            }
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use std::time::Duration;
 
     async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
@@ -297,48 +289,5 @@ mod tests {
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(!denies(&access, T123)[0]);
         drain.cut().await;
-    }
-
-    #[tokio::test]
-    async fn an_edge_is_in_trouble_until_each_origin_was_heard_and_somebody_can_prove_something() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = AuthConfig { mode: AuthMode::Required, keys_from_origins: true, ..AuthConfig::default() };
-        let key = weir_shared::token::SigningKey::generate().unwrap().0;
-        let mut list = AccessList::default();
-        list.add_key_file(&weir_shared::access_list::key_line(key.public())).unwrap();
-        for restarted in [false, true] {
-            let drain = Drain::new();
-            let (origins, registry) = (vec!["a".to_owned(), "b".to_owned()], Registry::new());
-            let file = HeardFile::at(dir.path());
-            let access = Access::start(&config, origins, file, &registry, &drain).await.unwrap();
-            if !restarted {
-                let troubles = access.troubles();
-                assert!(troubles.len() == 3 && troubles[1].contains("origin b"), "{troubles:?}");
-                access.heard(0, b"{}");
-                access.heard(1, b"{}");
-                assert!(access.troubles().len() == 1 && access.troubles()[0].contains("no usable key"));
-                access.heard(1, list.json().get().as_bytes());
-            }
-            assert_eq!(access.troubles(), [""; 0], "what was heard outlives a restart");
-            access.replace_certificate_rules(Vec::new());
-            assert!(drain.finish(Duration::from_secs(5)).await);
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_told_on_an_event_stream_is_in_force() {
-        let dir = tempfile::tempdir().unwrap();
-        let drain = Drain::new();
-        let access = start(dir.path(), &drain, &["a", "b"]).await;
-        let (tell, told): (Vec<_>, Vec<_>) = (0..2).map(|_| watch::channel(None)).unzip();
-        access.follow(told, &drain);
-        tell[1].send_replace(Some(Bytes::from_static(br#"{"denied_tokens": [{"jti": "t2"}]}"#)));
-        let heard = async {
-            while denies(&access, T123) != [false, true, false] {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), heard).await.unwrap();
-        assert!(drain.finish(Duration::from_secs(5)).await);
     }
 }

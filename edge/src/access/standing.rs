@@ -156,24 +156,6 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_token_is_still_bound_to_its_time_and_to_the_deny_list() {
-        let key = key();
-        let (one, two) = (issue(&key, "one"), issue(&key, "two"));
-        let mut own = with_keys(&[&key]);
-        let open = standing(&own, &[], false, &Standing::empty(10));
-        assert_eq!(open.claims(&one, NOW).unwrap().id.as_str(), "one");
-        assert_eq!(open.claims(&two, NOW).unwrap().id.as_str(), "two");
-        assert_eq!(open.remembered(), 2);
-        assert_eq!(open.claims(&one, NOW - 100), Err(Refusal::NotYetValid));
-        assert_eq!(open.claims(&one, NOW + 2000), Err(Refusal::Expired));
-        own.deny_token("one".parse().unwrap(), None).unwrap();
-        let denying = standing(&own, &[], false, &open);
-        assert_eq!(denying.remembered(), 2, "the keys are the same");
-        assert_eq!(denying.claims(&one, NOW), Err(Refusal::Denied));
-        assert!(denying.claims(&two, NOW).is_ok());
-    }
-
-    #[test]
     fn a_key_that_goes_takes_the_memory_with_it() {
         let (old, new) = (key(), key());
         let token = issue(&old, "one");

@@ -17,6 +17,30 @@ use crate::origin_client::OriginError;
 /// When to try again, where nobody knows better.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// A kind of problem: its status, its name, its title.
+type Kind = (StatusCode, &'static str, &'static str);
+
+const UNAUTHORIZED: Kind = (StatusCode::UNAUTHORIZED, "unauthorized", "The reader is not known");
+const NOT_ACCEPTABLE: Kind = (StatusCode::NOT_ACCEPTABLE, "not-acceptable", "No acceptable content coding is left");
+const PRECONDITION: Kind = (StatusCode::PRECONDITION_FAILED, "precondition-failed", "The precondition does not hold");
+const RANGE: Kind = (StatusCode::RANGE_NOT_SATISFIABLE, "range-not-satisfiable", "The range cannot be met");
+const NO_VERSION: Kind = (StatusCode::NOT_FOUND, "no-such-version", "No such version");
+const ORIGIN_TIMEOUT: Kind = (StatusCode::GATEWAY_TIMEOUT, "origin-timeout", "The origin does not answer");
+const ORIGIN_FAILED: Kind = (StatusCode::BAD_GATEWAY, "origin-failed", "The origin cannot be asked");
+const TOO_STALE: Kind = (StatusCode::GATEWAY_TIMEOUT, "too-stale", "What is held is too old");
+const REGRESSED: Kind = (StatusCode::BAD_GATEWAY, "generation-regressed", "The origin went back");
+const UNAVAILABLE: Kind =
+    (StatusCode::SERVICE_UNAVAILABLE, "tarball-unavailable", "The tarball cannot be had just now");
+const UPSTREAM_FAILED: Kind = (StatusCode::BAD_GATEWAY, "upstream-failed", "The upstream fails");
+const NOT_YET: Kind = (StatusCode::SERVICE_UNAVAILABLE, "not-available-yet", "Not available yet");
+const UPSTREAM_TIMEOUT: Kind = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream does not answer");
+const OVERLOADED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded");
+const EDGE_FAILED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "edge-failed", "The edge failed");
+
+fn problem((status, kind, title): Kind, detail: impl Into<String>) -> Problem {
+    Problem::new(status, kind, title, detail)
+}
+
 /// Why an agent does not get what it asked for.
 #[derive(Debug)]
 pub(super) enum ApiError {
@@ -60,45 +84,34 @@ impl ApiError {
 
     fn problem(self) -> Problem {
         match self {
-            ApiError::Unauthorized(refusal) => {
-                Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "The reader is not known", refusal.reason())
-            }
+            ApiError::Unauthorized(refusal) => problem(UNAUTHORIZED, refusal.reason()),
             ApiError::NoSuchPath => Problem::no_such_path(),
             ApiError::Malformed(reason) => Problem::malformed(reason),
             ApiError::MethodNotAllowed => Problem::method_not_allowed(),
-            ApiError::NotAcceptable(service) => Problem::new(
-                StatusCode::NOT_ACCEPTABLE,
-                "not-acceptable",
-                "No acceptable content coding is left",
-                "The tarball can be had as `zstd`, `gzip` or `identity`; `Accept-Encoding` excludes them all.",
-            )
-            .about("service", &service),
-            ApiError::PreconditionFailed => Problem::new(
-                StatusCode::PRECONDITION_FAILED,
-                "precondition-failed",
-                "The precondition does not hold",
-                "`If-Match` names another version or representation than the current one.",
-            ),
-            ApiError::Unsatisfiable { length } => Problem::new(
-                StatusCode::RANGE_NOT_SATISFIABLE,
-                "range-not-satisfiable",
-                "The range cannot be met",
-                format!("The range begins beyond the end: the representation has {length} bytes."),
-            ),
-            ApiError::NoSuchVersion(service, digest) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-such-version",
-                "No such version",
-                format!("`{service}` has no version {digest} (any more), or the service may not be seen."),
-            )
-            .about("tarball", &digest),
+            ApiError::NotAcceptable(service) => {
+                let detail =
+                    "The tarball can be had as `zstd`, `gzip` or `identity`; `Accept-Encoding` excludes them all.";
+                problem(NOT_ACCEPTABLE, detail).about("service", &service)
+            }
+            ApiError::PreconditionFailed => {
+                problem(PRECONDITION, "`If-Match` names another version or representation than the current one.")
+            }
+            ApiError::Unsatisfiable { length } => {
+                problem(RANGE, format!("The range begins beyond the end: the representation has {length} bytes."))
+            }
+            ApiError::NoSuchVersion(service, digest) => {
+                let detail = format!("`{service}` has no version {digest} (any more), or the service may not be seen.");
+                problem(NO_VERSION, detail).about("tarball", &digest)
+            }
             ApiError::Lookup(service, error) => lookup(&service, error),
-            ApiError::Body(service, error) => body(&service, &error),
-            ApiError::NoSlot(service) => overloaded(
-                "Too many tarballs are being decoded or made gzip; one that is accepted as `zstd` needs neither here.",
-            )
-            .about("service", &service)
-            .retry_after(RETRY_AFTER),
+            ApiError::Body(service, error) => {
+                body(&service, &error).about("service", &service).retry_after(RETRY_AFTER)
+            }
+            ApiError::NoSlot(service) => {
+                let detail = "Too many tarballs are being decoded or made gzip; one that is accepted as `zstd` needs \
+                              neither here.";
+                problem(OVERLOADED, detail).about("service", &service).retry_after(RETRY_AFTER)
+            }
         }
     }
 }
@@ -116,50 +129,31 @@ fn challenge(refusal: Refusal) -> HeaderValue {
 }
 
 fn lookup(service: &ServiceName, error: LookupError) -> Problem {
+    let nothing = |why: &dyn std::fmt::Display| format!("Nothing is held of `{service}` here, and {why}.");
     let problem = match error {
         LookupError::Absent => return Problem::no_such_service(service),
         LookupError::Origin(OriginError::Refused { status, detail, retry_after }) => {
-            return passed_on(status, detail, retry_after).about("service", service);
+            let retry_after = retry_after.unwrap_or(RETRY_AFTER);
+            return passed_on(status, detail).about("service", service).retry_after(retry_after);
         }
-        LookupError::Origin(error @ OriginError::TimedOut { .. }) => Problem::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "origin-timeout",
-            "The origin does not answer",
-            format!("Nothing is held of `{service}` here, and {error}."),
-        ),
-        LookupError::Origin(error) => Problem::new(
-            StatusCode::BAD_GATEWAY,
-            "origin-failed",
-            "The origin cannot be asked",
-            format!("Nothing is held of `{service}` here, and {error}."),
-        ),
-        LookupError::TooSlow => Problem::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "origin-timeout",
-            "The origin does not answer",
-            format!("Nothing is held of `{service}` here, and the origin has not answered yet."),
-        ),
-        LookupError::Expired(reason) => Problem::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "too-stale",
-            "What is held is too old",
-            format!("What is held of `{service}` is older than this edge may serve, and {reason}."),
-        ),
-        LookupError::Regressed => Problem::new(
-            StatusCode::BAD_GATEWAY,
-            "generation-regressed",
-            "The origin went back",
-            format!("Nothing is held of `{service}` here, and {}.", LookupError::Regressed.reason()),
-        ),
-        LookupError::Full => overloaded("Too many services are being asked for at their origins."),
+        LookupError::Origin(error @ OriginError::TimedOut { .. }) => problem(ORIGIN_TIMEOUT, nothing(&error)),
+        LookupError::Origin(error) => problem(ORIGIN_FAILED, nothing(&error)),
+        LookupError::TooSlow => problem(ORIGIN_TIMEOUT, nothing(&"the origin has not answered yet")),
+        LookupError::Expired(reason) => {
+            problem(TOO_STALE, format!("What is held of `{service}` is older than this edge may serve, and {reason}."))
+        }
+        LookupError::Regressed => problem(REGRESSED, nothing(&LookupError::Regressed.reason())),
+        LookupError::Full => problem(OVERLOADED, "Too many services are being asked for at their origins."),
         LookupError::Internal => internal(),
     };
     problem.about("service", service).retry_after(RETRY_AFTER)
 }
 
 fn body(service: &ServiceName, error: &FetchError) -> Problem {
-    let problem = match error {
-        FetchError::Overloaded => overloaded("Too many tarballs are being fetched from origins, or waited for."),
+    match error {
+        FetchError::Overloaded => {
+            problem(OVERLOADED, "Too many tarballs are being fetched from origins, or waited for.")
+        }
         FetchError::Abandoned => internal(),
         FetchError::NotFound
         | FetchError::Origin(_)
@@ -167,35 +161,23 @@ fn body(service: &ServiceName, error: &FetchError) -> Problem {
         | FetchError::Slow
         | FetchError::Corrupt
         | FetchError::BadManifest(_)
-        | FetchError::TimedOut => Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "tarball-unavailable",
-            "The tarball cannot be had just now",
+        | FetchError::TimedOut => problem(
+            UNAVAILABLE,
             format!("The version of `{service}` is known, but its bytes cannot be had just now: {error}."),
         ),
-    };
-    problem.about("service", service).retry_after(RETRY_AFTER)
+    }
 }
 
 /// An origin's own problem, with its meaning kept.
-fn passed_on(status: u16, detail: String, retry_after: Option<Duration>) -> Problem {
-    let (status, kind, title) = match status {
-        502 => (StatusCode::BAD_GATEWAY, "upstream-failed", "The upstream fails"),
-        503 => (StatusCode::SERVICE_UNAVAILABLE, "not-available-yet", "Not available yet"),
-        _ => (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream does not answer"),
+fn passed_on(status: u16, detail: String) -> Problem {
+    let kind = match status {
+        502 => UPSTREAM_FAILED,
+        503 => NOT_YET,
+        _ => UPSTREAM_TIMEOUT,
     };
-    Problem::new(status, kind, title, detail).retry_after(retry_after.unwrap_or(RETRY_AFTER))
-}
-
-fn overloaded(detail: &str) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded", detail)
+    problem(kind, detail)
 }
 
 fn internal() -> Problem {
-    Problem::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "edge-failed",
-        "The edge failed",
-        "The edge itself cannot answer just now; its log says why.",
-    )
+    problem(EDGE_FAILED, "The edge itself cannot answer just now; its log says why.")
 }

@@ -78,22 +78,3 @@ pub(super) fn counted(bytes: u64) -> u64 {
 fn units(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT).max(1)).unwrap_or(u32::MAX)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn bytes_count_until_their_last_reader_lets_go() {
-        let budget = Budget::new(10 * UNIT);
-        let bytes = budget.charge(UNIT + 1).await.attach(vec![7; 1025]);
-        let part = bytes.slice(3..5);
-        drop(bytes);
-        assert_eq!((budget.used(), budget.is_ample()), (2 * UNIT, true));
-        let rest = budget.try_charge(8 * UNIT).unwrap();
-        assert!(budget.try_charge(1).is_none() && !budget.is_ample());
-        drop((part, rest));
-        assert_eq!(budget.used(), 0);
-        assert_eq!(counted(0), UNIT);
-    }
-}

@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use weir_shared::digest::ObjectDigest;
 use weir_shared::name::RepositoryName;
@@ -17,6 +16,7 @@ use weir_shared::route::Route;
 
 use super::budget::Budget;
 use super::metrics::{CacheMetrics, Tier};
+use super::slots::Slots;
 use crate::origin_client::{OriginError, OriginId, Origins};
 
 /// Attempts before a fetch has failed, each with every origin that may have the object.
@@ -143,7 +143,7 @@ pub(super) struct Fetcher {
     pub(super) origins: Arc<Origins>,
     pub(super) budget: Arc<Budget>,
     /// Fetches at a time.
-    pub(super) slots: Semaphore,
+    pub(super) slots: Slots,
     /// How long an origin may be silent.
     pub(super) idle: Duration,
     /// How long somebody waits for an object: an origin that wants to be asked later than that has refused.
@@ -154,11 +154,9 @@ pub(super) struct Fetcher {
 impl Fetcher {
     /// The object, verified.
     pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
-        let _slot = self.slots.acquire().await.map_err(|_| FetchError::Abandoned)?;
-        self.metrics.fetches_running.inc();
+        let _slot = self.slots.take().await;
         let begun = Instant::now();
         let fetched = self.attempts(request, begun).await;
-        self.metrics.fetches_running.dec();
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
         self.metrics.fetched(result, begun.elapsed());
         if let Err(error) = &fetched {

@@ -91,31 +91,3 @@ impl Memory {
 pub(super) fn shards(limit: u64, most: u64) -> u64 {
     (limit / (4 * MAX_OBJECT_BYTES as u64)).clamp(1, most)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bound_holds_and_what_is_used_stays() {
-        let evictions = IntCounter::new("evictions", "evictions").unwrap();
-        let memory = Memory::new(100 << 10, evictions.clone());
-        let object = |number: u32| (ObjectDigest::of(&number.to_le_bytes()), Bytes::from(vec![0; 4 << 10]));
-        let (hot, bytes) = object(0);
-        assert!(memory.insert(hot, bytes));
-        for number in 1..200 {
-            let (digest, bytes) = object(number);
-            assert!(memory.insert(digest, bytes) && memory.get(&hot).is_some());
-            assert!(memory.bytes() <= memory.limit());
-        }
-        assert_eq!(evictions.get(), 200 - memory.entries());
-        assert!(!memory.insert(object(1).0, Bytes::from(vec![0; 101 << 10])), "it is larger than the tier");
-        assert_eq!((memory.remove(&hot), memory.remove(&hot)), (Some(4 << 10), None));
-    }
-
-    #[test]
-    fn small_tiers_have_few_shards() {
-        let all = [4 << 20, 64 << 20, 256 << 20, 1 << 40].map(|limit| shards(limit, MAX_SHARDS));
-        assert_eq!(all, [1, 2, 8, 16]);
-    }
-}

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use weir_shared::process::metric_families::MetricFamilies;
 
@@ -21,16 +19,8 @@ pub(crate) struct CacheMetrics {
     fetches: IntCounterVec,
     fetch_duration: Histogram,
     fetch_retries: IntCounterVec,
-    pub(super) fetches_running: IntGauge,
-    pub(super) fetches_limit: IntGauge,
-    pub(super) waiters: IntGauge,
-    pub(super) waiters_limit: IntGauge,
     pub(super) waiters_refused: IntCounter,
     pub(super) collapsed: IntCounter,
-    pub(super) decoders: IntGauge,
-    pub(super) decoders_limit: IntGauge,
-    pub(super) encoders: IntGauge,
-    pub(super) encoders_limit: IntGauge,
     verify_failures: IntCounterVec,
     pub(super) read_failures: IntCounter,
     evictions: IntCounterVec,
@@ -40,6 +30,7 @@ pub(crate) struct CacheMetrics {
     disk_hits: Hits,
     not_stored: IntCounterVec,
     pub(super) writes: IntGauge,
+    pub(super) writing: IntGauge,
     pub(super) scanning: IntGauge,
 }
 
@@ -164,11 +155,6 @@ impl CacheMetrics {
                 "reason",
                 &FETCH_RESULTS[2..6],
             )?,
-            fetches_running: family.gauge("weir_edge_fills_running", "Objects that are being fetched now.")?,
-            fetches_limit: family.gauge("weir_edge_fills_limit", "Objects that are fetched at a time, at the most.")?,
-            waiters: family.gauge("weir_edge_fill_waiters", "Requests that wait for an object now.")?,
-            waiters_limit: family
-                .gauge("weir_edge_fill_waiters_limit", "Requests that wait for an object, at the most.")?,
             waiters_refused: family.counter(
                 "weir_edge_fill_waiters_refused_total",
                 "Requests that were refused because too many wait for objects.",
@@ -177,12 +163,6 @@ impl CacheMetrics {
                 "weir_edge_fills_collapsed_total",
                 "Requests that waited for a fetch that was under way already.",
             )?,
-            decoders: family.gauge("weir_edge_decoders", "Tarballs that are being decoded for clients now.")?,
-            decoders_limit: family
-                .gauge("weir_edge_decoders_limit", "Tarballs that are decoded at a time, at the most.")?,
-            encoders: family.gauge("weir_edge_gzip_encoders", "Tarballs that are being made gzip for clients now.")?,
-            encoders_limit: family
-                .gauge("weir_edge_gzip_encoders_limit", "Tarballs that are made gzip at a time, at the most.")?,
             verify_failures: family.counters_of(
                 "weir_edge_verify_failures_total",
                 "Objects whose bytes were not what their name says, by where they came from. Should be 0.",
@@ -217,6 +197,10 @@ impl CacheMetrics {
             )?,
             writes: family
                 .gauge("weir_edge_cache_writes", "Objects that are being written to disk, or wait for their turn.")?,
+            writing: family.gauge(
+                "weir_edge_cache_writing",
+                "Whether the disk took the last object: 0 until it takes one again.",
+            )?,
             scanning: family.gauge(
                 "weir_edge_cache_scanning",
                 "1 while the files of an earlier process are being counted, or cannot all be.",
@@ -268,58 +252,4 @@ pub(crate) struct Usage {
     pub(super) in_flight_limit_bytes: u64,
     pub(super) is_writing: bool,
     pub(super) being_fetched: u64,
-}
-
-/// The gauges of [`Usage`], looked up when somebody looks.
-pub(super) struct UsageGauges<F> {
-    gauges: [IntGauge; 9],
-    usage: F,
-}
-
-impl<F: Fn() -> Usage + Send + Sync> UsageGauges<F> {
-    pub(super) fn new(usage: F) -> prometheus::Result<Self> {
-        let gauges = [
-            IntGauge::new("weir_edge_cache_bytes", "Bytes of objects on disk, in whole blocks.")?,
-            IntGauge::new("weir_edge_cache_limit_bytes", "Bytes of objects on disk, at the most.")?,
-            IntGauge::new("weir_edge_cache_entries", "Objects on disk.")?,
-            IntGauge::new("weir_edge_cache_memory_bytes", "Bytes of objects in memory.")?,
-            IntGauge::new("weir_edge_cache_memory_limit_bytes", "Bytes of objects in memory, at the most.")?,
-            IntGauge::new("weir_edge_cache_memory_entries", "Objects in memory.")?,
-            IntGauge::new(
-                "weir_edge_cache_in_flight_bytes",
-                "Bytes in memory of objects that are being fetched, or are not cached there and still read.",
-            )?,
-            IntGauge::new("weir_edge_cache_in_flight_limit_bytes", "The same, at the most.")?,
-            IntGauge::new(
-                "weir_edge_cache_writing",
-                "Whether objects are stored on disk: 0 for a while after the disk failed.",
-            )?,
-        ];
-        Ok(Self { gauges, usage })
-    }
-}
-
-impl<F: Fn() -> Usage + Send + Sync> Collector for UsageGauges<F> {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauges.iter().flat_map(Collector::desc).collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let usage = (self.usage)();
-        let values = [
-            usage.bytes,
-            usage.limit_bytes,
-            usage.objects,
-            usage.memory_bytes,
-            usage.memory_limit_bytes,
-            usage.memory_objects,
-            usage.in_flight_bytes,
-            usage.in_flight_limit_bytes,
-            u64::from(usage.is_writing),
-        ];
-        for (gauge, value) in self.gauges.iter().zip(values) {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        }
-        self.gauges.iter().flat_map(Collector::collect).collect()
-    }
 }

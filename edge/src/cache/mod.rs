@@ -23,7 +23,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prometheus::Registry;
-use tokio::sync::Semaphore;
 use weir_shared::descriptor::Representation;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::process::bounds::Bound;
@@ -36,7 +35,7 @@ use self::disk::{Absent, Disk};
 use self::fetch::Fetcher;
 use self::manifests::Manifests;
 use self::memory::Memory;
-use self::metrics::{CacheMetrics, Dropped, Usage, UsageGauges};
+use self::metrics::{CacheMetrics, Dropped, Usage};
 use self::representation::Frames;
 use self::slots::Slots;
 use self::waiter::{Flights, MAX_FLIGHTS, Waiter};
@@ -153,21 +152,6 @@ impl Source {
     }
 }
 
-/// What is cached of a representation.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct CachedFrames {
-    /// Frames that it has.
-    pub(crate) frames: u32,
-    /// Of those: in memory.
-    pub(crate) in_memory: u32,
-    /// Of those: on disk, as far as is known.
-    pub(crate) on_disk: u32,
-    /// Of those: neither in memory nor on disk. All of them while the manifest is not here.
-    pub(crate) missing: u32,
-    /// Its manifest, or its first frame that is missing, is being fetched.
-    pub(crate) being_fetched: bool,
-}
-
 /// What a purge removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Purged {
@@ -189,17 +173,16 @@ impl Cache {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
-        metrics.fetches_limit.set(i64::try_from(limits.fetches).unwrap_or(i64::MAX));
         let budget = Arc::new(Budget::new(limits.memory + limits.in_flight));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
-            slots: Semaphore::new(limits.fetches.min(Semaphore::MAX_PERMITS)),
+            slots: Slots::new(limits.fetches),
             idle: limits.fetch_idle,
             patience: limits.wait,
             metrics: metrics.clone(),
         };
-        let inner = Arc::new(Inner {
+        let inner = Inner {
             memory: Memory::new(limits.memory, metrics.memory_evictions.clone()),
             disk: Disk::open(&limits.dir, lock, limits.disk, clock, metrics.clone(), drain),
             budget,
@@ -207,17 +190,13 @@ impl Cache {
             manifests: Manifests::new(),
             flights: Flights::new(limits.waiters, metrics.clone(), drain),
             fetcher,
-            decoders: Slots::new(limits.decoders, metrics.decoders.clone(), &metrics.decoders_limit),
-            encoders: Slots::new(limits.encoders, metrics.encoders.clone(), &metrics.encoders_limit),
+            decoders: Slots::new(limits.decoders),
+            encoders: Slots::new(limits.encoders),
             wait: limits.wait,
             metrics,
             drain: drain.clone(),
-        });
-        // The registry does not keep the cache alive, nor its directory locked.
-        let looked_at = Arc::downgrade(&inner);
-        let usage = move || looked_at.upgrade().map(|inner| inner.usage()).unwrap_or_default();
-        registry.register(Box::new(UsageGauges::new(usage)?))?;
-        Ok(Self { inner })
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// A part of a stored body that lies in memory, as far as it begins: without I/O, without waiting. `request` is made only
@@ -360,28 +339,6 @@ impl Cache {
         inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
     }
 
-    /// What is cached of a representation. Nothing is thereby used. Blocks.
-    pub(crate) fn look_at(&self, request: &BodyRequest) -> CachedFrames {
-        let inner = &self.inner;
-        let frames = request.stored.frames;
-        let mut found = CachedFrames { frames, missing: frames, ..CachedFrames::default() };
-        let listed = match self.peek_frames(request) {
-            Some(listed) => listed,
-            None => return CachedFrames { being_fetched: inner.flights.is_under_way(&request.named()), ..found },
-        };
-        found.missing = 0;
-        for frame in listed.all() {
-            let (in_memory, on_disk) = (inner.memory.contains(&frame.digest), inner.disk.has(&frame.digest));
-            found.in_memory += u32::from(in_memory);
-            found.on_disk += u32::from(on_disk);
-            if !in_memory && !on_disk {
-                found.being_fetched |= found.missing == 0 && inner.flights.is_under_way(&request.frame(frame));
-                found.missing += 1;
-            }
-        }
-        found
-    }
-
     /// The frames of a representation as far as they can be told without fetching anything. Blocks.
     fn peek_frames(&self, request: &BodyRequest) -> Option<Frames> {
         if !request.has_manifest() {
@@ -449,12 +406,21 @@ impl Cache {
         self.inner.disk.last_failure()
     }
 
-    /// What is used of each bound that has no metric of its own, and the bound.
-    pub(crate) fn bounds(&self) -> [Bound; 2] {
-        let (manifests, most) = self.inner.manifests.usage();
+    /// What is used of each bound, and the bound.
+    pub(crate) fn bounds(&self) -> [Bound; 9] {
+        let inner = &self.inner;
+        let (manifests, most) = inner.manifests.usage();
+        let usage = inner.usage();
         [
-            ("queued_fills", self.inner.flights.len() as u64, MAX_FLIGHTS as u64),
+            ("disk_bytes", usage.bytes, usage.limit_bytes),
+            ("memory_bytes", usage.memory_bytes, usage.memory_limit_bytes),
+            ("in_flight_bytes", usage.in_flight_bytes, usage.in_flight_limit_bytes),
             ("parsed_manifest_bytes", manifests, most),
+            ("queued_fills", inner.flights.len() as u64, MAX_FLIGHTS as u64),
+            inner.flights.waiters(),
+            inner.fetcher.slots.bound("fills"),
+            inner.decoders.bound("decoders"),
+            inner.encoders.bound("gzip_encoders"),
         ]
     }
 
@@ -505,7 +471,7 @@ impl Inner {
             memory_objects: self.memory.entries(),
             in_flight_bytes: self.budget.used().saturating_sub(memory_bytes),
             in_flight_limit_bytes: self.in_flight,
-            is_writing: self.disk.is_writing(),
+            is_writing: self.disk.last_failure().is_none(),
             being_fetched: self.flights.len() as u64,
         }
     }

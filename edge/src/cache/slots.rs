@@ -1,58 +1,38 @@
-//! How many of something there may be at a time: tarballs that are decoded, or made gzip, for clients.
+//! How many of something there may be at a time: fetches, those who wait for them, tarballs that are decoded or made gzip.
 
 use std::sync::Arc;
 
-use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_shared::process::bounds::Bound;
 
 /// The slots.
 #[derive(Debug)]
 pub(super) struct Slots {
     free: Arc<Semaphore>,
-    used: IntGauge,
+    most: usize,
 }
 
 /// A slot; given back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    used: IntGauge,
-    _permit: OwnedSemaphorePermit,
-}
+pub(crate) type Slot = OwnedSemaphorePermit;
 
 impl Slots {
-    /// `most` slots. `used` shows how many are taken, `limit` how many there are.
-    pub(super) fn new(most: usize, used: IntGauge, limit: &IntGauge) -> Self {
-        limit.set(i64::try_from(most).unwrap_or(i64::MAX));
-        Self { free: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), used }
+    pub(super) fn new(most: usize) -> Self {
+        let most = most.min(Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(most)), most }
     }
 
-    /// Takes a slot. Nobody waits for one: it is held for as long as a client reads, and nobody can say how long that is.
+    /// Waits for a slot.
+    pub(super) async fn take(&self) -> Slot {
+        self.free.clone().acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// Takes a slot when there is one, for what is held so long that nobody should wait for it.
     pub(super) fn try_take(&self) -> Option<Slot> {
-        let permit = self.free.clone().try_acquire_owned().ok()?;
-        self.used.inc();
-        Some(Slot { used: self.used.clone(), _permit: permit })
+        self.free.clone().try_acquire_owned().ok()
     }
-}
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.used.dec();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_is_given_back() {
-        let (used, limit) = (IntGauge::new("used", "used").unwrap(), IntGauge::new("limit", "limit").unwrap());
-        let slots = Slots::new(2, used.clone(), &limit);
-        let (one, _two) = (slots.try_take().unwrap(), slots.try_take().unwrap());
-        assert!(slots.try_take().is_none());
-        assert_eq!((used.get(), limit.get()), (2, 2));
-        drop(one);
-        assert_eq!(used.get(), 1);
-        assert!(slots.try_take().is_some());
+    /// What is used of this bound.
+    pub(super) fn bound(&self, name: &'static str) -> Bound {
+        (name, (self.most - self.free.available_permits()) as u64, self.most as u64)
     }
 }

@@ -1,13 +1,11 @@
 //! Those who wait for an object: bounded, and counted.
 
-use std::sync::Arc;
-
-use prometheus::IntGauge;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_shared::process::bounds::Bound;
 use weir_shared::process::shutdown::Drain;
 
 use super::fetch::{FetchError, ObjectRequest};
 use super::metrics::CacheMetrics;
+use super::slots::{Slot, Slots};
 use super::{Outcome, Source};
 use crate::single_flight::{Seat, SingleFlight};
 
@@ -17,7 +15,7 @@ pub(super) const MAX_FLIGHTS: usize = 16_384;
 /// The fetches under way, and who waits for them.
 pub(super) struct Flights {
     flights: SingleFlight<ObjectRequest, Outcome>,
-    free: Arc<Semaphore>,
+    waiters: Slots,
     metrics: CacheMetrics,
 }
 
@@ -27,27 +25,13 @@ pub(super) struct Waiter {
     /// Somebody else had begun the fetch.
     collapsed: bool,
     /// Those who wait ahead of a reader have none: they are bounded by what a reader fetches ahead.
-    _counted: Option<Counted>,
-}
-
-/// One of those who wait for an object that they need now.
-struct Counted {
-    waiters: IntGauge,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.waiters.dec();
-    }
+    _slot: Option<Slot>,
 }
 
 impl Flights {
     /// `most`: who may wait at a time.
     pub(super) fn new(most: usize, metrics: CacheMetrics, drain: &Drain) -> Self {
-        metrics.waiters_limit.set(i64::try_from(most).unwrap_or(i64::MAX));
-        let free = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self { flights: SingleFlight::new(MAX_FLIGHTS, drain), free, metrics }
+        Self { flights: SingleFlight::new(MAX_FLIGHTS, drain), waiters: Slots::new(most), metrics }
     }
 
     /// Joins the fetch of an object, or begins it with the future that `begin` makes: a task of its own, which runs on when
@@ -63,11 +47,9 @@ impl Flights {
             self.metrics.waiters_refused.inc();
             FetchError::Overloaded
         };
-        let permit = self.free.clone().try_acquire_owned().map_err(|_| refuse())?;
+        let slot = self.waiters.try_take().ok_or_else(refuse)?;
         let seat = self.flights.join(request, begin).map_err(|_| refuse())?;
-        self.metrics.waiters.inc();
-        let counted = Counted { waiters: self.metrics.waiters.clone(), _permit: permit };
-        Ok(self.waiter(seat, Some(counted)))
+        Ok(self.waiter(seat, Some(slot)))
     }
 
     /// The same for what will be needed soon. `None`: as much is being fetched as may be for that.
@@ -79,15 +61,15 @@ impl Flights {
         has_room.then(|| self.flights.join(request, begin).ok()).flatten().map(|seat| self.waiter(seat, None))
     }
 
-    fn waiter(&self, seat: Seat<Outcome>, counted: Option<Counted>) -> Waiter {
+    fn waiter(&self, seat: Seat<Outcome>, slot: Option<Slot>) -> Waiter {
         let collapsed = seat.collapsed;
         self.metrics.collapsed.inc_by(u64::from(collapsed));
-        Waiter { seat, collapsed, _counted: counted }
+        Waiter { seat, collapsed, _slot: slot }
     }
 
-    /// Whether an object is being fetched, from wherever.
-    pub(super) fn is_under_way(&self, request: &ObjectRequest) -> bool {
-        self.flights.is_under_way(request)
+    /// Who waits.
+    pub(super) fn waiters(&self) -> Bound {
+        self.waiters.bound("fill_waiters")
     }
 
     /// Objects that are being fetched, or wait for their turn.

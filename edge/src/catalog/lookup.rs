@@ -120,14 +120,9 @@ impl Lookup {
         self.past.select(wanted)
     }
 
-    /// The errors of the last queries, while they hold; and for how long they do, from the query on.
-    pub(crate) fn failures(&self) -> HashMap<ServiceName, (LookupError, Duration)> {
+    /// The errors of the last queries, while they hold.
+    pub(crate) fn failures(&self) -> HashMap<ServiceName, LookupError> {
         self.negative.all()
-    }
-
-    /// Whether an origin is being asked about a service.
-    pub(crate) fn is_being_queried(&self, service: &ServiceName) -> bool {
-        self.queries.is_under_way(service)
     }
 
     /// Forgets failures and past versions of a service, and has its origin asked as the mode says. A hard purge has to be

@@ -9,9 +9,6 @@ pub(crate) struct CatalogMetrics {
     pub(super) regressions: IntCounter,
     pub(super) collapsed_queries: IntCounter,
     stale_served: IntCounterVec,
-    pub(super) services: IntGauge,
-    pub(super) bytes: IntGauge,
-    pub(super) floors: IntGauge,
     evictions: IntCounterVec,
     pub(super) writable: IntGauge,
     pub(super) damaged_records: IntCounter,
@@ -85,12 +82,6 @@ impl CatalogMetrics {
                 "Answers that were served although they were stale, by the reason.",
                 "why",
                 &["revalidating", "origin_slow", "origin_failed", "regressed"],
-            )?,
-            services: family.gauge("weir_edge_catalog_services", "Services in the catalog, tombstones included.")?,
-            bytes: family.gauge("weir_edge_catalog_bytes", "Memory that the services of the catalog take, about.")?,
-            floors: family.gauge(
-                "weir_edge_catalog_floors",
-                "Evicted services whose highest generation is remembered.",
             )?,
             evictions: family.counters_of(
                 "weir_edge_catalog_evictions_total",

@@ -53,11 +53,11 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Negative<K> {
         self.answers.get(about).map(|remembered| remembered.error)
     }
 
-    /// All that is remembered, and for how long from its beginning, without using any.
-    pub(super) fn all(&self) -> HashMap<K, (LookupError, Duration)> {
+    /// All that is remembered, without using any.
+    pub(super) fn all(&self) -> HashMap<K, LookupError> {
         // An iterator, unlike `get`, does not count as a use.
         let all = self.answers.iter();
-        all.map(|(about, it)| (K::clone(&about), (it.error, it.pause))).collect()
+        all.map(|(about, it)| (K::clone(&about), it.error)).collect()
     }
 
     /// How many are remembered, and at the most.

@@ -156,19 +156,6 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
 }
 
 #[tokio::test]
-async fn bytes_are_bounded_as_well() {
-    let dir = tempfile::tempdir().unwrap();
-    let bounds = CatalogBounds { services: 1000, bytes: 40 << 10 };
-    let catalog = load(&dir, bounds);
-    for n in 0..50 {
-        let later = catalog.clock.now().after(Duration::from_secs(n));
-        catalog.apply(update(UpdateSource::Query((0, 0)), later, &format!("s{n}"), 1)).await;
-        assert!(catalog.rows.bytes() <= bounds.bytes);
-    }
-    assert!(catalog.rows.count() > 10 && catalog.get(&name("s49")).is_some());
-}
-
-#[tokio::test]
 async fn a_tombstone_ends_and_its_generation_is_remembered() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
@@ -203,30 +190,4 @@ async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() 
     catalog.flush();
     catalog.durable().await.unwrap();
     assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((4, 1), 1));
-}
-
-#[tokio::test]
-async fn after_damage_what_is_readable_is_served_once_its_origin_was_asked() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = load(&dir, ROOMY);
-    for service in ["a", "b"] {
-        first.apply(pushed(&first, service, 7)).await;
-    }
-    first.durable().await.unwrap();
-    kill(first).await;
-    let fresh = |catalog: &Catalog, service: &str| {
-        let entry = catalog.get(&name(service)).unwrap();
-        entry.evaluate(catalog.age(&entry, catalog.clock.now()))
-    };
-    let second = load(&dir, ROOMY);
-    assert_eq!(fresh(&second, "a"), Freshness::Fresh, "the age is counted on");
-    second.durable().await.unwrap();
-    kill(second).await;
-    let whole = fs::read_to_string(file(&dir)).unwrap();
-    let damaged: String = whole.lines().map(|line| line.replace("\"b\"", "\"c\"") + "\n").collect();
-    fs::write(file(&dir), damaged).unwrap();
-    let third = load(&dir, ROOMY);
-    assert_eq!((fresh(&third, "a"), third.get(&name("b")).is_none()), (Freshness::Revalidate, true));
-    assert_eq!(third.metrics.damaged_records.get(), 1);
-    kill(third).await;
 }

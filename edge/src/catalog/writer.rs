@@ -208,10 +208,6 @@ impl Catalog {
             let coldest = self.rows.coldest(self.bounds);
             coldest.iter().for_each(|service| self.evict(ledger, service, EvictionReason::Capacity));
         }
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.metrics.services.set(gauge(self.rows.count()));
-        self.metrics.bytes.set(gauge(self.rows.bytes()));
-        self.metrics.floors.set(gauge(ledger.floors.len() as u64));
     }
 
     fn evict(&self, ledger: &mut Ledger, service: &ServiceName, reason: EvictionReason) {

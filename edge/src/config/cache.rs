@@ -9,46 +9,41 @@ use weir_shared::process::config::{ConfigError, duration, size};
 
 /// `[cache]`: where and how much is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct CacheConfig {
-    /// The directory of objects and of the catalog. One edge alone uses it.
+    /// The directory of objects and of the catalog. One edge alone uses it. Needed.
     pub dir: PathBuf,
     /// The bytes of objects on disk.
-    #[serde(default = "default_disk", with = "size")]
+    #[serde(with = "size")]
     pub disk: ByteSize,
     /// The bytes of objects that stay in memory.
-    #[serde(default = "default_memory", with = "size")]
+    #[serde(with = "size")]
     pub memory: ByteSize,
     /// The bytes in memory of objects that are being fetched, or are read by clients and do not stay there. While it is used
     /// up, what is not in memory waits, as long as for a fetch.
-    #[serde(default = "default_in_flight", with = "size")]
+    #[serde(with = "size")]
     pub in_flight: ByteSize,
     /// The services in the catalog, tombstones included. Beyond it those that nobody has requested for the longest time are
     /// dropped, and asked for again when somebody does.
-    #[serde(default = "default_services")]
     pub services: u64,
     /// The memory that the services in the catalog take, about: twice their descriptors and 1 KiB each.
-    #[serde(default = "default_service_bytes", with = "size")]
+    #[serde(with = "size")]
     pub service_bytes: ByteSize,
     /// The objects that are fetched from origins at a time; further ones wait.
-    #[serde(default = "default_fetches")]
     pub fetches: usize,
     /// How long an origin may be silent in the middle of an object before the fetch is tried again.
-    #[serde(default = "default_fetch_idle", with = "duration")]
+    #[serde(with = "duration")]
     pub fetch_idle: Duration,
     /// How long a request waits for its first byte, which may have to be read or fetched first.
-    #[serde(default = "default_fetch_wait", with = "duration")]
+    #[serde(with = "duration")]
     pub fetch_wait: Duration,
     /// The requests that wait for an object; further ones are refused (`503`).
-    #[serde(default = "default_waiters")]
     pub waiters: usize,
     /// The tarballs that are decoded at a time, for clients that take no stored coding; each takes up to 8 MiB of memory.
     /// Further ones are refused (`503`).
-    #[serde(default = "default_decoders")]
     pub decoders: usize,
     /// The tarballs that are made gzip at a time, for clients that accept nothing better; each takes up to 9 MiB of memory.
     /// Further ones get the next coding that they accept, or are refused (`503`).
-    #[serde(default = "default_encoders")]
     pub encoders: usize,
 }
 
@@ -64,71 +59,37 @@ const MIN_IN_FLIGHT: ByteSize = ByteSize::mib(16);
 /// The least memory for services.
 const MIN_SERVICE_BYTES: ByteSize = ByteSize::mib(1);
 
-fn default_disk() -> ByteSize {
-    ByteSize::gib(10)
-}
-
-fn default_memory() -> ByteSize {
-    ByteSize::mib(256)
-}
-
-fn default_in_flight() -> ByteSize {
-    ByteSize::mib(256)
-}
-
-fn default_services() -> u64 {
-    100_000
-}
-
-fn default_service_bytes() -> ByteSize {
-    ByteSize::gib(1)
-}
-
-fn default_fetches() -> usize {
-    64
-}
-
-fn default_fetch_idle() -> Duration {
-    Duration::from_secs(10)
-}
-
-fn default_fetch_wait() -> Duration {
-    Duration::from_secs(60)
-}
-
-fn default_waiters() -> usize {
-    20_000
-}
-
-fn default_decoders() -> usize {
-    128
-}
-
-fn default_encoders() -> usize {
-    32
+impl Default for CacheConfig {
+    /// Without a directory, which has no default.
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::new(),
+            disk: ByteSize::gib(10),
+            memory: ByteSize::mib(256),
+            in_flight: ByteSize::mib(256),
+            services: 100_000,
+            service_bytes: ByteSize::gib(1),
+            fetches: 64,
+            fetch_idle: Duration::from_secs(10),
+            fetch_wait: Duration::from_secs(60),
+            waiters: 20_000,
+            decoders: 128,
+            encoders: 32,
+        }
+    }
 }
 
 impl CacheConfig {
     /// A cache in `dir` with the default bounds.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self {
-            dir: dir.into(),
-            disk: default_disk(),
-            memory: default_memory(),
-            in_flight: default_in_flight(),
-            services: default_services(),
-            service_bytes: default_service_bytes(),
-            fetches: default_fetches(),
-            fetch_idle: default_fetch_idle(),
-            fetch_wait: default_fetch_wait(),
-            waiters: default_waiters(),
-            decoders: default_decoders(),
-            encoders: default_encoders(),
-        }
+        Self { dir: dir.into(), ..Self::default() }
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |message: &str| Err(ConfigError::invalid(message));
+        if self.dir.as_os_str().is_empty() {
+            return invalid("dir in [cache] is needed: the directory of objects and of the catalog");
+        }
         if self.disk < MIN_DISK {
             return invalid("disk in [cache] must be at least \"1MiB\"");
         }

@@ -105,7 +105,7 @@ impl Config {
             paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);
         }
         paths.extend(config.auth.paths());
-        for path in paths {
+        for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
             resolve(base, path);
         }
         config.validate()?;
@@ -240,6 +240,7 @@ mod tests {
             ("https://127.0.0.1:7400", "me:secret@127.0.0.1:7400", "…@127.0.0.1:7400"),
             ("https://127.0.0.1:7400", "https:/me:secret@127.0.0.1:7400", "…@127.0.0.1:7400"),
             ("https://127.0.0.1:7400", "https://me:secret@more@127.0.0.1:7400", "…@127.0.0.1:7400"),
+            ("dir = \"edge-cache\"", "", "dir in [cache] is needed"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"0B\"", "disk"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"many\"", "disk"),
             ("dir = \"edge-cache\"", "dir = \"edge-cache\"\ndisk = \"10\"", "unit"),

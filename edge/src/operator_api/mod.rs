@@ -95,10 +95,7 @@ impl OperatorApi {
                 }
                 self.check_reader(request.headers()).await?;
                 let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
-                let status = self.status.clone();
-                let explained = tokio::task::spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
-                let explained = explained.map_err(|_| OperatorError::Failed)?;
-                Ok(admin::json(&serde_json::to_value(&explained).map_err(|_| OperatorError::Failed)?))
+                Ok(admin::json(&self.status.explain(&service, digest.as_ref())))
             }
             "/" if reads => Ok(admin::list(&["/v1/explain?service=NAME", "POST /v1/purge"])),
             "/status" if reads => {

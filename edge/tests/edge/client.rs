@@ -189,10 +189,7 @@ async fn quic(address: SocketAddr, tls: rustls::ClientConfig) -> h3::client::Sen
 }
 
 /// A bare connection that announces HTTP/3.
-pub(crate) async fn quic_connection(
-    address: SocketAddr,
-    mut tls: rustls::ClientConfig,
-) -> (quinn::Endpoint, quinn::Connection) {
+async fn quic_connection(address: SocketAddr, mut tls: rustls::ClientConfig) -> (quinn::Endpoint, quinn::Connection) {
     tls.alpn_protocols = vec![b"h3".to_vec()];
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     let mut transport = quinn::TransportConfig::default();

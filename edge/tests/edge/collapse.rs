@@ -22,9 +22,9 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
         let encoding = if number % 5 == 0 { vec![] } else { vec![ZSTD] };
         others.push(tokio::spawn(async move { client.get(TARBALL, &encoding).await }));
     }
-    site.until("all wait", async || site.metric("weir_edge_fill_waiters", &[]) == 50.0).await;
+    site.until("all wait", async || site.in_use("fill_waiters") == 50.0).await;
     first.abort();
-    site.until("the first one is gone", async || site.metric("weir_edge_fill_waiters", &[]) == 49.0).await;
+    site.until("the first one is gone", async || site.in_use("fill_waiters") == 49.0).await;
     gate.add_permits(1);
 
     for (number, other) in others.into_iter().enumerate() {

@@ -71,7 +71,7 @@ async fn what_vanishes_under_a_running_edge_is_fetched_again() {
     site.settled().await;
     site.stop_edge().await;
     site.start_edge().await;
-    site.until("it is counted", async || site.metric("weir_edge_cache_entries", &[]) == 1.0).await;
+    site.until("it is counted", async || site.objects().await == 1).await;
     fs::remove_file(&site.object_files()[0]).unwrap();
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.bytes(), site.origin.asked("object").len()), (&tarball.zstd, 2));

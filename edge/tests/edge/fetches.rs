@@ -90,7 +90,7 @@ async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
     let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
     // Not one of them has come.
     site.until("they are asked for at once", async || site.origin.asked("object").len() == 1 + 8).await;
-    assert_eq!(site.metric("weir_edge_fills_running", &[]), 8.0, "the first, and not quite 8 MiB behind it");
+    assert_eq!(site.in_use("fills"), 8.0, "the first, and not quite 8 MiB behind it");
     gate.add_permits(24);
     assert!(download.await.unwrap().bytes() == &tarball.zstd);
     assert_eq!(site.origin.asked("object").len(), 25);
@@ -107,7 +107,7 @@ async fn a_client_that_leaves_lets_its_fetch_go_on() {
     let asking = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
     site.until("it is asked for", async || site.origin.asked("object").len() == 1).await;
     asking.abort();
-    site.until("nobody waits", async || site.metric("weir_edge_fill_waiters", &[]) == 0.0).await;
+    site.until("nobody waits", async || site.in_use("fill_waiters") == 0.0).await;
     gate.add_permits(1);
     site.until("it is fetched", async || fetched(&site, "ok") == 1.0).await;
     site.settled().await;
@@ -143,7 +143,7 @@ async fn a_client_that_stalls_holds_back_nobody_and_reads_on_when_its_frames_are
         assert!(download.finish().await.bytes() == &tarball.zstd.slice(read..), "{version}");
         drop(client);
     }
-    let held = || site.metric("weir_edge_cache_in_flight_bytes", &[]);
+    let held = || site.in_use("in_flight_bytes");
     site.until("the memory that they held is free", async || held() == 0.0).await;
 }
 
@@ -159,7 +159,7 @@ async fn a_fetch_that_fails_releases_all_and_the_next_one_begins_again() {
         let mut client = site.client(["h1", "h2", "h3"][number % 3]).await;
         waiting.push(tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await }));
     }
-    site.until("all wait", async || site.metric("weir_edge_fill_waiters", &[]) == 6.0).await;
+    site.until("all wait", async || site.in_use("fill_waiters") == 6.0).await;
     gate.add_permits(1);
     for reply in waiting {
         let reply = reply.await.unwrap();
@@ -233,7 +233,7 @@ async fn those_who_wait_are_bounded() {
         let mut client = site.client("h2").await;
         waiting.push(tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await }));
     }
-    site.until("two wait", async || site.metric("weir_edge_fill_waiters", &[]) == 2.0).await;
+    site.until("two wait", async || site.in_use("fill_waiters") == 2.0).await;
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
     assert_eq!(reply.problem()["type"], "urn:weir:problem:overloaded");

@@ -50,7 +50,7 @@ async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
     site.origin.push("shop", 8, 1, &new);
     // A service that nobody asks for is known too, and nothing is fetched of it.
     site.origin.push("unused", 3, 1, &Tarball::random(3, 50_000));
-    site.until("both are in the table", async || site.metric("weir_edge_catalog_services", &[]) == 2.0).await;
+    site.until("both are in the table", async || site.in_use("services") == 2.0).await;
     let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == 2.0;
     site.until("the new version is here", fetched).await;
     assert_eq!(site.origin.asked("object").len(), 2);
@@ -262,7 +262,7 @@ async fn a_service_that_was_not_there_is_there_at_once_when_it_is_pushed() {
     assert_eq!(site.origin.asked("service").len(), 1, "one answer is taken as given for a while");
     let tarball = Tarball::random(1, 1000);
     site.origin.push("shop", 7, 1, &tarball);
-    site.until("it is in the table", async || site.metric("weir_edge_catalog_services", &[]) == 1.0).await;
+    site.until("it is in the table", async || site.in_use("services") == 1.0).await;
     site.until("it is served", async || client.get(TARBALL, &[]).await.status == 200).await;
     assert_eq!(site.origin.asked("service").len(), 1);
 }

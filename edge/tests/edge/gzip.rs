@@ -42,7 +42,7 @@ async fn it_is_made_on_the_way_for_who_accepts_nothing_better() {
         assert_eq!((reply.status, reply.header("etag")), (304, tag.as_str()));
         assert_eq!(client.get(TARBALL, &[GZIP, ("if-match", &tag)]).await.status, 412, "it is a weak tag");
     }
-    assert_eq!(site.metric("weir_edge_gzip_encoders", &[]), 0.0);
+    assert_eq!(site.in_use("gzip_encoders"), 0.0);
 }
 
 #[tokio::test]
@@ -70,8 +70,7 @@ async fn encoders_are_bounded_and_the_next_acceptable_coding_needs_none() {
     site.origin.publish("shop", 7, 1, &tarball);
     // Nobody reads it: its encoder stays.
     let slow = site.client("h1").await.begin("GET", TARBALL, &[GZIP]).await;
-    let encoders = site.metrics(["weir_edge_gzip_encoders", "weir_edge_gzip_encoders_limit"], &[]);
-    assert_eq!(encoders, [1.0, 1.0]);
+    assert_eq!((site.in_use("gzip_encoders"), site.limit("gzip_encoders")), (1.0, 1.0));
     let mut client = site.client("h2").await;
     let reply = client.get(TARBALL, &[GZIP]).await;
     assert_eq!((reply.header("content-encoding"), reply.bytes() == &tarball.tar), ("", true), "identity");
@@ -81,6 +80,6 @@ async fn encoders_are_bounded_and_the_next_acceptable_coding_needs_none() {
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &tarball.zstd, "which needs none");
     assert_eq!(client.head(TARBALL, &[GZIP]).await.header("content-encoding"), "gzip", "and neither does this");
     drop(slow);
-    site.until("it is free", async || site.metric("weir_edge_gzip_encoders", &[]) == 0.0).await;
+    site.until("it is free", async || site.in_use("gzip_encoders") == 0.0).await;
     assert_eq!(decoded(client.get(TARBALL, &[GZIP]).await.bytes()), tarball.tar);
 }

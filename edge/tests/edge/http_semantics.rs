@@ -6,7 +6,7 @@ use crate::test_origin::Tarball;
 #[tokio::test]
 async fn ranges() {
     let site = Site::start().await;
-    let tarball = Tarball::random(1, 300_000);
+    let tarball = Tarball::random(1, 700_000);
     site.origin.publish("shop", 7, 1, &tarball);
     let stored = &tarball.zstd;
     let length = stored.len();
@@ -15,30 +15,19 @@ async fn ranges() {
         let mut client = site.client(version).await;
         let tag = client.head(TARBALL, &[ZSTD]).await.header("etag").to_owned();
         let weak = format!("W/{tag}");
+        let identity = format!("\"{}\"", tarball.digest());
+        // How a range is read stands in shared/src/range.rs.
         for (range, validator, status, expected) in [
-            ("bytes=0-0", None, 206, 0..1),
             ("bytes=0-", None, 206, all.clone()),
-            ("bytes=10-19", None, 206, 10..20),
             (&*format!("bytes={}-", length - 1), None, 206, length - 1..length),
-            ("bytes=10-99999999999999999999", None, 206, 10..length),
-            ("bytes=10-18446744073709551615", None, 206, 10..length),
+            ("bytes=100000-400001", None, 206, 100_000..400_002),
             ("bytes=-5", None, 206, length - 5..length),
-            ("bytes=-99999999999999999999", None, 206, all.clone()),
-            ("BYTES=10-19", None, 206, 10..20),
-            ("bytes= 10 - 19 ", None, 206, 10..20),
             // A range that is met only if nothing has changed, and something has, or cannot be said not to have.
             ("bytes=10-19", Some(&tag), 206, 10..20),
             ("bytes=10-19", Some(&weak), 200, all.clone()),
-            ("bytes=10-19", Some(&"\"other\"".to_owned()), 200, all.clone()),
+            ("bytes=10-19", Some(&identity), 200, all.clone()),
             ("bytes=10-19", Some(&"Sat, 21 Nov 2026 00:00:00 GMT".to_owned()), 200, all.clone()),
-            // Several ranges, and what cannot be read: all of it.
             ("bytes=0-0,2-2", None, 200, all.clone()),
-            ("bytes=0-0, -1", None, 200, all.clone()),
-            ("bytes=19-10", None, 200, all.clone()),
-            ("bytes=-", None, 200, all.clone()),
-            ("bytes=+1-2", None, 200, all.clone()),
-            ("bytes=a-b", None, 200, all.clone()),
-            ("lines=0-1", None, 200, all.clone()),
             ("nonsense", None, 200, all.clone()),
         ] {
             let mut headers = vec![ZSTD, ("range", range)];
@@ -57,12 +46,11 @@ async fn ranges() {
             assert_eq!((head.status, head.header("content-range")), (200, ""), "{version} {range}");
             assert_eq!(head.header("content-length"), length.to_string(), "{version} {range}");
         }
-        for range in [format!("bytes={length}-"), "bytes=99999999999999999999-".to_owned(), "bytes=-0".to_owned()] {
-            let reply = client.get(TARBALL, &[ZSTD, ("range", &range)]).await;
-            assert_eq!(reply.status, 416, "{version} {range}");
-            assert_eq!(reply.header("content-range"), format!("bytes */{length}"), "{version} {range}");
-            assert_eq!(reply.problem()["type"], "urn:weir:problem:range-not-satisfiable");
-        }
+        let reply = client.get(TARBALL, &[ZSTD, ("range", &format!("bytes={length}-"))]).await;
+        assert_eq!((reply.status, reply.header("content-range")), (416, &*format!("bytes */{length}")), "{version}");
+        assert_eq!(reply.problem()["type"], "urn:weir:problem:range-not-satisfiable");
+        let decoded = client.get(TARBALL, &[("range", "bytes=0-1")]).await;
+        assert_eq!((decoded.status, decoded.bytes()), (206, &tarball.tar.slice(0..2)), "{version}");
     }
 }
 

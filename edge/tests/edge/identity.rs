@@ -41,8 +41,7 @@ async fn decoders_are_counted_and_bounded() {
     site.origin.publish("shop", 7, 1, &tarball);
     // Nobody reads it: its decoder stays.
     let slow = site.client("h1").await.begin("GET", TARBALL, &[]).await;
-    assert_eq!(site.metric("weir_edge_decoders", &[]), 1.0);
-    assert_eq!(site.metric("weir_edge_decoders_limit", &[]), 1.0);
+    assert_eq!((site.in_use("decoders"), site.limit("decoders")), (1.0, 1.0));
     let mut client = site.client("h2").await;
     let reply = client.get(TARBALL, &[]).await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
@@ -50,6 +49,6 @@ async fn decoders_are_counted_and_bounded() {
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &tarball.zstd, "which needs none");
     assert_eq!(client.head(TARBALL, &[]).await.status, 200, "and neither does this");
     drop(slow);
-    site.until("the place is free", async || site.metric("weir_edge_decoders", &[]) == 0.0).await;
+    site.until("the place is free", async || site.in_use("decoders") == 0.0).await;
     assert!(client.get(TARBALL, &[]).await.bytes() == &tarball.tar);
 }

@@ -18,7 +18,7 @@ use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, QuicOp
 use weir_shared::process::shutdown::Drain;
 use weir_shared::process::tls::{self, ClientAuth};
 
-use crate::client::{Client, quic_connection};
+use crate::client::Client;
 use crate::site::PATIENCE;
 
 #[derive(Clone)]
@@ -92,40 +92,6 @@ async fn a_panic_ends_its_own_request_alone_and_never_cleanly() {
 }
 
 #[tokio::test]
-async fn what_is_cut_never_ends_cleanly() {
-    for version in ["h1", "h2", "h3"] {
-        let listeners = Listeners::start().await;
-        let mut client = listeners.client(version).await;
-        let download = client.begin("GET", "/endless", &[]).await;
-        assert!(!listeners.drain.finish(Duration::from_millis(50)).await, "it had to be cut");
-        let reply = tokio::time::timeout(PATIENCE, download.finish()).await.unwrap();
-        assert!(reply.body.is_err(), "{version}");
-    }
-}
-
-#[tokio::test]
-async fn head_has_the_headers_of_get_and_no_body() {
-    let listeners = Listeners::start().await;
-    for version in ["h1", "h2", "h3"] {
-        let mut client = listeners.client(version).await;
-        for method in ["GET", "HEAD"] {
-            let reply = client.send(method, "/", &[]).await;
-            assert_eq!(reply.header("content-length"), "4", "{version} {method}");
-            assert!(reply.header("date").ends_with("GMT"), "{version} {method}");
-            assert_eq!(reply.bytes().len(), if method == "GET" { 4 } else { 0 }, "{version} {method}");
-        }
-        let reply = client.send("HEAD", "/endless", &[]).await;
-        assert_eq!((reply.status, reply.bytes().len()), (200, 0), "{version}");
-        // A method of no meaning, and headers beyond the bound, do no harm to the connection.
-        assert_eq!(client.send("BREW", "/", &[]).await.status, 200, "{version}");
-        let reply = client.get("/", &[("x-huge", &"a".repeat(100 << 10))]).await;
-        assert!(matches!(reply.status, 0 | 431), "{version}: {reply:?}");
-        let mut client = if version == "h1" { listeners.client(version).await } else { client };
-        assert_eq!(client.get("/", &[]).await.bytes(), "well", "{version}");
-    }
-}
-
-#[tokio::test]
 async fn a_drain_waits_for_no_stranger() {
     let listeners = Listeners::start().await;
     // A handshake that never goes on, one connection that says nothing, and clients that are idle.
@@ -139,22 +105,6 @@ async fn a_drain_waits_for_no_stranger() {
         idle.push(client);
     }
     assert!(listeners.drain.finish(Duration::from_secs(5)).await, "nothing had to be cut");
-}
-
-#[tokio::test]
-async fn what_does_not_come_is_waited_for_no_longer_than_allowed() {
-    let listeners = Listeners::start().await;
-    tokio::join!(a_connection_that_asks_nothing_is_closed(&listeners), a_stream_without_a_head_is_reset(&listeners));
-}
-
-async fn a_connection_that_asks_nothing_is_closed(listeners: &Listeners) {
-    let tls = tls::client_config(&listeners.pki().join("ca.pem"), None).unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
-    let tcp = TcpStream::connect(listeners.address).await.unwrap();
-    let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), tcp).await.unwrap();
-    let mut answer = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
-    assert!(read.is_ok(), "it is still open");
 }
 
 #[tokio::test]
@@ -177,14 +127,4 @@ async fn http_1_1_without_a_host_is_malformed() {
         let _ = stream.read_to_end(&mut answer).await;
         assert_eq!(String::from_utf8_lossy(&answer).split(' ').nth(1), Some(status), "{head}");
     }
-}
-
-async fn a_stream_without_a_head_is_reset(listeners: &Listeners) {
-    let tls = tls::client_config(&listeners.pki().join("ca.pem"), None).unwrap();
-    let (_endpoint, connection) = quic_connection(listeners.address, tls).await;
-    let (mut sender, mut receiver) = connection.open_bi().await.unwrap();
-    // The beginning of a HEADERS frame.
-    sender.write_all(&[0x01, 0x20, 0x00]).await.unwrap();
-    let answered = tokio::time::timeout(PATIENCE, receiver.read_to_end(1000)).await;
-    assert!(matches!(answered, Ok(Err(_))), "{answered:?}");
 }

@@ -94,16 +94,25 @@ impl Site {
 
     /// The value of a metric, all label values summed that hold `labels`.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.metrics([name], labels)[0]
+        let families = self.edge().registry().gather();
+        let family = families.iter().find(|family| family.name() == name);
+        family.map_or(0.0, |family| sum(family, labels))
     }
 
-    /// The values of several, of one moment.
-    pub(crate) fn metrics<const N: usize>(&self, names: [&str; N], labels: &[(&str, &str)]) -> [f64; N] {
-        let families = self.edge().registry().gather();
-        names.map(|name| {
-            let family = families.iter().find(|family| family.name() == name);
-            family.map_or(0.0, |family| sum(family, labels))
-        })
+    /// What is used of a bound.
+    pub(crate) fn in_use(&self, bound: &str) -> f64 {
+        self.metric("weir_edge_bound_in_use", &[("bound", bound)])
+    }
+
+    /// A bound.
+    pub(crate) fn limit(&self, bound: &str) -> f64 {
+        self.metric("weir_edge_bound_limit", &[("bound", bound)])
+    }
+
+    /// The objects on disk, as far as the edge has counted them.
+    pub(crate) async fn objects(&self) -> u64 {
+        let status: serde_json::Value = serde_json::from_str(&self.admin("/status").await.1).unwrap();
+        status["cache"]["objects"].as_u64().unwrap()
     }
 
     /// Waits until a condition holds.
@@ -117,7 +126,7 @@ impl Site {
 
     /// Waits until all that was fetched is stored, or is known not to be.
     pub(crate) async fn settled(&self) {
-        let fetching = || self.metric("weir_edge_bound_in_use", &[("bound", "queued_fills")]);
+        let fetching = || self.in_use("queued_fills");
         self.until("nothing is being fetched", async || fetching() == 0.0).await;
         self.until("nothing is being written", async || self.metric("weir_edge_cache_writes", &[]) == 0.0).await;
     }

@@ -44,9 +44,9 @@ async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
     assert_eq!((hits(&site, "disk"), hits(&site, "memory")), (0.0, 20.0));
     fetch(&site, &tarballs).await;
     site.settled().await;
-    let bytes = site.metric("weir_edge_cache_memory_bytes", &[]);
+    let bytes = site.in_use("memory_bytes");
     assert!(bytes <= f64::from(12 << 20) && bytes > 1e7, "{bytes}");
-    assert_eq!(site.metric("weir_edge_cache_memory_limit_bytes", &[]), f64::from(12 << 20));
+    assert_eq!(site.limit("memory_bytes"), f64::from(12 << 20));
     assert!(site.metric("weir_edge_cache_memory_evictions_total", &[]) > 0.0);
     assert_eq!(site.origin.asked("object").len(), 40);
     fetch(&site, &tarballs).await;
@@ -68,13 +68,13 @@ async fn slow_readers_of_many_objects_hold_no_more_memory_than_is_allowed() {
         let site = &site;
         async move {
             let reply = client.get(&path(number), &[ZSTD]).await;
-            let held = site.metric("weir_edge_cache_in_flight_bytes", &[]);
+            let held = site.in_use("in_flight_bytes");
             assert!(held <= f64::from(20 << 20), "{held}");
             assert!(reply.bytes() == &tarball.zstd);
         }
     });
     futures_util::future::join_all(readers).await;
-    site.until("all is given back", async || site.metric("weir_edge_cache_in_flight_bytes", &[]) == 0.0).await;
+    site.until("all is given back", async || site.in_use("in_flight_bytes") == 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,7 +99,7 @@ async fn objects_outlive_a_restart_and_a_crash() {
         fetch(&site, &tarballs).await;
         assert_eq!((hits(&site, "disk"), site.origin.asked("object").len()), (30.0, asked));
         site.until("they are counted", async || site.metric("weir_edge_cache_scanning", &[]) == 0.0).await;
-        assert_eq!(site.metric("weir_edge_cache_entries", &[]), 30.0);
+        assert_eq!(site.objects().await, 30);
         assert!(!folder.join(".new-12ab-xyz").exists() && site.objects_dir().join("note.txt").exists());
         fs::remove_file(site.objects_dir().join("note.txt")).unwrap();
     }
@@ -117,10 +117,9 @@ async fn the_bound_of_the_disk_holds_and_is_kept_to_from_the_start() {
     fetch(&site, &tarballs).await;
     site.settled().await;
     assert!(on_disk(&site) <= 10 << 20);
-    let [bytes, limit, entries] =
-        site.metrics(["weir_edge_cache_bytes", "weir_edge_cache_limit_bytes", "weir_edge_cache_entries"], &[]);
-    assert!(bytes <= limit && limit == f64::from(10 << 20) && entries == site.object_files().len() as f64);
-    assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "size")]), 30.0 - entries);
+    let (bytes, limit, entries) = (site.in_use("disk_bytes"), site.limit("disk_bytes"), site.object_files().len());
+    assert!(bytes <= limit && limit == f64::from(10 << 20) && site.objects().await == entries as u64);
+    assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "size")]), 30.0 - entries as f64);
     fetch(&site, &tarballs).await;
     site.stop_edge().await;
     site.config.cache.disk = ByteSize::mib(5);

@@ -2,14 +2,10 @@
 
 mod access;
 mod documentation;
-mod fills;
 mod fleet;
 mod following;
-mod gzip;
 mod kills;
-mod operators;
 mod outages;
-mod polls;
 mod push;
 mod reload;
 mod rolling_restart;

@@ -77,6 +77,7 @@ impl Disk {
             metrics,
         });
         disk.metrics.scanning.set(1);
+        disk.metrics.writing.set(1);
         let (scanned, stop) = (disk.clone(), drain.clone());
         drain.spawn(async move {
             let scanning = spawn_blocking(move || scan::scan(&scanned, || stop.has_begun()));
@@ -230,6 +231,7 @@ impl Disk {
     }
 
     fn note_write(&self, error: Option<&io::Error>) {
+        self.metrics.writing.set(i64::from(error.is_none()));
         if let Ok(mut last) = self.last_failure.lock() {
             *last = error.map(ToString::to_string);
         }
@@ -258,11 +260,6 @@ impl Disk {
     /// How full it is, and of how much.
     pub(super) fn usage(&self) -> (u64, u64, u64) {
         (self.index.bytes(), self.index.limit(), self.index.entries())
-    }
-
-    /// Whether objects are stored now.
-    pub(super) fn is_writing(&self) -> bool {
-        !self.pause.is_on(self.clock.now())
     }
 }
 
