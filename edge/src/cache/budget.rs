@@ -14,6 +14,8 @@ const UNIT: u64 = 1024;
 pub(super) struct Budget {
     free: Arc<Semaphore>,
     units: usize,
+    /// What stays free of objects that nobody waits for yet.
+    reserve: usize,
 }
 
 /// The right to hold some bytes; given back when it, or the bytes that it was attached to, are dropped.
@@ -35,10 +37,11 @@ impl AsRef<[u8]> for Charged {
 }
 
 impl Budget {
-    /// A budget of `bytes`.
-    pub(super) fn new(bytes: u64) -> Self {
-        let units = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self { free: Arc::new(Semaphore::new(units)), units }
+    /// A budget for a memory tier of `memory` bytes and `in_flight` bytes beyond it.
+    pub(super) fn new(memory: u64, in_flight: u64) -> Self {
+        let units = |bytes| usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let (units, reserve) = (units(memory + in_flight), units(in_flight / 2));
+        Self { free: Arc::new(Semaphore::new(units)), units, reserve }
     }
 
     /// Waits until `bytes` may be held. The wait ends when readers let go of what they hold: callers bound it.
@@ -52,9 +55,9 @@ impl Budget {
         self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Charge { _permit: permit })
     }
 
-    /// Whether less than half of it is taken, rounded as the memory is counted.
+    /// Whether there is room for what nobody waits for yet: also when the memory tier is full.
     pub(super) fn is_ample(&self) -> bool {
-        self.free.available_permits() > self.units / 2
+        self.free.available_permits() > self.reserve
     }
 
     /// Bytes that are held.
@@ -85,14 +88,16 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_count_until_their_last_reader_lets_go() {
-        let budget = Budget::new(10 * UNIT);
+        let budget = Budget::new(6 * UNIT, 4 * UNIT);
         let bytes = budget.charge(UNIT + 1).await.attach(vec![7; 1025]);
         let part = bytes.slice(3..5);
         drop(bytes);
-        assert_eq!((budget.used(), budget.is_ample()), (2 * UNIT, true));
-        let rest = budget.try_charge(8 * UNIT).unwrap();
+        assert_eq!(budget.used(), 2 * UNIT);
+        let memory = budget.try_charge(4 * UNIT).unwrap();
+        assert!(budget.is_ample(), "the memory tier is full, and nothing is in flight");
+        let rest = budget.try_charge(4 * UNIT).unwrap();
         assert!(budget.try_charge(1).is_none() && !budget.is_ample());
-        drop((part, rest));
+        drop((part, memory, rest));
         assert_eq!(budget.used(), 0);
         assert_eq!(counted(0), UNIT);
     }

@@ -190,7 +190,7 @@ impl Cache {
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
         metrics.fetches_limit.set(i64::try_from(limits.fetches).unwrap_or(i64::MAX));
-        let budget = Arc::new(Budget::new(limits.memory + limits.in_flight));
+        let budget = Arc::new(Budget::new(limits.memory, limits.in_flight));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),

@@ -96,6 +96,29 @@ async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
     assert_eq!(site.origin.asked("object").len(), 25);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
+    let site = Site::with(|config| {
+        (config.cache.memory, config.cache.in_flight) = (bytesize::ByteSize::mib(24), bytesize::ByteSize::mib(16));
+    })
+    .await;
+    let (earlier, tarball) = (Tarball::random(1, 40 * FRAME), Tarball::random(2, 4 * FRAME));
+    site.origin.publish("earlier", 7, 1, &earlier);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let mut client = site.client("h2").await;
+    assert!(client.get("/v1/services/earlier/tarball", &[ZSTD]).await.bytes() == &earlier.zstd);
+    site.settled().await;
+    assert!(site.metric("weir_edge_cache_memory_bytes", &[]) > f64::from(22 << 20));
+    let (gate, asked) = (gate(), site.origin.asked("object").len());
+    for frame in tarball.frames() {
+        site.origin.fault_of(frame, Fault::Hold(gate.clone()));
+    }
+    let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
+    site.until("one is asked for behind the first", async || site.origin.asked("object").len() == asked + 3).await;
+    gate.add_permits(4);
+    assert!(download.await.unwrap().bytes() == &tarball.zstd);
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_lets_its_fetch_go_on() {
     let site = Site::start().await;
