@@ -142,8 +142,8 @@ impl From<OriginError> for FetchError {
 pub(super) struct Fetcher {
     pub(super) origins: Arc<Origins>,
     pub(super) budget: Arc<Budget>,
-    /// Fetches at a time.
-    pub(super) slots: Semaphore,
+    /// Fetches at a time, from each of the origins: one that is slow, or refuses, holds up nobody else's.
+    pub(super) slots: Vec<Semaphore>,
     /// How long an origin may be silent.
     pub(super) idle: Duration,
     /// How long somebody waits for an object: an origin that wants to be asked later than that has refused.
@@ -154,11 +154,8 @@ pub(super) struct Fetcher {
 impl Fetcher {
     /// The object, verified.
     pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
-        let _slot = self.slots.acquire().await.map_err(|_| FetchError::Abandoned)?;
-        self.metrics.fetches_running.inc();
         let begun = Instant::now();
         let fetched = self.attempts(request, begun).await;
-        self.metrics.fetches_running.dec();
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
         self.metrics.fetched(result, begun.elapsed());
         if let Err(error) = &fetched {
@@ -202,6 +199,14 @@ impl Fetcher {
     }
 
     async fn fetch_from_one(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+        let _slot = self.slots[id].acquire().await.map_err(|_| FetchError::Abandoned)?;
+        self.metrics.fetches_running.inc();
+        let fetched = self.request(id, request, no_cache).await;
+        self.metrics.fetches_running.dec();
+        fetched
+    }
+
+    async fn request(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
         let most = request.size.limit();
         // Before the origin is asked: an answer that is not read holds up all others on the same connection.
         let charge = self.budget.charge(most).await;

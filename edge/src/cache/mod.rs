@@ -64,7 +64,7 @@ pub(crate) struct Limits {
     pub(crate) memory: u64,
     /// Bytes of objects that are being fetched, or are read and do not stay in memory.
     pub(crate) in_flight: u64,
-    /// Objects that are fetched at a time.
+    /// Objects that are fetched from one origin at a time.
     pub(crate) fetches: usize,
     /// How long an origin may be silent.
     pub(crate) fetch_idle: Duration,
@@ -189,12 +189,14 @@ impl Cache {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
-        metrics.fetches_limit.set(i64::try_from(limits.fetches).unwrap_or(i64::MAX));
+        let slots = origins.all().iter().map(|_| Semaphore::new(limits.fetches.min(Semaphore::MAX_PERMITS)));
+        let slots: Vec<_> = slots.collect();
+        metrics.fetches_limit.set(i64::try_from(limits.fetches.saturating_mul(slots.len())).unwrap_or(i64::MAX));
         let budget = Arc::new(Budget::new(limits.memory, limits.in_flight));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
-            slots: Semaphore::new(limits.fetches.min(Semaphore::MAX_PERMITS)),
+            slots,
             idle: limits.fetch_idle,
             patience: limits.wait,
             metrics: metrics.clone(),
