@@ -25,8 +25,9 @@ const MAX_ATTEMPTS: u32 = 3;
 /// The pause before the second attempt, give or take half of it; twice as long before each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// The lowest rate at which an object may come, in bytes a second. Many may come at a time over a thin line.
-const MIN_RATE: u64 = 4 << 10;
+/// The lowest rate at which an object may come, in bytes a second. Many share a thin line, and one that is given up was sent
+/// for nothing.
+const MIN_RATE: u64 = 256;
 
 /// Bytes that are hashed at a time while an object comes: enough to use the processor well.
 const HASHED_AT_A_TIME: usize = 64 << 10;
