@@ -305,7 +305,7 @@ impl Cache {
             let (frames, _) = self.frames(&request, false).await?;
             let frames = frames.all().iter();
             let missing: Vec<ObjectRequest> =
-                frames.filter(|frame| !self.may_have(&frame.digest)).map(|frame| request.frame(frame)).collect();
+                frames.filter(|frame| self.tier(&frame.digest).is_none()).map(|frame| request.frame(frame)).collect();
             let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
             stream::iter(fetches).buffer_unordered(PREFETCHED_AT_A_TIME).try_for_each(async |_| Ok(())).await
         };
@@ -321,11 +321,6 @@ impl Cache {
         self.inner.disk.touch(digest);
         self.inner.metrics.hit(Tier::Memory, bytes.len() as u64);
         Some(bytes)
-    }
-
-    /// Whether an object may be here: then it need not be fetched ahead.
-    fn may_have(&self, digest: &ObjectDigest) -> bool {
-        self.inner.memory.contains(digest) || self.inner.disk.may_have(digest)
     }
 
     /// An object from wherever it is.
@@ -355,7 +350,7 @@ impl Cache {
         inner.flights.join(request, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
-    /// Begins to fetch an object that will be needed soon. `None`: not now.
+    /// Begins to fetch an object that will be needed soon: from disk, if it is there and not known yet. `None`: not now.
     fn fetch_ahead(&self, request: &ObjectRequest) -> Option<Waiter> {
         let inner = &self.inner;
         inner.budget.is_ample().then_some(())?;
