@@ -26,6 +26,7 @@ use prometheus::Registry;
 use tokio::sync::Semaphore;
 use weir_shared::descriptor::Representation;
 use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::Manifest;
 use weir_shared::process::bounds::Bound;
 use weir_shared::process::directory_lock::DirectoryLock;
 use weir_shared::process::shutdown::Drain;
@@ -236,7 +237,7 @@ impl Cache {
             return part(&bytes, range).ok().map(ReadyBody::Part);
         }
         let request = request();
-        let frames = Frames::Many(inner.manifests.get(&stored.digest, &request).ok()??);
+        let frames = Frames::Many(self.known_manifest(&request).ok()??);
         let slices = frames.slices(range, false);
         let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, false));
         frames.begin_in_memory()?;
@@ -291,12 +292,18 @@ impl Cache {
         if !request.has_manifest() {
             return Ok((Frames::one(request), Source::Memory));
         }
-        let manifests = &self.inner.manifests;
-        if let Some(manifest) = manifests.get(&request.stored.digest, request)?.filter(|_| !verify_again) {
+        if let Some(manifest) = self.known_manifest(request)?.filter(|_| !verify_again) {
             return Ok((Frames::Many(manifest), Source::Memory));
         }
         let loaded = self.load(&request.named(), verify_again).await?;
-        Ok((Frames::Many(manifests.parse(&request.stored.digest, request, &loaded.bytes)?), loaded.source))
+        let manifest = self.inner.manifests.parse(&request.stored.digest, request, &loaded.bytes)?;
+        Ok((Frames::Many(manifest), loaded.source))
+    }
+
+    /// The manifest of a representation that was read before. Its object is thereby used: it is not evicted before its frames.
+    fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FetchError> {
+        self.inner.disk.touch(&request.stored.digest);
+        self.inner.manifests.get(&request.stored.digest, request)
     }
 
     /// Fetches what is not here of a representation, for nobody yet, and waits until that has ended.
