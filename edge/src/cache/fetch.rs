@@ -50,7 +50,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    fn limit(self) -> u64 {
+    pub(super) fn limit(self) -> u64 {
         match self {
             Size::Exactly(bytes) | Size::AtMost(bytes) => bytes,
         }
@@ -210,7 +210,7 @@ impl Fetcher {
     async fn request(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
         let most = request.size.limit();
         // Before the origin is asked: an answer that is not read holds up all others on the same connection.
-        let charge = self.budget.charge(most).await;
+        let charge = self.budget.charge(most).await.ok_or(FetchError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
         let body = self.origins.object(id, &route, no_cache).await?;
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);

@@ -193,7 +193,7 @@ impl Cache {
         let slots = origins.all().iter().map(|_| Semaphore::new(limits.fetches.min(Semaphore::MAX_PERMITS)));
         let slots: Vec<_> = slots.collect();
         metrics.fetches_limit.set(i64::try_from(limits.fetches.saturating_mul(slots.len())).unwrap_or(i64::MAX));
-        let budget = Arc::new(Budget::new(limits.memory, limits.in_flight));
+        let budget = Arc::new(Budget::new(limits.memory, limits.in_flight, limits.wait));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
@@ -472,7 +472,7 @@ impl Inner {
     /// The flight of an object: reads it from disk when it is there, else fetches it, and stores it behind those who wait.
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
         let digest = request.digest;
-        if let Some(bytes) = self.disk.read(digest, &self.budget).await {
+        if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.memory.insert(digest, bytes.clone());
             return Ok(Loaded { bytes, source: Source::Disk });
         }

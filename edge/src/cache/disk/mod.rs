@@ -25,7 +25,7 @@ use weir_shared::process::shutdown::Drain;
 use self::failure::WritePause;
 use self::index::Index;
 use self::layout::Layout;
-use self::read::{Cached, Opened};
+use self::read::Cached;
 use super::budget::Budget;
 use super::metrics::{CacheMetrics, Dropped, NotStored, Tier};
 use crate::clock::Clock;
@@ -118,39 +118,27 @@ impl Disk {
         }
     }
 
-    /// An object, verified. `None`: it is not on disk, or the disk does not give it in time.
-    pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, budget: &Budget) -> Option<Bytes> {
+    /// An object of up to `most` bytes, verified. `None`: it is not on disk, or the disk does not give it in time.
+    pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, most: u64, budget: &Budget) -> Option<Bytes> {
         if !self.may_have(&digest) {
             return None;
         }
+        // That readers are slow to let go of memory is no fault of the disk, and nothing that an origin could help with.
+        let charge = budget.charge(most).await?;
         let disk = self.clone();
-        let reading = async {
-            let opened = {
-                let disk = disk.clone();
-                spawn_blocking(move || Opened::open(&disk.layout.path(&digest))).await.ok()?
-            };
-            let mut opened = match opened {
-                Ok(opened) => opened,
-                Err(error) => {
-                    disk.cannot_read(&digest, &error);
-                    return None;
-                }
-            };
-            let charge = budget.charge(opened.length()).await;
-            let read = spawn_blocking(move || match opened.read() {
-                Ok(bytes) => disk.verified(&digest, bytes).ok(),
-                Err(error) => {
-                    disk.cannot_read(&digest, &error);
-                    None
-                }
-            });
-            read.await.ok()?.map(|bytes| charge.attach(bytes))
-        };
-        tokio::time::timeout(READ_TIMEOUT, reading).await.unwrap_or_else(|_| {
+        let reading = spawn_blocking(move || match read::whole(&disk.layout.path(&digest)) {
+            Ok(bytes) => disk.verified(&digest, bytes).ok(),
+            Err(error) => {
+                disk.cannot_read(&digest, &error);
+                None
+            }
+        });
+        let Ok(read) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
             self.metrics.read_failures.inc();
             tracing::warn!(object = %digest, "the disk does not give an object in time");
-            None
-        })
+            return None;
+        };
+        read.ok()?.map(|bytes| charge.attach(bytes))
     }
 
     /// The bytes, when they are what the name says. A file whose bytes are not is removed.
@@ -252,7 +240,7 @@ impl Disk {
 
     /// An object as it stands on disk, unverified: to look at. Blocks.
     pub(super) fn peek(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
-        Opened::open(&self.layout.path(digest)).ok()?.read().ok()
+        read::whole(&self.layout.path(digest)).ok()
     }
 
     /// How full it is, and of how much.
