@@ -33,7 +33,7 @@ use weir_shared::process::shutdown::Drain;
 
 use self::body::{FrameReader, part};
 use self::budget::Budget;
-use self::disk::{Absent, Disk};
+use self::disk::Disk;
 use self::fetch::Fetcher;
 use self::manifests::Manifests;
 use self::memory::Memory;
@@ -342,17 +342,9 @@ impl Cache {
         if !verify_again && let Some(bytes) = self.in_memory(digest) {
             return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
         }
-        match inner.disk.read_cached(digest, &inner.budget) {
-            Ok(bytes) => {
-                inner.memory.insert(*digest, bytes.clone());
-                return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
-            }
-            Err(Absent::Miss) if verify_again => {
-                if let Some(bytes) = inner.verified_in_memory(digest) {
-                    return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
-                }
-            }
-            Err(_) => {}
+        if let Some(bytes) = inner.disk.read_cached(digest, &inner.budget) {
+            inner.memory.insert(*digest, bytes.clone());
+            return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
         inner.flights.join(request, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
@@ -469,12 +461,17 @@ impl Cache {
 }
 
 impl Inner {
-    /// The flight of an object: reads it from disk when it is there, else fetches it, and stores it behind those who wait.
+    /// The flight of an object: reads it from disk when it is there, else takes it from memory or fetches it, and stores it
+    /// behind those who wait.
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
         let digest = request.digest;
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.memory.insert(digest, bytes.clone());
             return Ok(Loaded { bytes, source: Source::Disk });
+        }
+        // It is to be verified again, or somebody was faster.
+        if let Some(bytes) = self.verified_in_memory(&digest) {
+            return Ok(Loaded { bytes, source: Source::Memory });
         }
         let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
         // What the disk cannot take is served from here.

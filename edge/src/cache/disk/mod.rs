@@ -25,7 +25,6 @@ use weir_shared::process::shutdown::Drain;
 use self::failure::WritePause;
 use self::index::Index;
 use self::layout::Layout;
-use self::read::Cached;
 use super::budget::Budget;
 use super::metrics::{CacheMetrics, Dropped, NotStored, Tier};
 use crate::clock::Clock;
@@ -88,7 +87,7 @@ impl Disk {
     }
 
     /// Whether an object may be on disk.
-    pub(super) fn may_have(&self, digest: &ObjectDigest) -> bool {
+    fn may_have(&self, digest: &ObjectDigest) -> bool {
         !self.is_scanned.load(Ordering::Acquire) || self.index.contains(digest)
     }
 
@@ -102,20 +101,15 @@ impl Disk {
         self.index.contains(digest)
     }
 
-    /// An object whose file is in the page cache, verified: without waiting for the disk.
-    ///
-    /// # Errors
-    /// [`Absent::MayWait`]: it may be on disk, and [`Disk::read`] finds out. [`Absent::Miss`]: it is not.
-    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Result<Bytes, Absent> {
-        let is_noted = self.index.get(digest).is_some();
-        if !is_noted && self.is_scanned.load(Ordering::Acquire) {
-            return Err(Absent::Miss);
-        }
-        match read::cached(&self.layout.path(digest), budget) {
-            Ok(Cached::Read(bytes, charge)) => self.verified(digest, bytes).map(|bytes| charge.attach(bytes)),
-            Ok(Cached::MustWait) => Err(Absent::MayWait),
-            Err(error) => Err(self.cannot_read(digest, &error)),
-        }
+    /// An object whose file is known and in the page cache, verified: without waiting for the disk. `None`: [`Disk::read`]
+    /// finds out what is the matter, on a thread that may block.
+    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Option<Bytes> {
+        self.index.get(digest)?;
+        let (bytes, charge) = read::cached(&self.layout.path(digest), budget)?;
+        (ObjectDigest::of(&bytes) == *digest).then(|| {
+            self.metrics.hit(Tier::Disk, bytes.len() as u64);
+            charge.attach(bytes)
+        })
     }
 
     /// An object of up to `most` bytes, verified. `None`: it is not on disk, or the disk does not give it in time.
@@ -127,7 +121,7 @@ impl Disk {
         let charge = budget.charge(most).await?;
         let disk = self.clone();
         let reading = spawn_blocking(move || match read::whole(&disk.layout.path(&digest)) {
-            Ok(bytes) => disk.verified(&digest, bytes).ok(),
+            Ok(bytes) => disk.verified(&digest, bytes),
             Err(error) => {
                 disk.cannot_read(&digest, &error);
                 None
@@ -142,23 +136,23 @@ impl Disk {
     }
 
     /// The bytes, when they are what the name says. A file whose bytes are not is removed.
-    fn verified(&self, digest: &ObjectDigest, bytes: Vec<u8>) -> Result<Vec<u8>, Absent> {
+    fn verified(&self, digest: &ObjectDigest, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if ObjectDigest::of(&bytes) == *digest {
             self.metrics.hit(Tier::Disk, bytes.len() as u64);
             if let (false, Ok(size)) = (self.index.contains(digest), u32::try_from(bytes.len())) {
                 // The scan has not come to it yet.
                 self.index.insert(*digest, size);
             }
-            return Ok(bytes);
+            return Some(bytes);
         }
         tracing::warn!(object = %digest, "a file of the cache was damaged; its object is fetched again");
         self.metrics.verify_failed(Tier::Disk);
         self.remove(digest, Dropped::Corrupt);
-        Err(Absent::Miss)
+        None
     }
 
     /// What an error means for an object: a file that is gone is forgotten, and one that cannot be read now is left.
-    fn cannot_read(&self, digest: &ObjectDigest, error: &io::Error) -> Absent {
+    fn cannot_read(&self, digest: &ObjectDigest, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound => {
                 if let Some(bytes) = self.index.remove(digest) {
@@ -174,7 +168,6 @@ impl Disk {
                 tracing::warn!(object = %digest, %error, "an object cannot be read from disk");
             }
         }
-        Absent::Miss
     }
 
     /// Whether an object of this size is stored now, as far as can be told.
@@ -252,13 +245,4 @@ impl Disk {
     pub(super) fn is_writing(&self) -> bool {
         !self.pause.is_on(self.clock.now())
     }
-}
-
-/// Why an object was not read in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Absent {
-    /// It is not on disk, or not readable.
-    Miss,
-    /// The disk has to be waited for.
-    MayWait,
 }

@@ -10,14 +10,6 @@ use weir_shared::manifest::MAX_OBJECT_BYTES;
 
 use super::super::budget::{Budget, Charge};
 
-/// What can be done without waiting for the disk.
-pub(super) enum Cached {
-    /// All of it was in memory.
-    Read(Vec<u8>, Charge),
-    /// It has to be read by [`whole`].
-    MustWait,
-}
-
 /// All of a file. Blocks.
 pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
@@ -36,20 +28,13 @@ fn length(file: &File) -> io::Result<u64> {
     Ok(length)
 }
 
-/// Reads a file as far as that needs no disk and takes no more memory than there is.
-///
-/// # Errors
-/// There is no such file, or it cannot be read.
-pub(super) fn cached(path: &Path, budget: &Budget) -> io::Result<Cached> {
+/// All of a file, when that needs no disk and takes no more memory than there is.
+pub(super) fn cached(path: &Path, budget: &Budget) -> Option<(Vec<u8>, Charge)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file: File = match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(file) => file.into(),
-        Err(error @ (Errno::NOENT | Errno::MFILE | Errno::NFILE)) => return Err(error.into()),
-        // The names on the way are not in memory, or the system does not know how to tell.
-        Err(_) => return Ok(Cached::MustWait),
-    };
-    let length = length(&file)?;
-    let Some(charge) = budget.try_charge(length) else { return Ok(Cached::MustWait) };
+    // An error also when the names on the way are not in memory, or the system does not know how to tell.
+    let file: File = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?.into();
+    let length = length(&file).ok()?;
+    let charge = budget.try_charge(length)?;
     let mut bytes = vec![0; usize::try_from(length).expect("an object fits in memory")];
     let mut done = 0;
     while done < bytes.len() {
@@ -59,9 +44,8 @@ pub(super) fn cached(path: &Path, budget: &Budget) -> io::Result<Cached> {
             Ok(0) => bytes.truncate(done),
             Ok(read) => done += read,
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN | Errno::OPNOTSUPP) => return Ok(Cached::MustWait),
-            Err(error) => return Err(error.into()),
+            Err(_) => return None,
         }
     }
-    Ok(Cached::Read(bytes, charge))
+    Some((bytes, charge))
 }
