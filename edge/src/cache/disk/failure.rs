@@ -59,11 +59,10 @@ impl WritePause {
         now < self.0.get()
     }
 
-    /// After a failed write. A lack of descriptors passes by itself, and says nothing about the disk.
-    pub(super) fn after(&self, failure: DiskFailure, now: Moment) {
-        if failure != DiskFailure::TooManyFiles {
-            self.0.advance(now.after(PAUSE));
-        }
+    /// After a failed write. True when the pause begins with it. A lack of descriptors passes by itself, and says nothing
+    /// about the disk.
+    pub(super) fn after(&self, failure: DiskFailure, now: Moment) -> bool {
+        failure != DiskFailure::TooManyFiles && self.0.advance(now.after(PAUSE)) <= now
     }
 }
 
@@ -88,9 +87,8 @@ mod tests {
     fn a_failing_disk_is_left_alone_for_a_while() {
         let now = Clock::begin().now();
         let pause = WritePause::none(now);
-        pause.after(DiskFailure::TooManyFiles, now);
-        assert!(!pause.is_on(now));
-        pause.after(DiskFailure::NoSpace, now);
+        assert!(!pause.after(DiskFailure::TooManyFiles, now) && !pause.is_on(now));
+        assert!(pause.after(DiskFailure::NoSpace, now) && !pause.after(DiskFailure::NoSpace, now));
         assert!(pause.is_on(now.after(PAUSE - Duration::from_millis(1))) && !pause.is_on(now.after(PAUSE)));
     }
 }

@@ -202,12 +202,15 @@ impl Disk {
         });
         let written = written.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
         self.note_write(written.as_ref().err());
-        written.map_err(|error| {
-            let failure = DiskFailure::of(&error);
-            tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
-            self.pause.after(failure, self.clock.now());
-            NotStored::Disk(failure)
-        })
+        let Err(error) = written else { return Ok(()) };
+        let failure = DiskFailure::of(&error);
+        tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
+        if self.pause.after(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
+            // The disk has less room than it may take: after the pause there is some.
+            let disk = self.clone();
+            let _ = spawn_blocking(move || disk.index.shrink()).await;
+        }
+        Err(NotStored::Disk(failure))
     }
 
     fn note_write(&self, error: Option<&io::Error>) {
