@@ -332,11 +332,11 @@ impl Cache {
 
     /// An object from wherever it is.
     async fn load(&self, request: &ObjectRequest, verify_again: bool) -> Outcome {
-        self.begin_load(request, verify_again)?.result().await
+        self.begin_load(request, verify_again, true)?.result().await
     }
 
-    /// The same as far as nothing has to be waited for.
-    fn begin_load(&self, request: &ObjectRequest, verify_again: bool) -> Result<Loading, FetchError> {
+    /// The same as far as nothing has to be waited for. `is_first`: its reader has nothing of the body yet.
+    fn begin_load(&self, request: &ObjectRequest, verify_again: bool, is_first: bool) -> Result<Loading, FetchError> {
         let inner = &self.inner;
         let digest = &request.digest;
         if !verify_again && let Some(bytes) = self.in_memory(digest) {
@@ -346,7 +346,7 @@ impl Cache {
             inner.memory.insert(*digest, bytes.clone());
             return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
-        inner.flights.join(request, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
+        inner.flights.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
     /// Begins to fetch an object that will be needed soon: from disk, if it is there and not known yet. `None`: not now.

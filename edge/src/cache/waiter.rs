@@ -26,11 +26,12 @@ pub(super) struct Waiter {
     seat: Seat<Outcome>,
     /// Somebody else had begun the fetch.
     collapsed: bool,
-    /// Those who wait ahead of a reader have none: they are bounded by what a reader fetches ahead.
+    /// Readers who have a part of their body already have none, nor do those who wait ahead of them: nobody is turned away
+    /// in the middle.
     _counted: Option<Counted>,
 }
 
-/// One of those who wait for an object that they need now.
+/// One of those who wait for the beginning of a body.
 struct Counted {
     waiters: IntGauge,
     _permit: OwnedSemaphorePermit,
@@ -51,11 +52,16 @@ impl Flights {
     }
 
     /// Joins the fetch of an object, or begins it with the future that `begin` makes: a task of its own, which runs on when
-    /// those who wait leave.
+    /// those who wait leave. `is_first`: nothing of the body has come yet.
     ///
     /// # Errors
     /// [`FetchError::Overloaded`]: a bound is reached.
-    pub(super) fn join<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Result<Waiter, FetchError>
+    pub(super) fn join<F>(
+        &self,
+        request: &ObjectRequest,
+        is_first: bool,
+        begin: impl FnOnce() -> F,
+    ) -> Result<Waiter, FetchError>
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
@@ -63,11 +69,13 @@ impl Flights {
             self.metrics.waiters_refused.inc();
             FetchError::Overloaded
         };
-        let permit = self.free.clone().try_acquire_owned().map_err(|_| refuse())?;
+        let permit = is_first.then(|| self.free.clone().try_acquire_owned().map_err(|_| refuse())).transpose()?;
         let seat = self.flights.join(request, begin).map_err(|_| refuse())?;
-        self.metrics.waiters.inc();
-        let counted = Counted { waiters: self.metrics.waiters.clone(), _permit: permit };
-        Ok(self.waiter(seat, Some(counted)))
+        let counted = permit.map(|permit| {
+            self.metrics.waiters.inc();
+            Counted { waiters: self.metrics.waiters.clone(), _permit: permit }
+        });
+        Ok(self.waiter(seat, counted))
     }
 
     /// The same for what will be needed soon. `None`: as much is being fetched as may be for that.

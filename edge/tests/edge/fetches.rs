@@ -252,10 +252,19 @@ async fn a_request_waits_no_longer_than_allowed_and_the_fetch_goes_on() {
 #[tokio::test]
 async fn those_who_wait_are_bounded() {
     let site = Site::with(|config| config.cache.waiters = 2).await;
-    let tarball = Tarball::random(1, 300_000);
+    let (tarball, under_way) = (Tarball::random(1, 300_000), Tarball::random(2, 6 * FRAME));
     site.origin.publish("shop", 7, 1, &tarball);
+    site.origin.publish("under-way", 7, 1, &under_way);
     let gate = gate();
-    site.origin.faults([Fault::Hold(gate.clone())]);
+    // What is fetched ahead fails; by then nobody else may wait.
+    for frame in &under_way.frames()[1..] {
+        site.origin.fault_of(*frame, Fault::Refuse(3600));
+    }
+    let mut client = site.client("h2").await;
+    let mut begun = client.begin("GET", "/v1/services/under-way/tarball", &[ZSTD]).await;
+    let first = read(&mut begun, 1).await;
+    site.until("one ahead fails", async || fetched(&site, "origin_failed") >= 1.0).await;
+    site.origin.fault_of(tarball.named(), Fault::Hold(gate.clone()));
     let mut waiting = Vec::new();
     for _ in 0..2 {
         let mut client = site.client("h2").await;
@@ -266,6 +275,7 @@ async fn those_who_wait_are_bounded() {
     assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
     assert_eq!(reply.problem()["type"], "urn:weir:problem:overloaded");
     assert_eq!(site.metric("weir_edge_fill_waiters_refused_total", &[]), 1.0);
+    assert!(begun.finish().await.bytes() == &under_way.zstd.slice(first.len()..), "who reads already reads on");
     gate.add_permits(1);
     for reply in waiting {
         assert_eq!(reply.await.unwrap().bytes(), &tarball.zstd);

@@ -58,7 +58,7 @@ impl FrameReader {
 
     /// Reads the first frame, whatever becomes of it; it is given again by [`FrameReader::next`]. `None`: there is none.
     pub(in super::super) async fn begin(&mut self) -> Result<Option<Loaded>, FetchError> {
-        let Some((slice, loaded)) = self.load().await? else { return Ok(None) };
+        let Some((slice, loaded)) = self.load(true).await? else { return Ok(None) };
         self.first = Some((slice, loaded.bytes.clone()));
         Ok(Some(loaded))
     }
@@ -74,7 +74,7 @@ impl FrameReader {
     pub(super) async fn next(&mut self) -> Result<Option<ReadFrame>, FetchError> {
         let (slice, bytes) = match self.first.take() {
             Some(first) => first,
-            None => match self.load().await? {
+            None => match self.load(false).await? {
                 Some((slice, loaded)) => (slice, loaded.bytes),
                 None => return Ok(None),
             },
@@ -85,7 +85,7 @@ impl FrameReader {
         Ok(Some(ReadFrame { frame: *self.frames.get(slice.index), bytes, slice }))
     }
 
-    async fn load(&mut self) -> Result<Option<(Slice, Loaded)>, FetchError> {
+    async fn load(&mut self, is_first: bool) -> Result<Option<(Slice, Loaded)>, FetchError> {
         let (slice, waiter) = match self.ahead.pop_front() {
             Some(next) => {
                 self.ahead_bytes -= self.frames.get(next.0.index).size;
@@ -103,7 +103,7 @@ impl FrameReader {
         }
         // One that failed some time ago has another chance now that it is needed.
         let request = self.request.frame(self.frames.get(slice.index));
-        let loading = self.cache.begin_load(&request, self.verify_again)?;
+        let loading = self.cache.begin_load(&request, self.verify_again, is_first)?;
         // It is asked for first, and those behind it while it comes.
         self.fetch_ahead();
         Ok(Some((slice, loading.result().await?)))
