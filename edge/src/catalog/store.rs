@@ -53,7 +53,7 @@ impl Catalog {
         metrics: CatalogMetrics,
     ) -> Arc<Self> {
         let leases = origins.all().iter().map(|_| FreshnessLease::default()).collect();
-        let journal = Journal::new(path, lock);
+        let mut journal = Journal::new(path, lock);
         let (stored, result) = journal.read();
         let catalog = Self {
             rows: Rows::default(),
