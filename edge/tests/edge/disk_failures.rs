@@ -76,6 +76,25 @@ async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
 }
 
 #[tokio::test]
+async fn an_edge_starts_on_a_disk_that_has_become_read_only() {
+    let mut site = Site::prepare().await;
+    let dir = site.config.cache.dir.clone();
+    let Some(mount) = Mount::tmpfs(&dir, "size=16m") else { return };
+    site.start_edge().await;
+    let tarball = Tarball::random(1, 300_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
+    site.stop_edge().await;
+    fs::write(dir.join("access.json"), "damaged").unwrap();
+    mount.make_read_only();
+    site.origin.go_down().await;
+    site.start_edge().await;
+    assert_eq!(site.client("h2").await.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    site.cut_edge().await;
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_read_costs_nobody_an_answer() {
     let mut site = Site::start().await;
     let tarball = Tarball::random(1, 2 * FRAME);
