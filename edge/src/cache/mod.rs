@@ -18,12 +18,14 @@ mod waiter;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prometheus::Registry;
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use weir_shared::descriptor::Representation;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::manifest::Manifest;
@@ -96,6 +98,8 @@ struct Inner {
     decoders: Slots,
     encoders: Slots,
     wait: Duration,
+    /// Grows with each object that is purged.
+    purges: AtomicU64,
     metrics: CacheMetrics,
     drain: Drain,
 }
@@ -213,6 +217,7 @@ impl Cache {
             decoders: Slots::new(limits.decoders, metrics.decoders.clone(), &metrics.decoders_limit),
             encoders: Slots::new(limits.encoders, metrics.encoders.clone(), &metrics.encoders_limit),
             wait: limits.wait,
+            purges: AtomicU64::new(0),
             metrics,
             drain: drain.clone(),
         });
@@ -427,10 +432,8 @@ impl Cache {
 
     /// Removes one object. Its bytes, when it was here. Blocks.
     pub(crate) fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
-        let inner = &self.inner;
-        inner.manifests.remove(digest);
-        let in_memory = inner.memory.remove(digest);
-        inner.disk.remove(digest, Dropped::Purged).or(in_memory)
+        self.inner.purges.fetch_add(1, Ordering::SeqCst);
+        self.inner.remove(digest)
     }
 
     /// Where an object is, as far as is known without looking at the disk.
@@ -464,7 +467,7 @@ impl Inner {
     /// The flight of an object: reads it from disk when it is there, else takes it from memory or fetches it, and stores it
     /// behind those who wait.
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
-        let digest = request.digest;
+        let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.memory.insert(digest, bytes.clone());
             return Ok(Loaded { bytes, source: Source::Disk });
@@ -477,10 +480,23 @@ impl Inner {
         // What the disk cannot take is served from here.
         let in_memory = self.memory.insert(digest, bytes.clone());
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
-        let (disk, storing) = (self.disk.clone(), bytes.clone());
+        let (inner, storing) = (self.clone(), bytes.clone());
         self.metrics.writes.inc();
-        self.drain.spawn(async move { disk.store(digest, storing).await });
+        self.drain.spawn(async move {
+            inner.disk.store(digest, storing).await;
+            if inner.purges.load(Ordering::SeqCst) != purges {
+                // An operator has purged something meanwhile: it may have been meant.
+                let _ = spawn_blocking(move || inner.remove(&digest)).await;
+            }
+        });
         Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
+    }
+
+    /// Removes an object. Its bytes, when it was here. Blocks.
+    fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
+        self.manifests.remove(digest);
+        let in_memory = self.memory.remove(digest);
+        self.disk.remove(digest, Dropped::Purged).or(in_memory)
     }
 
     /// An object in memory, verified now; dropped when it is not what its name says.
