@@ -22,7 +22,7 @@ use weir_shared::digest::ObjectDigest;
 use weir_shared::process::directory_lock::DirectoryLock;
 use weir_shared::process::shutdown::Drain;
 
-use self::failure::WritePause;
+use self::failure::Pause;
 use self::index::Index;
 use self::layout::Layout;
 use super::budget::Budget;
@@ -33,6 +33,9 @@ pub(crate) use self::failure::DiskFailure;
 
 /// How long the disk may take to give an object before it is fetched instead.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Objects that are read at a time, beyond those in the page cache.
+const MAX_READS: usize = 64;
 
 /// Objects that are written at a time.
 const MAX_WRITES: usize = 32;
@@ -47,8 +50,11 @@ pub(super) struct Disk {
     index: Index,
     /// Until then an object that is not in the index may yet be on disk.
     is_scanned: AtomicBool,
-    pause: WritePause,
+    pause: Pause,
     writes: Semaphore,
+    /// A disk that hangs holds so many threads, and not all that there are.
+    reads: Arc<Semaphore>,
+    read_pause: Pause,
     last_failure: Mutex<Option<String>>,
     clock: Clock,
     metrics: CacheMetrics,
@@ -69,8 +75,10 @@ impl Disk {
             index: Index::new(limit, layout.clone(), metrics.clone()),
             layout,
             is_scanned: AtomicBool::new(false),
-            pause: WritePause::none(clock.now()),
+            pause: Pause::none(clock.now()),
             writes: Semaphore::new(MAX_WRITES),
+            reads: Arc::new(Semaphore::new(MAX_READS)),
+            read_pause: Pause::none(clock.now()),
             last_failure: Mutex::default(),
             clock,
             metrics,
@@ -114,25 +122,34 @@ impl Disk {
 
     /// An object of up to `most` bytes, verified. `None`: it is not on disk, or the disk does not give it in time.
     pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, most: u64, budget: &Budget) -> Option<Bytes> {
-        if !self.may_have(&digest) {
+        if !self.may_have(&digest) || self.read_pause.is_on(self.clock.now()) {
             return None;
         }
         // That readers are slow to let go of memory is no fault of the disk, and nothing that an origin could help with.
         let charge = budget.charge(most).await?;
         let disk = self.clone();
-        let reading = spawn_blocking(move || match read::whole(&disk.layout.path(&digest)) {
-            Ok(bytes) => disk.verified(&digest, bytes),
-            Err(error) => {
-                disk.cannot_read(&digest, &error);
-                None
-            }
-        });
-        let Ok(read) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
+        let reading = async {
+            // Held by the thread for as long as the disk holds the thread.
+            let turn = self.reads.clone().acquire_owned().await.ok()?;
+            let read = spawn_blocking(move || {
+                let _turn = turn;
+                match read::whole(&disk.layout.path(&digest)) {
+                    Ok(bytes) => disk.verified(&digest, bytes),
+                    Err(error) => {
+                        disk.cannot_read(&digest, &error);
+                        None
+                    }
+                }
+            });
+            read.await.ok()?
+        };
+        let Ok(bytes) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
             self.metrics.read_failures.inc();
             tracing::warn!(object = %digest, "the disk does not give an object in time");
+            self.read_pause.after(DiskFailure::Failed, self.clock.now());
             return None;
         };
-        read.ok()?.map(|bytes| charge.attach(bytes))
+        Some(charge.attach(bytes?))
     }
 
     /// The bytes, when they are what the name says. A file whose bytes are not is removed.
