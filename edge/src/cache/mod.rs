@@ -236,7 +236,6 @@ impl Cache {
         range: &Range<u64>,
         request: impl FnOnce() -> BodyRequest,
     ) -> Option<ReadyBody> {
-        let inner = &self.inner;
         if stored.frames == 1 {
             let bytes = self.in_memory(&stored.digest)?;
             return part(&bytes, range).ok().map(ReadyBody::Part);

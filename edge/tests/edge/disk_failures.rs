@@ -63,7 +63,10 @@ async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
     site.settled().await;
     assert!(dropped(&site, "no_space") >= 1.0);
     assert!(site.metric("weir_edge_cache_limit_bytes", &[]) < f64::from(16 << 20), "it knows how much there is");
-    assert!(site.metric("weir_edge_evictions_total", &[("reason", "size")]) >= 1.0, "and there is room after the pause");
+    assert!(
+        site.metric("weir_edge_evictions_total", &[("reason", "size")]) >= 1.0,
+        "and there is room after the pause"
+    );
     assert_eq!(site.new_files(), 0, "nothing half written is left");
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &large.zstd);
     assert_eq!(site.origin.asked("object").len(), 26, "the memory has what the disk has not");
