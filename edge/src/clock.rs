@@ -64,9 +64,9 @@ impl AtomicMoment {
         self.0.store(moment.0, Ordering::Relaxed);
     }
 
-    /// Sets it, unless it is later already.
-    pub(crate) fn advance(&self, moment: Moment) {
-        self.0.fetch_max(moment.0, Ordering::Relaxed);
+    /// Sets it, unless it is later already. What it was.
+    pub(crate) fn advance(&self, moment: Moment) -> Moment {
+        Moment(self.0.fetch_max(moment.0, Ordering::Relaxed))
     }
 }
 

@@ -79,7 +79,13 @@ impl Access {
         let files = AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() };
         let mut own = files.follow(metrics.files_readable.clone(), drain).await?;
         let reading = file.clone();
-        let mut heard = tokio::task::spawn_blocking(move || reading.read()).await??;
+        let mut heard = match tokio::task::spawn_blocking(move || reading.read()).await? {
+            Err(error) if config.mode == AuthMode::Open => {
+                tracing::error!("{error:#}: nobody needs it while everybody may read");
+                Heard::new()
+            }
+            heard => heard?,
+        };
         // What an origin said that is no longer asked is nobody's word.
         heard.retain(|origin, _| origins.contains(origin));
         let (saved, to_save) = watch::channel(Arc::new(heard.clone()));

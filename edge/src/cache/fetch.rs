@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 use weir_shared::digest::ObjectDigest;
 use weir_shared::name::RepositoryName;
+use weir_shared::process::bounds::Bound;
 use weir_shared::route::Route;
 
 use super::budget::Budget;
@@ -25,8 +26,9 @@ const MAX_ATTEMPTS: u32 = 3;
 /// The pause before the second attempt, give or take half of it; twice as long before each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// The lowest rate at which an object may come, in bytes a second. Many may come at a time over a thin line.
-const MIN_RATE: u64 = 4 << 10;
+/// The lowest rate at which an object may come, in bytes a second. Many share a thin line, and one that is given up was sent
+/// for nothing.
+const MIN_RATE: u64 = 256;
 
 /// Bytes that are hashed at a time while an object comes: enough to use the processor well.
 const HASHED_AT_A_TIME: usize = 64 << 10;
@@ -49,7 +51,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    fn limit(self) -> u64 {
+    pub(super) fn limit(self) -> u64 {
         match self {
             Size::Exactly(bytes) | Size::AtMost(bytes) => bytes,
         }
@@ -142,8 +144,8 @@ impl From<OriginError> for FetchError {
 pub(super) struct Fetcher {
     pub(super) origins: Arc<Origins>,
     pub(super) budget: Arc<Budget>,
-    /// Fetches at a time.
-    pub(super) slots: Slots,
+    /// Fetches at a time, from each of the origins: one that is slow, or refuses, holds up nobody else's.
+    pub(super) slots: Vec<Slots>,
     /// How long an origin may be silent.
     pub(super) idle: Duration,
     /// How long somebody waits for an object: an origin that wants to be asked later than that has refused.
@@ -152,9 +154,14 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
+    /// Fetches that are running, of all origins.
+    pub(super) fn fetches(&self) -> Bound {
+        let bounds = self.slots.iter().map(|slots| slots.bound("fills"));
+        bounds.fold(("fills", 0, 0), |all, of| ("fills", all.1 + of.1, all.2 + of.2))
+    }
+
     /// The object, verified.
     pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
-        let _slot = self.slots.take().await;
         let begun = Instant::now();
         let fetched = self.attempts(request, begun).await;
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
@@ -200,9 +207,14 @@ impl Fetcher {
     }
 
     async fn fetch_from_one(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+        let _slot = self.slots[id].take().await;
+        self.request(id, request, no_cache).await
+    }
+
+    async fn request(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
         let most = request.size.limit();
         // Before the origin is asked: an answer that is not read holds up all others on the same connection.
-        let charge = self.budget.charge(most).await;
+        let charge = self.budget.charge(most).await.ok_or(FetchError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
         let body = self.origins.object(id, &route, no_cache).await?;
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);

@@ -18,20 +18,23 @@ mod waiter;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prometheus::Registry;
+use tokio::task::spawn_blocking;
 use weir_shared::descriptor::Representation;
 use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::Manifest;
 use weir_shared::process::bounds::Bound;
 use weir_shared::process::directory_lock::DirectoryLock;
 use weir_shared::process::shutdown::Drain;
 
 use self::body::{FrameReader, part};
 use self::budget::Budget;
-use self::disk::{Absent, Disk};
+use self::disk::Disk;
 use self::fetch::Fetcher;
 use self::manifests::Manifests;
 use self::memory::Memory;
@@ -63,7 +66,7 @@ pub(crate) struct Limits {
     pub(crate) memory: u64,
     /// Bytes of objects that are being fetched, or are read and do not stay in memory.
     pub(crate) in_flight: u64,
-    /// Objects that are fetched at a time.
+    /// Objects that are fetched from one origin at a time.
     pub(crate) fetches: usize,
     /// How long an origin may be silent.
     pub(crate) fetch_idle: Duration,
@@ -94,6 +97,8 @@ struct Inner {
     decoders: Slots,
     encoders: Slots,
     wait: Duration,
+    /// Grows with each object that is purged.
+    purges: AtomicU64,
     metrics: CacheMetrics,
     drain: Drain,
 }
@@ -173,11 +178,12 @@ impl Cache {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
-        let budget = Arc::new(Budget::new(limits.memory + limits.in_flight));
+        let slots = origins.all().iter().map(|_| Slots::new(limits.fetches)).collect();
+        let budget = Arc::new(Budget::new(limits.memory, limits.in_flight, limits.wait));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
-            slots: Slots::new(limits.fetches),
+            slots,
             idle: limits.fetch_idle,
             patience: limits.wait,
             metrics: metrics.clone(),
@@ -193,6 +199,7 @@ impl Cache {
             decoders: Slots::new(limits.decoders),
             encoders: Slots::new(limits.encoders),
             wait: limits.wait,
+            purges: AtomicU64::new(0),
             metrics,
             drain: drain.clone(),
         };
@@ -207,13 +214,12 @@ impl Cache {
         range: &Range<u64>,
         request: impl FnOnce() -> BodyRequest,
     ) -> Option<ReadyBody> {
-        let inner = &self.inner;
         if stored.frames == 1 {
             let bytes = self.in_memory(&stored.digest)?;
             return part(&bytes, range).ok().map(ReadyBody::Part);
         }
         let request = request();
-        let frames = Frames::Many(inner.manifests.get(&stored.digest, &request).ok()??);
+        let frames = Frames::Many(self.known_manifest(&request).ok()??);
         let slices = frames.slices(range, false);
         let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, false));
         frames.begin_in_memory()?;
@@ -268,12 +274,18 @@ impl Cache {
         if !request.has_manifest() {
             return Ok((Frames::one(request), Source::Memory));
         }
-        let manifests = &self.inner.manifests;
-        if let Some(manifest) = manifests.get(&request.stored.digest, request)?.filter(|_| !verify_again) {
+        if let Some(manifest) = self.known_manifest(request)?.filter(|_| !verify_again) {
             return Ok((Frames::Many(manifest), Source::Memory));
         }
         let loaded = self.load(&request.named(), verify_again).await?;
-        Ok((Frames::Many(manifests.parse(&request.stored.digest, request, &loaded.bytes)?), loaded.source))
+        let manifest = self.inner.manifests.parse(&request.stored.digest, request, &loaded.bytes)?;
+        Ok((Frames::Many(manifest), loaded.source))
+    }
+
+    /// The manifest of a representation that was read before. Its object is thereby used: it is not evicted before its frames.
+    fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FetchError> {
+        self.inner.disk.touch(&request.stored.digest);
+        self.inner.manifests.get(&request.stored.digest, request)
     }
 
     /// Fetches what is not here of a representation, for nobody yet, and waits until that has ended.
@@ -282,7 +294,7 @@ impl Cache {
             let (frames, _) = self.frames(&request, false).await?;
             let frames = frames.all().iter();
             let missing: Vec<ObjectRequest> =
-                frames.filter(|frame| !self.may_have(&frame.digest)).map(|frame| request.frame(frame)).collect();
+                frames.filter(|frame| self.tier(&frame.digest).is_none()).map(|frame| request.frame(frame)).collect();
             let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
             stream::iter(fetches).buffer_unordered(PREFETCHED_AT_A_TIME).try_for_each(async |_| Ok(())).await
         };
@@ -300,39 +312,26 @@ impl Cache {
         Some(bytes)
     }
 
-    /// Whether an object may be here: then it need not be fetched ahead.
-    fn may_have(&self, digest: &ObjectDigest) -> bool {
-        self.inner.memory.contains(digest) || self.inner.disk.may_have(digest)
-    }
-
     /// An object from wherever it is.
     async fn load(&self, request: &ObjectRequest, verify_again: bool) -> Outcome {
-        self.begin_load(request, verify_again)?.result().await
+        self.begin_load(request, verify_again, true)?.result().await
     }
 
-    /// The same as far as nothing has to be waited for.
-    fn begin_load(&self, request: &ObjectRequest, verify_again: bool) -> Result<Loading, FetchError> {
+    /// The same as far as nothing has to be waited for. `is_first`: its reader has nothing of the body yet.
+    fn begin_load(&self, request: &ObjectRequest, verify_again: bool, is_first: bool) -> Result<Loading, FetchError> {
         let inner = &self.inner;
         let digest = &request.digest;
         if !verify_again && let Some(bytes) = self.in_memory(digest) {
             return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
         }
-        match inner.disk.read_cached(digest, &inner.budget) {
-            Ok(bytes) => {
-                inner.memory.insert(*digest, bytes.clone());
-                return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
-            }
-            Err(Absent::Miss) if verify_again => {
-                if let Some(bytes) = inner.verified_in_memory(digest) {
-                    return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
-                }
-            }
-            Err(_) => {}
+        if let Some(bytes) = inner.disk.read_cached(digest, &inner.budget) {
+            inner.memory.insert(*digest, bytes.clone());
+            return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
-        inner.flights.join(request, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
+        inner.flights.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
-    /// Begins to fetch an object that will be needed soon. `None`: not now.
+    /// Begins to fetch an object that will be needed soon: from disk, if it is there and not known yet. `None`: not now.
     fn fetch_ahead(&self, request: &ObjectRequest) -> Option<Waiter> {
         let inner = &self.inner;
         inner.budget.is_ample().then_some(())?;
@@ -388,10 +387,8 @@ impl Cache {
 
     /// Removes one object. Its bytes, when it was here. Blocks.
     pub(crate) fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
-        let inner = &self.inner;
-        inner.manifests.remove(digest);
-        let in_memory = inner.memory.remove(digest);
-        inner.disk.remove(digest, Dropped::Purged).or(in_memory)
+        self.inner.purges.fetch_add(1, Ordering::SeqCst);
+        self.inner.remove(digest)
     }
 
     /// Where an object is, as far as is known without looking at the disk.
@@ -418,7 +415,7 @@ impl Cache {
             ("parsed_manifest_bytes", manifests, most),
             ("queued_fills", inner.flights.len() as u64, MAX_FLIGHTS as u64),
             inner.flights.waiters(),
-            inner.fetcher.slots.bound("fills"),
+            inner.fetcher.fetches(),
             inner.decoders.bound("decoders"),
             inner.encoders.bound("gzip_encoders"),
         ]
@@ -431,21 +428,39 @@ impl Cache {
 }
 
 impl Inner {
-    /// The flight of an object: reads it from disk when it is there, else fetches it, and stores it behind those who wait.
+    /// The flight of an object: reads it from disk when it is there, else takes it from memory or fetches it, and stores it
+    /// behind those who wait.
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
-        let digest = request.digest;
-        if let Some(bytes) = self.disk.read(digest, &self.budget).await {
+        let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
+        if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.memory.insert(digest, bytes.clone());
             return Ok(Loaded { bytes, source: Source::Disk });
+        }
+        // It is to be verified again, or somebody was faster.
+        if let Some(bytes) = self.verified_in_memory(&digest) {
+            return Ok(Loaded { bytes, source: Source::Memory });
         }
         let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
         // What the disk cannot take is served from here.
         let in_memory = self.memory.insert(digest, bytes.clone());
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
-        let (disk, storing) = (self.disk.clone(), bytes.clone());
+        let (inner, storing) = (self.clone(), bytes.clone());
         self.metrics.writes.inc();
-        self.drain.spawn(async move { disk.store(digest, storing).await });
+        self.drain.spawn(async move {
+            inner.disk.store(digest, storing).await;
+            if inner.purges.load(Ordering::SeqCst) != purges {
+                // An operator has purged something meanwhile: it may have been meant.
+                let _ = spawn_blocking(move || inner.remove(&digest)).await;
+            }
+        });
         Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
+    }
+
+    /// Removes an object. Its bytes, when it was here. Blocks.
+    fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
+        self.manifests.remove(digest);
+        let in_memory = self.memory.remove(digest);
+        self.disk.remove(digest, Dropped::Purged).or(in_memory)
     }
 
     /// An object in memory, verified now; dropped when it is not what its name says.

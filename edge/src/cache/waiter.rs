@@ -24,7 +24,8 @@ pub(super) struct Waiter {
     seat: Seat<Outcome>,
     /// Somebody else had begun the fetch.
     collapsed: bool,
-    /// Those who wait ahead of a reader have none: they are bounded by what a reader fetches ahead.
+    /// Readers who have a part of their body already have none, nor do those who wait ahead of them: nobody is turned away
+    /// in the middle.
     _slot: Option<Slot>,
 }
 
@@ -35,11 +36,16 @@ impl Flights {
     }
 
     /// Joins the fetch of an object, or begins it with the future that `begin` makes: a task of its own, which runs on when
-    /// those who wait leave.
+    /// those who wait leave. `is_first`: nothing of the body has come yet.
     ///
     /// # Errors
     /// [`FetchError::Overloaded`]: a bound is reached.
-    pub(super) fn join<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Result<Waiter, FetchError>
+    pub(super) fn join<F>(
+        &self,
+        request: &ObjectRequest,
+        is_first: bool,
+        begin: impl FnOnce() -> F,
+    ) -> Result<Waiter, FetchError>
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
@@ -47,9 +53,9 @@ impl Flights {
             self.metrics.waiters_refused.inc();
             FetchError::Overloaded
         };
-        let slot = self.waiters.try_take().ok_or_else(refuse)?;
+        let slot = is_first.then(|| self.waiters.try_take().ok_or_else(refuse)).transpose()?;
         let seat = self.flights.join(request, begin).map_err(|_| refuse())?;
-        Ok(self.waiter(seat, Some(slot)))
+        Ok(self.waiter(seat, slot))
     }
 
     /// The same for what will be needed soon. `None`: as much is being fetched as may be for that.

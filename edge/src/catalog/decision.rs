@@ -92,9 +92,7 @@ impl Update {
         match (offered.cmp(&entry.highest), &entry.version) {
             (Ordering::Less, _) if self.is_overtaken_by(entry) => Decision::Overtaken,
             (Ordering::Less, _) => Decision::Refuse,
-            (Ordering::Equal, Some(stored)) if stored.descriptor().publication() != descriptor.publication() => {
-                Decision::Refuse
-            }
+            (_, Some(stored)) if is_another_under_the_same_number(stored.descriptor(), descriptor) => Decision::Refuse,
             (Ordering::Equal, Some(_)) if entry.origin == self.origin => Decision::Confirm,
             // The same of another origin is that one's from now on. A service that is back as it was is taken, too.
             _ => Decision::Take,
@@ -121,6 +119,12 @@ impl Update {
     fn is_overtaken_by(&self, entry: &Entry) -> bool {
         matches!(self.source, UpdateSource::Query(known) if known < entry.highest)
     }
+}
+
+/// A revision brings other representations of a publication, and never another publication.
+fn is_another_under_the_same_number(stored: &Descriptor, offered: &Descriptor) -> bool {
+    let (stored, offered) = (stored.publication(), offered.publication());
+    stored.generation == offered.generation && stored != offered
 }
 
 #[cfg(test)]
@@ -155,6 +159,7 @@ mod tests {
             (5, 1, b"a", Decision::Refuse),
             (4, 9, b"b", Decision::Refuse),
             (5, 2, b"b", Decision::Refuse),
+            (5, 3, b"b", Decision::Refuse),
         ] {
             for source in [QUERY, UpdateSource::Stream] {
                 let decision = decide(0, source, current(generation, revision, content), Some(&stored));

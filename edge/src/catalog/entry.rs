@@ -212,7 +212,7 @@ impl Entry {
         match mode {
             PurgeMode::Soft => self.soft_purged_at.advance(now),
             PurgeMode::Hard => self.hard_purged_at.advance(now),
-        }
+        };
         self.suspect(now);
     }
 

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use weir_shared::process::directory_lock::DirectoryLock;
 
@@ -11,6 +12,10 @@ use super::record::{Record, Stored};
 
 /// Bytes that may be appended however little the file held before.
 const MIN_GROWTH: u64 = 1 << 20;
+
+/// How often a file that cannot be read is tried, and the pause between.
+const READ_ATTEMPTS: u32 = 3;
+const READ_PAUSE: Duration = Duration::from_millis(300);
 
 /// The file.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub(super) struct Journal {
     bytes: u64,
     /// When it has so many bytes it is written again.
     rewrite_at: u64,
+    /// What is there could not be read, and is perhaps sound: it is set aside before the file is written.
+    is_unread: bool,
     /// Released after the file is closed.
     _lock: DirectoryLock,
 }
@@ -28,11 +35,24 @@ pub(super) struct Journal {
 impl Journal {
     /// The file in a directory whose lock is held.
     pub(super) fn new(path: &Path, lock: DirectoryLock) -> Self {
-        Self { path: path.to_owned(), file: None, bytes: 0, rewrite_at: 0, _lock: lock }
+        Self { path: path.to_owned(), file: None, bytes: 0, rewrite_at: 0, is_unread: false, _lock: lock }
     }
 
-    /// Reads what is readable. The error, if there is one, is of the disk; what came before it counts.
-    pub(super) fn read(&self) -> (Stored, io::Result<()>) {
+    /// Reads what is readable, with patience: a disk may be back in a moment. The error, if there is one, is of the disk; what
+    /// came before it counts.
+    pub(super) fn read(&mut self) -> (Stored, io::Result<()>) {
+        for _ in 1..READ_ATTEMPTS {
+            if let (stored, Ok(())) = self.try_read() {
+                return (stored, Ok(()));
+            }
+            std::thread::sleep(READ_PAUSE);
+        }
+        let (stored, result) = self.try_read();
+        self.is_unread = result.is_err();
+        (stored, result)
+    }
+
+    fn try_read(&self) -> (Stored, io::Result<()>) {
         let mut stored = Stored::default();
         let result = match File::open(&self.path) {
             Ok(file) => read_lines(&mut BufReader::new(file), &mut stored),
@@ -54,6 +74,10 @@ impl Journal {
     /// The disk fails; what was there is still there.
     pub(super) fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> io::Result<()> {
         self.file = None;
+        if self.is_unread {
+            fs::rename(&self.path, self.path.with_extension("unread"))?;
+            self.is_unread = false;
+        }
         let unfinished = self.path.with_extension("unfinished");
         let written = self.write_whole(&unfinished, records);
         if written.is_err() {
@@ -146,6 +170,16 @@ mod tests {
         let (stored, result) = open(dir.path()).read();
         assert!(result.is_ok() && stored.damaged == 0);
         assert_eq!((stored.rows.len(), stored.rows["s1"].highest), (3, (2, 1)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_set_aside_and_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(dir.path());
+        fs::create_dir(&journal.path).unwrap();
+        assert!(journal.read().1.is_err());
+        journal.rewrite(std::iter::once(record(1, 1))).unwrap();
+        assert!(dir.path().join("catalog.unread").is_dir() && journal.path.is_file());
     }
 
     #[test]

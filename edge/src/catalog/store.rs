@@ -53,7 +53,7 @@ impl Catalog {
         metrics: CatalogMetrics,
     ) -> Arc<Self> {
         let leases = origins.all().iter().map(|_| FreshnessLease::default()).collect();
-        let journal = Journal::new(path, lock);
+        let mut journal = Journal::new(path, lock);
         let (stored, result) = journal.read();
         let catalog = Self {
             rows: Rows::default(),
@@ -108,8 +108,9 @@ impl Catalog {
             let validated = if is_whole { validated } else { validated.min(unknown) };
             let since = Moment::from_the_wall(row.since, now, wall).unwrap_or(now);
             let origin = self.origins.find(&row.origin);
-            // Whatever is read was requested, or was before the process began.
-            let entry = Entry::new(version, row.highest, origin, policy, Usage::new(now), since);
+            // Who still wants it asks again soon.
+            let usage = Usage::new(Moment::EARLIEST);
+            let entry = Entry::new(version, row.highest, origin, policy, usage, since);
             let entry = entry.validated_at(validated);
             purged_at(row.purged).into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
             self.rows.insert(service, Arc::new(entry));

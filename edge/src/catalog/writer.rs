@@ -222,6 +222,28 @@ impl Catalog {
     /// tombstones. Goes through all services.
     pub(crate) fn flush(self: &Arc<Self>) {
         let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.rows.all());
+        // Whoever takes a version waits for the ledger, and not for this.
+        let (mut leases, mut validations) = (HashMap::new(), Vec::new());
+        for id in 0..self.origins.all().len() {
+            let uncovered = all.iter().filter(|(_, entry)| self.is_uncovered(entry, id));
+            let except: HashSet<_> = uncovered.map(|(service, _)| service.clone()).take(MAX_EXCEPTIONS + 1).collect();
+            if let (Some(at), true) = (self.lease(id).last_heartbeat(), except.len() <= MAX_EXCEPTIONS) {
+                leases.insert(id, (at, except));
+            }
+        }
+        for (service, entry) in &all {
+            let origin = entry.origin.filter(|id| leases.contains_key(id) && entry.version.is_some());
+            if origin.is_some_and(|id| !self.is_uncovered(entry, id)) {
+                continue;
+            }
+            let validated = self.validated(entry);
+            if validated > entry.last_validated() {
+                entry.validate(validated);
+            }
+            if entry.take_unwritten() {
+                validations.push(Record::Validated { service: service.clone(), at: validated.on_the_wall(now, wall) });
+            }
+        }
         let mut ledger = self.ledger();
         for (service, entry) in &all {
             if entry.version.is_none() && now.since(entry.since) > TOMBSTONE_LIFETIME {
@@ -229,33 +251,13 @@ impl Catalog {
             }
         }
         self.make_room(&mut ledger);
-        let mut leased = HashSet::new();
-        for id in 0..self.origins.all().len() {
-            let uncovered = all.iter().filter(|(_, entry)| self.is_uncovered(entry, id));
-            let except: HashSet<_> = uncovered.map(|(service, _)| service.clone()).take(MAX_EXCEPTIONS + 1).collect();
-            let Some(at) = self.lease(id).last_heartbeat() else { continue };
-            if except.len() > MAX_EXCEPTIONS {
-                continue;
-            }
-            leased.insert(id);
+        for (id, (at, except)) in leases {
             if ledger.leased_at.insert(id, at) != Some(at) {
                 let origin = self.origins.name(id).unwrap_or_default().to_owned();
                 ledger.push(Record::Leased { origin, at: at.on_the_wall(now, wall), except });
             }
         }
-        for (service, entry) in all {
-            let origin = entry.origin.filter(|id| leased.contains(id) && entry.version.is_some());
-            if origin.is_some_and(|id| !self.is_uncovered(&entry, id)) {
-                continue;
-            }
-            let validated = self.validated(&entry);
-            if validated > entry.last_validated() {
-                entry.validate(validated);
-            }
-            if entry.take_unwritten() {
-                ledger.push(Record::Validated { service, at: validated.on_the_wall(now, wall) });
-            }
-        }
+        validations.into_iter().for_each(|record| ledger.push(record));
         let has_failed = self.write_failure().is_some();
         self.queue(&mut ledger, |ledger| ledger.rewrite |= has_failed);
     }

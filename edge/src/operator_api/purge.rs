@@ -141,8 +141,8 @@ impl Order {
                         met.add(entry.version.iter(), entry.origin);
                     }
                 }
-                let services = met.services.clone();
-                met.add(status.lookup.past_versions(|name, _| services.contains(name)).iter(), None);
+                let past = status.lookup.past_versions(|_, _| true);
+                met.add(past.iter().filter(|version| is_of_it(version)), None);
             }
         }
         met

@@ -40,7 +40,7 @@ pub(crate) enum Word {
     Descriptor(OriginId, Box<Descriptor>),
     /// What the caller holds is what its origin publishes.
     Unchanged,
-    /// There is no such thing: its own origin says so and no other speaks for it, or all of them do.
+    /// There is no such thing: all of them say so, but for those that are not responsible when its own origin does.
     Absent,
 }
 
@@ -140,7 +140,7 @@ impl Origins {
         held: Option<&str>,
     ) -> Result<Word, OriginError> {
         let mut failure = None;
-        let (mut owner_says_absent, mut another_has_it) = (false, false);
+        let (mut owner_says_absent, mut another_may_have_it) = (false, false);
         for id in self.order(owner) {
             let is_owner = owner == Some(id);
             match self.origins[id].descriptor(route, held.filter(|_| is_owner)).await {
@@ -150,14 +150,14 @@ impl Origins {
                 Err(error @ OriginError::Misdirected(_)) => failure = failure.or(Some(error)),
                 Err(error) if is_owner => return Err(error),
                 Err(error) => {
-                    // It cannot give it just now, which it says only of what it knows: the service has moved there.
-                    another_has_it |= matches!(error, OriginError::Refused { .. });
+                    // The service may have moved there.
+                    another_may_have_it = true;
                     failure = failure.or(Some(error));
                 }
             }
         }
         match failure {
-            Some(error) if !owner_says_absent || another_has_it => Err(error),
+            Some(error) if !owner_says_absent || another_may_have_it => Err(error),
             _ => Ok(Word::Absent),
         }
     }

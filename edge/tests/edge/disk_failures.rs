@@ -55,11 +55,18 @@ async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
     site.origin.publish("cached", 7, 1, &cached);
     site.origin.publish("shop", 7, 1, &large);
     let mut client = site.client("h2").await;
-    client.get("/v1/services/cached/tarball", &[ZSTD]).await;
-    site.settled().await;
+    for _ in 0..3 {
+        client.get("/v1/services/cached/tarball", &[ZSTD]).await;
+        site.settled().await;
+    }
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &large.zstd);
     site.settled().await;
     assert!(dropped(&site, "no_space") >= 1.0);
+    assert!(site.metric("weir_edge_cache_limit_bytes", &[]) < f64::from(16 << 20), "it knows how much there is");
+    assert!(
+        site.metric("weir_edge_evictions_total", &[("reason", "size")]) >= 1.0,
+        "and there is room after the pause"
+    );
     assert_eq!(site.new_files(), 0, "nothing half written is left");
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &large.zstd);
     assert_eq!(site.origin.asked("object").len(), 26, "the memory has what the disk has not");
@@ -69,6 +76,25 @@ async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
     assert_eq!(reply.bytes(), &cached.zstd);
     assert_eq!(site.metric("weir_edge_cache_hits_total", &[("tier", "disk")]), 1.0);
     site.stop_edge().await;
+}
+
+#[tokio::test]
+async fn an_edge_starts_on_a_disk_that_has_become_read_only() {
+    let mut site = Site::prepare().await;
+    let dir = site.config.cache.dir.clone();
+    let Some(mount) = Mount::tmpfs(&dir, "size=16m") else { return };
+    site.start_edge().await;
+    let tarball = Tarball::random(1, 300_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    site.client("h2").await.get(TARBALL, &[ZSTD]).await;
+    site.settled().await;
+    site.stop_edge().await;
+    fs::write(dir.join("access.json"), "damaged").unwrap();
+    mount.make_read_only();
+    site.origin.go_down().await;
+    site.start_edge().await;
+    assert_eq!(site.client("h2").await.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    site.cut_edge().await;
 }
 
 #[tokio::test]

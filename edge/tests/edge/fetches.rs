@@ -88,12 +88,40 @@ async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
     }
     let mut client = site.client("h2").await;
     let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
-    // Not one of them has come.
-    site.until("they are asked for at once", async || site.origin.asked("object").len() == 1 + 8).await;
-    assert_eq!(site.in_use("fills"), 8.0, "the first, and not quite 8 MiB behind it");
+    let running = || site.in_use("fills");
+    // The frames are a little larger than 1 MiB. As many as have come, and not quite 2 MiB more, are asked for behind the one
+    // that was read last, up to 8 MiB.
+    for (come, asked, waited_for) in [(0, 2, 2), (2, 5, 3), (3, 11, 6), (6, 18, 7)] {
+        gate.add_permits(come);
+        site.until("they are asked for", async || site.origin.asked("object").len() == 1 + asked).await;
+        assert_eq!(running(), f64::from(waited_for), "side by side");
+    }
     gate.add_permits(24);
     assert!(download.await.unwrap().bytes() == &tarball.zstd);
     assert_eq!(site.origin.asked("object").len(), 25);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
+    let site = Site::with(|config| {
+        (config.cache.memory, config.cache.in_flight) = (bytesize::ByteSize::mib(24), bytesize::ByteSize::mib(16));
+    })
+    .await;
+    let (earlier, tarball) = (Tarball::random(1, 40 * FRAME), Tarball::random(2, 4 * FRAME));
+    site.origin.publish("earlier", 7, 1, &earlier);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let mut client = site.client("h2").await;
+    assert!(client.get("/v1/services/earlier/tarball", &[ZSTD]).await.bytes() == &earlier.zstd);
+    site.settled().await;
+    assert!(site.metric("weir_edge_cache_memory_bytes", &[]) > f64::from(22 << 20));
+    let (gate, asked) = (gate(), site.origin.asked("object").len());
+    for frame in tarball.frames() {
+        site.origin.fault_of(frame, Fault::Hold(gate.clone()));
+    }
+    let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
+    site.until("one is asked for behind the first", async || site.origin.asked("object").len() == asked + 3).await;
+    gate.add_permits(4);
+    assert!(download.await.unwrap().bytes() == &tarball.zstd);
 }
 
 #[tokio::test]
@@ -224,10 +252,19 @@ async fn a_request_waits_no_longer_than_allowed_and_the_fetch_goes_on() {
 #[tokio::test]
 async fn those_who_wait_are_bounded() {
     let site = Site::with(|config| config.cache.waiters = 2).await;
-    let tarball = Tarball::random(1, 300_000);
+    let (tarball, under_way) = (Tarball::random(1, 300_000), Tarball::random(2, 6 * FRAME));
     site.origin.publish("shop", 7, 1, &tarball);
+    site.origin.publish("under-way", 7, 1, &under_way);
     let gate = gate();
-    site.origin.faults([Fault::Hold(gate.clone())]);
+    // What is fetched ahead fails; by then nobody else may wait.
+    for frame in &under_way.frames()[1..] {
+        site.origin.fault_of(*frame, Fault::Refuse(3600));
+    }
+    let mut client = site.client("h2").await;
+    let mut begun = client.begin("GET", "/v1/services/under-way/tarball", &[ZSTD]).await;
+    let first = read(&mut begun, 1).await;
+    site.until("one ahead fails", async || fetched(&site, "origin_failed") >= 1.0).await;
+    site.origin.fault_of(tarball.named(), Fault::Hold(gate.clone()));
     let mut waiting = Vec::new();
     for _ in 0..2 {
         let mut client = site.client("h2").await;
@@ -238,6 +275,7 @@ async fn those_who_wait_are_bounded() {
     assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
     assert_eq!(reply.problem()["type"], "urn:weir:problem:overloaded");
     assert_eq!(site.metric("weir_edge_fill_waiters_refused_total", &[]), 1.0);
+    assert!(begun.finish().await.bytes() == &under_way.zstd.slice(first.len()..), "who reads already reads on");
     gate.add_permits(1);
     for reply in waiting {
         assert_eq!(reply.await.unwrap().bytes(), &tarball.zstd);

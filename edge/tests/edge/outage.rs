@@ -1,10 +1,12 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::sync::Semaphore;
 use weir_shared::problem::Problem;
 
 use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
-use crate::test_origin::Tarball;
+use crate::test_origin::{Fault, Tarball, TestOrigin};
 
 #[tokio::test]
 async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
@@ -99,7 +101,7 @@ async fn an_origin_s_own_words_are_passed_on_when_nothing_is_held() {
 #[tokio::test]
 async fn several_origins_partition_the_services() {
     let mut site = Site::prepare().await;
-    let mut second = crate::test_origin::TestOrigin::start(site.pki()).await;
+    let mut second = TestOrigin::start(site.pki()).await;
     let mut upstream = site.config.origins[0].clone();
     upstream.url = second.url();
     site.config.origins.push(upstream);
@@ -122,7 +124,35 @@ async fn several_origins_partition_the_services() {
     // With one of them down nobody can say that a service does not exist.
     second.go_down().await;
     assert_eq!(client.head("/v1/services/neither/tarball", &[]).await.status, 502);
+    // What is known to be there was not said to be gone by both.
+    site.origin.withdraw("one");
+    a_moment().await;
+    assert_eq!(client.head("/v1/services/one/tarball", &[ZSTD]).await.status, 200);
     second.go_up().await;
+    site.until("now it was", async || client.head("/v1/services/one/tarball", &[]).await.status == 404).await;
     site.until("both answer again", async || client.head("/v1/services/neither/tarball", &[]).await.status == 404)
         .await;
+}
+
+#[tokio::test]
+async fn an_origin_that_hangs_holds_up_no_fetch_from_another() {
+    let mut site = Site::prepare().await;
+    let second = TestOrigin::start(site.pki()).await;
+    let mut upstream = site.config.origins[0].clone();
+    upstream.url = second.url();
+    site.config.origins.push(upstream);
+    site.config.cache.fetches = 1;
+    site.start_edge().await;
+    let (one, two) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    site.origin.publish("one", 7, 1, &one);
+    second.publish("two", 7, 1, &two);
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults([Fault::Hold(gate.clone())]);
+    let mut client = site.client("h2").await;
+    let mut waiting = client.clone();
+    let waiting = tokio::spawn(async move { waiting.get("/v1/services/one/tarball", &[ZSTD]).await });
+    site.until("it is asked for", async || site.origin.asked("object").len() == 1).await;
+    assert_eq!(client.get("/v1/services/two/tarball", &[ZSTD]).await.bytes(), &two.zstd);
+    gate.add_permits(1);
+    assert_eq!(waiting.await.unwrap().bytes(), &one.zstd);
 }

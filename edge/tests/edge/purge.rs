@@ -1,11 +1,13 @@
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use weir_edge::config::Config;
 
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::Tarball;
+use crate::test_origin::{Fault, Tarball};
 
 const TOKEN: &str = "an-operators-token";
 
@@ -92,6 +94,23 @@ async fn a_hard_purge_of_a_service_drops_it_and_asks_again_and_never_goes_back()
     let tag = format!("\"{}\"", current.digest());
     assert_eq!(client.head(TARBALL, &[("if-none-match", &tag)]).await.status, 304);
     site.origin.go_up().await;
+}
+
+#[tokio::test]
+async fn a_hard_purge_reaches_what_is_being_fetched() {
+    let site = start().await;
+    let tarball = Tarball::random(1, 300_000);
+    site.origin.publish("shop", 7, 1, &tarball);
+    let gate = Arc::new(Semaphore::new(0));
+    site.origin.faults([Fault::Gate(gate.clone())]);
+    let mut client = site.client("h2").await;
+    let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
+    site.until("it is asked for", async || site.origin.asked("object").len() == 1).await;
+    assert_eq!(counts(&purge(&site, r#"{"service": "shop"}"#).await), [1, 0, 0]);
+    gate.add_permits(1);
+    assert_eq!(download.await.unwrap().bytes(), &tarball.zstd, "who waits gets it");
+    site.until("it is gone", async || site.metric("weir_edge_evictions_total", &[("reason", "purged")]) == 1.0).await;
+    assert!(site.object_files().is_empty());
 }
 
 #[tokio::test]

@@ -205,3 +205,27 @@ async fn many_that_are_asked_for_once_leave_what_is_asked_for_often() {
     fetch(&site, &tarballs[..6]).await;
     assert_eq!(site.origin.asked("object").len(), asked);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_read_often_keeps_its_manifest_too() {
+    let mut site = Site::with(|config| {
+        (config.cache.disk, config.cache.memory) = (ByteSize::mib(30), ByteSize::mib(4));
+    })
+    .await;
+    let often = Tarball::random(100, 4 * FRAME);
+    site.origin.publish("often", 7, 1, &often);
+    publish(&site, 60, 900_000);
+    let mut client = site.client("h2").await;
+    for number in 0..60 {
+        if number % 3 == 0 {
+            assert!(client.get("/v1/services/often/tarball", &[ZSTD]).await.bytes() == &often.zstd);
+        }
+        assert!(client.get(&path(number), &[ZSTD]).await.status == 200);
+        site.settled().await;
+    }
+    site.stop_edge().await;
+    site.origin.go_down().await;
+    site.start_edge().await;
+    let reply = site.client("h2").await.get("/v1/services/often/tarball", &[ZSTD]).await;
+    assert!(reply.status == 200 && reply.bytes() == &often.zstd);
+}

@@ -1,6 +1,7 @@
 //! A lock on a file that ends when its holder says so.
 
 use std::fs::{File, TryLockError};
+use std::io;
 use std::path::Path;
 
 /// A file this process alone holds (`flock`), until it is dropped.
@@ -16,7 +17,12 @@ impl FileLock {
     /// # Errors
     /// Somebody else holds it, or the file cannot be made or locked.
     pub fn try_take(path: &Path) -> Result<Self, TryLockError> {
-        let file = File::options().create(true).truncate(false).write(true).open(path).map_err(TryLockError::Error)?;
+        let file = match File::options().create(true).truncate(false).write(true).open(path) {
+            // One that is there can be locked all the same.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+            opened => opened,
+        };
+        let file = file.map_err(TryLockError::Error)?;
         file.try_lock()?;
         Ok(Self(file))
     }

@@ -13,23 +13,27 @@ use super::super::representation::{BodyRequest, Frames};
 use super::super::waiter::Waiter;
 use super::super::{Cache, Loaded};
 
-/// Bytes of frames that are fetched ahead of one reader, at the most: more than a line of 1 Gbit/s carries in 50 ms.
-const MAX_AHEAD_BYTES: u64 = 8 << 20;
+/// Bytes of frames that are looked at ahead of one reader, and fetched when they are not here, to begin with. The first frame
+/// shares the line with them: at 1 Mbit/s it is there within half a minute.
+const FIRST_WINDOW: u64 = 2 << 20;
+
+/// The same once as much has come: more than a line of 1 Gbit/s carries in 50 ms.
+const MAX_WINDOW: u64 = 8 << 20;
 
 /// A reader of frames.
 pub(crate) struct FrameReader {
     cache: Cache,
     request: BodyRequest,
     frames: Frames,
-    /// What is still to be read.
+    /// What is still to be read, and was not looked at.
     slices: VecDeque<Slice>,
-    /// How many of `slices` were looked at, whether they have to be fetched.
-    considered: usize,
-    /// Fetches that were begun, with the index of their frames, in order.
-    ahead: VecDeque<(usize, Waiter)>,
+    /// What was looked at and comes before them, with the fetches of what is not here.
+    ahead: VecDeque<(Slice, Option<Waiter>)>,
     ahead_bytes: u64,
+    /// The most bytes ahead. It grows with what comes, so that the first frame of a thin line is not starved.
+    window: u64,
     /// What was read before it was known that it would be sent.
-    first: Option<Bytes>,
+    first: Option<(Slice, Bytes)>,
     verify_again: bool,
 }
 
@@ -48,69 +52,78 @@ impl FrameReader {
         slices: Vec<Slice>,
         verify_again: bool,
     ) -> Self {
-        let slices = slices.into();
-        let (ahead, ahead_bytes) = (VecDeque::new(), 0);
-        Self { cache, request, frames, slices, considered: 0, ahead, ahead_bytes, first: None, verify_again }
+        let (slices, ahead, window) = (slices.into(), VecDeque::new(), FIRST_WINDOW);
+        Self { cache, request, frames, slices, ahead, ahead_bytes: 0, window, first: None, verify_again }
     }
 
     /// Reads the first frame, whatever becomes of it; it is given again by [`FrameReader::next`]. `None`: there is none.
     pub(in super::super) async fn begin(&mut self) -> Result<Option<Loaded>, FetchError> {
-        let Some(slice) = self.slices.front().copied() else { return Ok(None) };
-        let loaded = self.load(slice).await?;
-        self.first = Some(loaded.bytes.clone());
+        let Some((slice, loaded)) = self.load(true).await? else { return Ok(None) };
+        self.first = Some((slice, loaded.bytes.clone()));
         Ok(Some(loaded))
     }
 
     /// The same without waiting for anything: the first frame is in memory. `None`: it is not.
     pub(in super::super) fn begin_in_memory(&mut self) -> Option<()> {
-        let slice = self.slices.front()?;
-        self.first = Some(self.cache.in_memory(&self.frames.get(slice.index).digest)?);
+        let bytes = self.cache.in_memory(&self.frames.get(self.slices.front()?.index).digest)?;
+        self.first = self.slices.pop_front().map(|slice| (slice, bytes));
         Some(())
     }
 
     /// The next frame. `None`: there was the last one.
     pub(super) async fn next(&mut self) -> Result<Option<ReadFrame>, FetchError> {
-        let Some(slice) = self.slices.front().copied() else { return Ok(None) };
-        let bytes = match self.first.take() {
-            Some(bytes) => bytes,
-            None => self.load(slice).await?.bytes,
+        let (slice, bytes) = match self.first.take() {
+            Some(first) => first,
+            None => match self.load(false).await? {
+                Some((slice, loaded)) => (slice, loaded.bytes),
+                None => return Ok(None),
+            },
         };
-        self.slices.pop_front();
-        self.considered = self.considered.saturating_sub(1);
+        self.window = MAX_WINDOW.min(self.window + bytes.len() as u64);
         // While this one is sent those behind it come.
         self.fetch_ahead();
         Ok(Some(ReadFrame { frame: *self.frames.get(slice.index), bytes, slice }))
     }
 
-    async fn load(&mut self, slice: Slice) -> Result<Loaded, FetchError> {
-        self.considered = self.considered.max(1);
-        if let Some((_, waiter)) = self.ahead.pop_front_if(|(index, _)| *index == slice.index) {
-            self.ahead_bytes -= self.frames.get(slice.index).size;
-            // One that failed some time ago has another chance now that it is needed.
-            if let Ok(loaded) = waiter.result().await {
-                return Ok(loaded);
+    async fn load(&mut self, is_first: bool) -> Result<Option<(Slice, Loaded)>, FetchError> {
+        let (slice, waiter) = match self.ahead.pop_front() {
+            Some(next) => {
+                self.ahead_bytes -= self.frames.get(next.0.index).size;
+                next
             }
+            None => match self.slices.pop_front() {
+                Some(slice) => (slice, None),
+                None => return Ok(None),
+            },
+        };
+        if let Some(waiter) = waiter
+            && let Ok(loaded) = waiter.result().await
+        {
+            return Ok(Some((slice, loaded)));
         }
+        // One that failed some time ago has another chance now that it is needed.
         let request = self.request.frame(self.frames.get(slice.index));
-        let loading = self.cache.begin_load(&request, self.verify_again)?;
+        let loading = self.cache.begin_load(&request, self.verify_again, is_first)?;
         // It is asked for first, and those behind it while it comes.
         self.fetch_ahead();
-        loading.result().await
+        Ok(Some((slice, loading.result().await?)))
     }
 
     /// Begins to fetch what is not here of the next frames. Nobody waits for more than there is memory for.
     fn fetch_ahead(&mut self) {
-        while let Some(slice) = self.slices.get(self.considered) {
+        while let Some(slice) = self.slices.front() {
             let frame = self.frames.get(slice.index);
-            if !self.cache.may_have(&frame.digest) {
-                if self.ahead_bytes > 0 && self.ahead_bytes + frame.size > MAX_AHEAD_BYTES {
-                    return;
-                }
-                let Some(waiter) = self.cache.fetch_ahead(&self.request.frame(frame)) else { return };
-                self.ahead.push_back((slice.index, waiter));
-                self.ahead_bytes += frame.size;
+            if self.ahead_bytes > 0 && self.ahead_bytes + frame.size > self.window {
+                return;
             }
-            self.considered += 1;
+            let is_missing = self.cache.tier(&frame.digest).is_none();
+            let waiter = is_missing.then(|| self.cache.fetch_ahead(&self.request.frame(frame)));
+            if let Some(None) = waiter {
+                return;
+            }
+            self.ahead_bytes += frame.size;
+            self.ahead.push_back((*slice, waiter.flatten()));
+            self.slices.pop_front();
         }
     }
 

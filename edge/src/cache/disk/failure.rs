@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::clock::{AtomicMoment, Moment};
 
-/// How long nothing is written after the disk was found full, read-only or failing.
-const PAUSE: Duration = Duration::from_secs(30);
+/// How long nothing is written after the disk was found full, read-only or failing; or read after it hung.
+const LENGTH: Duration = Duration::from_secs(30);
 
 /// Why the disk does not take an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +45,11 @@ impl DiskFailure {
     }
 }
 
-/// Until when nothing is written.
+/// Until when nothing is written, or read.
 #[derive(Debug)]
-pub(super) struct WritePause(AtomicMoment);
+pub(super) struct Pause(AtomicMoment);
 
-impl WritePause {
+impl Pause {
     pub(super) fn none(now: Moment) -> Self {
         Self(AtomicMoment::new(now))
     }
@@ -59,11 +59,10 @@ impl WritePause {
         now < self.0.get()
     }
 
-    /// After a failed write. A lack of descriptors passes by itself, and says nothing about the disk.
-    pub(super) fn after(&self, failure: DiskFailure, now: Moment) {
-        if failure != DiskFailure::TooManyFiles {
-            self.0.advance(now.after(PAUSE));
-        }
+    /// After a failed write. True when the pause begins with it. A lack of descriptors passes by itself, and says nothing
+    /// about the disk.
+    pub(super) fn after(&self, failure: DiskFailure, now: Moment) -> bool {
+        failure != DiskFailure::TooManyFiles && self.0.advance(now.after(LENGTH)) <= now
     }
 }
 
@@ -87,10 +86,9 @@ mod tests {
     #[test]
     fn a_failing_disk_is_left_alone_for_a_while() {
         let now = Clock::begin().now();
-        let pause = WritePause::none(now);
-        pause.after(DiskFailure::TooManyFiles, now);
-        assert!(!pause.is_on(now));
-        pause.after(DiskFailure::NoSpace, now);
-        assert!(pause.is_on(now.after(PAUSE - Duration::from_millis(1))) && !pause.is_on(now.after(PAUSE)));
+        let pause = Pause::none(now);
+        assert!(!pause.after(DiskFailure::TooManyFiles, now) && !pause.is_on(now));
+        assert!(pause.after(DiskFailure::NoSpace, now) && !pause.after(DiskFailure::NoSpace, now));
+        assert!(pause.is_on(now.after(LENGTH - Duration::from_millis(1))) && !pause.is_on(now.after(LENGTH)));
     }
 }

@@ -1,6 +1,7 @@
 //! Which objects are on disk: an S3-FIFO cache whose entries are files. What it evicts is unlinked.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foyer_common::event::{Event, EventListener};
 use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
@@ -21,6 +22,7 @@ const MAX_SHARDS: u64 = 16;
 pub(super) struct Index {
     /// The bytes of each file.
     files: Cache<ObjectDigest, u32>,
+    limit: AtomicU64,
     largest: u64,
 }
 
@@ -53,7 +55,7 @@ impl Index {
             .with_weighter(|_, bytes: &u32| usize::try_from(on_disk(u64::from(*bytes))).unwrap_or(usize::MAX))
             .with_event_listener(Arc::new(Unlink { layout, metrics }))
             .build();
-        Self { files, largest: limit / shards }
+        Self { files, limit: AtomicU64::new(limit), largest: limit / shards }
     }
 
     /// Whether an object of this size is ever taken.
@@ -86,13 +88,22 @@ impl Index {
         self.files.remove(digest).map(|entry| *entry.value())
     }
 
+    /// Takes a sixteenth less from now on than there is: the disk has no more room. Blocks.
+    pub(super) fn shrink(&self) {
+        let usage = self.files.usage();
+        let limit = usage - usage / 16;
+        if limit > 0 && self.files.resize(limit).is_ok() {
+            self.limit.store(limit as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Bytes of the files, in blocks.
     pub(super) fn bytes(&self) -> u64 {
         self.files.usage() as u64
     }
 
     pub(super) fn limit(&self) -> u64 {
-        self.files.capacity() as u64
+        self.limit.load(Ordering::Relaxed)
     }
 
     pub(super) fn entries(&self) -> u64 {

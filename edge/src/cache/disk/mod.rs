@@ -22,10 +22,9 @@ use weir_shared::digest::ObjectDigest;
 use weir_shared::process::directory_lock::DirectoryLock;
 use weir_shared::process::shutdown::Drain;
 
-use self::failure::WritePause;
+use self::failure::Pause;
 use self::index::Index;
 use self::layout::Layout;
-use self::read::{Cached, Opened};
 use super::budget::Budget;
 use super::metrics::{CacheMetrics, Dropped, NotStored, Tier};
 use crate::clock::Clock;
@@ -34,6 +33,9 @@ pub(crate) use self::failure::DiskFailure;
 
 /// How long the disk may take to give an object before it is fetched instead.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Objects that are read at a time, beyond those in the page cache.
+const MAX_READS: usize = 64;
 
 /// Objects that are written at a time.
 const MAX_WRITES: usize = 32;
@@ -48,8 +50,11 @@ pub(super) struct Disk {
     index: Index,
     /// Until then an object that is not in the index may yet be on disk.
     is_scanned: AtomicBool,
-    pause: WritePause,
+    pause: Pause,
     writes: Semaphore,
+    /// A disk that hangs holds so many threads, and not all that there are.
+    reads: Arc<Semaphore>,
+    read_pause: Pause,
     last_failure: Mutex<Option<String>>,
     clock: Clock,
     metrics: CacheMetrics,
@@ -70,8 +75,10 @@ impl Disk {
             index: Index::new(limit, layout.clone(), metrics.clone()),
             layout,
             is_scanned: AtomicBool::new(false),
-            pause: WritePause::none(clock.now()),
+            pause: Pause::none(clock.now()),
             writes: Semaphore::new(MAX_WRITES),
+            reads: Arc::new(Semaphore::new(MAX_READS)),
+            read_pause: Pause::none(clock.now()),
             last_failure: Mutex::default(),
             clock,
             metrics,
@@ -89,7 +96,7 @@ impl Disk {
     }
 
     /// Whether an object may be on disk.
-    pub(super) fn may_have(&self, digest: &ObjectDigest) -> bool {
+    fn may_have(&self, digest: &ObjectDigest) -> bool {
         !self.is_scanned.load(Ordering::Acquire) || self.index.contains(digest)
     }
 
@@ -103,75 +110,67 @@ impl Disk {
         self.index.contains(digest)
     }
 
-    /// An object whose file is in the page cache, verified: without waiting for the disk.
-    ///
-    /// # Errors
-    /// [`Absent::MayWait`]: it may be on disk, and [`Disk::read`] finds out. [`Absent::Miss`]: it is not.
-    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Result<Bytes, Absent> {
-        let is_noted = self.index.get(digest).is_some();
-        if !is_noted && self.is_scanned.load(Ordering::Acquire) {
-            return Err(Absent::Miss);
-        }
-        match read::cached(&self.layout.path(digest), budget) {
-            Ok(Cached::Read(bytes, charge)) => self.verified(digest, bytes).map(|bytes| charge.attach(bytes)),
-            Ok(Cached::MustWait) => Err(Absent::MayWait),
-            Err(error) => Err(self.cannot_read(digest, &error)),
-        }
-    }
-
-    /// An object, verified. `None`: it is not on disk, or the disk does not give it in time.
-    pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, budget: &Budget) -> Option<Bytes> {
-        if !self.may_have(&digest) {
-            return None;
-        }
-        let disk = self.clone();
-        let reading = async {
-            let opened = {
-                let disk = disk.clone();
-                spawn_blocking(move || Opened::open(&disk.layout.path(&digest))).await.ok()?
-            };
-            let mut opened = match opened {
-                Ok(opened) => opened,
-                Err(error) => {
-                    disk.cannot_read(&digest, &error);
-                    return None;
-                }
-            };
-            let charge = budget.charge(opened.length()).await;
-            let read = spawn_blocking(move || match opened.read() {
-                Ok(bytes) => disk.verified(&digest, bytes).ok(),
-                Err(error) => {
-                    disk.cannot_read(&digest, &error);
-                    None
-                }
-            });
-            read.await.ok()?.map(|bytes| charge.attach(bytes))
-        };
-        tokio::time::timeout(READ_TIMEOUT, reading).await.unwrap_or_else(|_| {
-            self.metrics.read_failures.inc();
-            tracing::warn!(object = %digest, "the disk does not give an object in time");
-            None
+    /// An object whose file is known and in the page cache, verified: without waiting for the disk. `None`: [`Disk::read`]
+    /// finds out what is the matter, on a thread that may block.
+    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Option<Bytes> {
+        self.index.get(digest)?;
+        let (bytes, charge) = read::cached(&self.layout.path(digest), budget)?;
+        (ObjectDigest::of(&bytes) == *digest).then(|| {
+            self.metrics.hit(Tier::Disk, bytes.len() as u64);
+            charge.attach(bytes)
         })
     }
 
+    /// An object of up to `most` bytes, verified. `None`: it is not on disk, or the disk does not give it in time.
+    pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, most: u64, budget: &Budget) -> Option<Bytes> {
+        if !self.may_have(&digest) || self.read_pause.is_on(self.clock.now()) {
+            return None;
+        }
+        // That readers are slow to let go of memory is no fault of the disk, and nothing that an origin could help with.
+        let charge = budget.charge(most).await?;
+        let disk = self.clone();
+        let reading = async {
+            // Held by the thread for as long as the disk holds the thread.
+            let turn = self.reads.clone().acquire_owned().await.ok()?;
+            let read = spawn_blocking(move || {
+                let _turn = turn;
+                match read::whole(&disk.layout.path(&digest)) {
+                    Ok(bytes) => disk.verified(&digest, bytes),
+                    Err(error) => {
+                        disk.cannot_read(&digest, &error);
+                        None
+                    }
+                }
+            });
+            read.await.ok()?
+        };
+        let Ok(bytes) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
+            self.metrics.read_failures.inc();
+            tracing::warn!(object = %digest, "the disk does not give an object in time");
+            self.read_pause.after(DiskFailure::Failed, self.clock.now());
+            return None;
+        };
+        Some(charge.attach(bytes?))
+    }
+
     /// The bytes, when they are what the name says. A file whose bytes are not is removed.
-    fn verified(&self, digest: &ObjectDigest, bytes: Vec<u8>) -> Result<Vec<u8>, Absent> {
+    fn verified(&self, digest: &ObjectDigest, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if ObjectDigest::of(&bytes) == *digest {
             self.metrics.hit(Tier::Disk, bytes.len() as u64);
             if let (false, Ok(size)) = (self.index.contains(digest), u32::try_from(bytes.len())) {
                 // The scan has not come to it yet.
                 self.index.insert(*digest, size);
             }
-            return Ok(bytes);
+            return Some(bytes);
         }
         tracing::warn!(object = %digest, "a file of the cache was damaged; its object is fetched again");
         self.metrics.verify_failed(Tier::Disk);
         self.remove(digest, Dropped::Corrupt);
-        Err(Absent::Miss)
+        None
     }
 
     /// What an error means for an object: a file that is gone is forgotten, and one that cannot be read now is left.
-    fn cannot_read(&self, digest: &ObjectDigest, error: &io::Error) -> Absent {
+    fn cannot_read(&self, digest: &ObjectDigest, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound => {
                 if let Some(bytes) = self.index.remove(digest) {
@@ -187,7 +186,6 @@ impl Disk {
                 tracing::warn!(object = %digest, %error, "an object cannot be read from disk");
             }
         }
-        Absent::Miss
     }
 
     /// Whether an object of this size is stored now, as far as can be told.
@@ -222,12 +220,15 @@ impl Disk {
         });
         let written = written.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
         self.note_write(written.as_ref().err());
-        written.map_err(|error| {
-            let failure = DiskFailure::of(&error);
-            tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
-            self.pause.after(failure, self.clock.now());
-            NotStored::Disk(failure)
-        })
+        let Err(error) = written else { return Ok(()) };
+        let failure = DiskFailure::of(&error);
+        tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
+        if self.pause.after(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
+            // The disk has less room than it may take: after the pause there is some.
+            let disk = self.clone();
+            let _ = spawn_blocking(move || disk.index.shrink()).await;
+        }
+        Err(NotStored::Disk(failure))
     }
 
     fn note_write(&self, error: Option<&io::Error>) {
@@ -254,20 +255,11 @@ impl Disk {
 
     /// An object as it stands on disk, unverified: to look at. Blocks.
     pub(super) fn peek(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
-        Opened::open(&self.layout.path(digest)).ok()?.read().ok()
+        read::whole(&self.layout.path(digest)).ok()
     }
 
     /// How full it is, and of how much.
     pub(super) fn usage(&self) -> (u64, u64, u64) {
         (self.index.bytes(), self.index.limit(), self.index.entries())
     }
-}
-
-/// Why an object was not read in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Absent {
-    /// It is not on disk, or not readable.
-    Miss,
-    /// The disk has to be waited for.
-    MayWait,
 }
