@@ -17,6 +17,7 @@ pub mod metric_families;
 pub mod open_files;
 pub mod operator_token;
 pub mod output;
+mod passed_on;
 pub mod process_metrics;
 mod rarely;
 pub mod serve;
