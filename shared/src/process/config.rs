@@ -7,8 +7,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::toml_faults;
-
 /// A configuration that cannot be used: which file, and what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -56,10 +54,14 @@ impl ConfigError {
 /// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
 ///
 /// # Errors
-/// The file cannot be read, or is wrong; as much as can be found of what is wrong is told at once.
+/// The file cannot be read, or is wrong: the first fault is told, with its line. What the whole means is checked afterwards,
+/// by [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml_faults::read(&text).map_err(|message| ConfigError::Parse { path: path.to_owned(), message })
+    toml::from_str(&text).map_err(|error: toml::de::Error| ConfigError::Parse {
+        path: path.to_owned(),
+        message: error.to_string().trim_end().to_owned(),
+    })
 }
 
 /// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole.

@@ -24,4 +24,3 @@ pub mod serve;
 pub mod shutdown;
 pub mod telemetry;
 pub mod tls;
-mod toml_faults;
