@@ -100,7 +100,6 @@ impl OperatorApi {
                 let explained = explained.map_err(|_| OperatorError::Failed)?;
                 Ok(admin::json(&serde_json::to_value(&explained).map_err(|_| OperatorError::Failed)?))
             }
-            "/" if reads => Ok(admin::list(&["/v1/explain?service=NAME", "POST /v1/purge"])),
             "/status" if reads => {
                 self.check_reader(request.headers()).await?;
                 Ok(self.admin.answer(&request))
