@@ -427,19 +427,5 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             let _ = Event::parse(&bytes.into());
         }
-
-        #[test]
-        fn lines_are_those_of_the_definition(text in "[ab\n]{0,60}", cut in 1usize..10) {
-            let (mut lines, mut read) = (Lines::up_to(60), Vec::new());
-            for part in text.as_bytes().chunks(cut) {
-                lines.push(part);
-                while let Some(line) = lines.next_line().unwrap() {
-                    read.push(line);
-                }
-            }
-            let mut expected: Vec<&str> = text.split('\n').collect();
-            expected.pop();
-            prop_assert_eq!(read, expected);
-        }
     }
 }
