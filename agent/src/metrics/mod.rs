@@ -60,11 +60,7 @@ impl Metrics {
         }
         Ok(Self {
             by_service,
-            polls: counter(
-                "weir_agent_polls_total",
-                "Polls, by result (unchanged, changed, error).",
-                Some("result"),
-            )?,
+            polls: counter("weir_agent_polls_total", "Polls, by result (unchanged, changed, error).", Some("result"))?,
             requests: families.counters(
                 "weir_agent_requests_total",
                 "Requests that edges answered, by protocol.",
