@@ -85,18 +85,7 @@ impl Args {
     /// # Errors
     /// The file cannot be used, something is missing, or it makes no sense together.
     pub fn into_config(self) -> Result<Config, ConfigError> {
-        let missing = |flag: &str| ConfigError::invalid(format!("give `--config FILE`, or at least `{flag}`"));
-        let mut config = match &self.config {
-            Some(path) => Config::read(path)?,
-            None => {
-                let root = self.root.clone().ok_or_else(|| missing("--root DIR"))?;
-                let ca = self.ca.clone().ok_or_else(|| missing("--ca FILE"))?;
-                if self.edges.is_empty() {
-                    return Err(missing("--edge URL"));
-                }
-                Config::new(self.edges.clone(), ca, root)
-            }
-        };
+        let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
         if !self.edges.is_empty() {
             config.edges = self.edges;
         }

@@ -52,114 +52,94 @@ impl ServiceConfig {
 
 /// An agent's configuration. The fields are the keys of `agent.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Who this agent is: spreads its polls among those of the fleet. Default: the host name.
-    #[serde(default = "host_name")]
     pub name: NodeName,
     /// Where `/livez`, `/readyz`, `/metrics` and `/status` are served; nowhere when unset.
-    #[serde(default)]
     pub admin_listen: Option<SocketAddr>,
     /// The edges, best first. The agent stays with the one that works.
     pub edges: Vec<EdgeUrl>,
     /// The PEM file of the authority that signs the edges' certificates.
     pub ca: PathBuf,
     /// The agent's own certificate, for edges that ask for one; together with `client_key`.
-    #[serde(default)]
     pub client_certificate: Option<PathBuf>,
     /// The key of `client_certificate`.
-    #[serde(default)]
     pub client_key: Option<PathBuf>,
     /// A file that holds the agent's bearer token, for edges that ask for one. Read for each request.
-    #[serde(default)]
     pub token_file: Option<PathBuf>,
     /// Holds one folder per service.
     pub root: PathBuf,
     /// From poll to poll, ±10 %.
-    #[serde(with = "duration", default = "defaults::poll_interval")]
+    #[serde(with = "duration")]
     pub poll_interval: Duration,
     /// From forced refresh to forced refresh, ±10 %.
-    #[serde(with = "duration", default = "defaults::refresh_interval")]
+    #[serde(with = "duration")]
     pub refresh_interval: Duration,
     /// Which version of HTTP to speak.
-    #[serde(default)]
     pub http: HttpMode,
     /// How long HTTP/3 is left alone after UDP did not get through; doubles up to ten times this.
-    #[serde(with = "duration", default = "defaults::h3_retry_interval")]
+    #[serde(with = "duration")]
     pub h3_retry_interval: Duration,
     /// How long a QUIC handshake may take before HTTP/2 is used instead; with `http = "h3"` it is at least 5 s.
-    #[serde(with = "duration", default = "defaults::h3_connect_timeout")]
+    #[serde(with = "duration")]
     pub h3_connect_timeout: Duration,
     /// How long a poll waits for the head of its answer.
-    #[serde(with = "duration", default = "defaults::request_timeout")]
+    #[serde(with = "duration")]
     pub request_timeout: Duration,
     /// How long a download waits for the head of its answer: the edge may have to fetch first.
-    #[serde(with = "duration", default = "defaults::fetch_timeout")]
+    #[serde(with = "duration")]
     pub fetch_timeout: Duration,
     /// How long a download's body may be silent.
-    #[serde(with = "duration", default = "defaults::idle_timeout")]
+    #[serde(with = "duration")]
     pub idle_timeout: Duration,
     /// How long `exec` may run before it is killed with its process group.
-    #[serde(with = "duration", default = "defaults::exec_timeout")]
+    #[serde(with = "duration")]
     pub exec_timeout: Duration,
     /// Releases kept per service, the current and the previous one among them.
-    #[serde(default = "defaults::keep_releases")]
     pub keep_releases: usize,
     /// The largest tarball, uncompressed, in bytes.
-    #[serde(with = "bytes", default = "defaults::max_tarball_bytes")]
+    #[serde(with = "bytes")]
     pub max_tarball_bytes: u64,
     /// The most entries that a tarball may have.
-    #[serde(default = "defaults::max_files")]
     pub max_files: u64,
     /// Downloads under way at a time, over all services.
-    #[serde(default = "defaults::max_downloads")]
     pub max_downloads: usize,
     /// Whether the metrics tell the services apart by a label `service`. Else counters are sums and times the oldest.
-    #[serde(default)]
     pub metrics_by_service: bool,
     /// What to follow.
-    #[serde(rename = "service", default)]
+    #[serde(rename = "service")]
     pub services: Vec<ServiceConfig>,
 }
 
-mod defaults {
-    use std::time::Duration;
-
-    pub(super) fn poll_interval() -> Duration {
-        Duration::from_secs(30)
-    }
-    pub(super) fn refresh_interval() -> Duration {
-        Duration::from_secs(2 * 3600)
-    }
-    pub(super) fn h3_retry_interval() -> Duration {
-        Duration::from_secs(60)
-    }
-    pub(super) fn h3_connect_timeout() -> Duration {
-        Duration::from_millis(400)
-    }
-    pub(super) fn request_timeout() -> Duration {
-        Duration::from_secs(10)
-    }
-    pub(super) fn fetch_timeout() -> Duration {
-        Duration::from_secs(120)
-    }
-    pub(super) fn idle_timeout() -> Duration {
-        Duration::from_secs(10)
-    }
-    pub(super) fn exec_timeout() -> Duration {
-        Duration::from_secs(300)
-    }
-    pub(super) fn keep_releases() -> usize {
-        3
-    }
-    pub(super) fn max_tarball_bytes() -> u64 {
-        4 << 30
-    }
-    pub(super) fn max_files() -> u64 {
-        1_000_000
-    }
-    pub(super) fn max_downloads() -> usize {
-        4
+impl Default for Config {
+    /// Every key but `edges`, `ca`, `root` and the services, which have no default.
+    fn default() -> Self {
+        Self {
+            name: host_name(),
+            admin_listen: None,
+            edges: Vec::new(),
+            ca: PathBuf::new(),
+            client_certificate: None,
+            client_key: None,
+            token_file: None,
+            root: PathBuf::new(),
+            poll_interval: Duration::from_secs(30),
+            refresh_interval: Duration::from_secs(2 * 3600),
+            http: HttpMode::Auto,
+            h3_retry_interval: Duration::from_secs(60),
+            h3_connect_timeout: Duration::from_millis(400),
+            request_timeout: Duration::from_secs(10),
+            fetch_timeout: Duration::from_secs(120),
+            idle_timeout: Duration::from_secs(10),
+            exec_timeout: Duration::from_secs(300),
+            keep_releases: 3,
+            max_tarball_bytes: 4 << 30,
+            max_files: 1_000_000,
+            max_downloads: 4,
+            metrics_by_service: false,
+            services: Vec::new(),
+        }
     }
 }
 
@@ -181,31 +161,7 @@ mod bytes {
 impl Config {
     /// A configuration with every default; for those who start an agent in their own process.
     pub fn new(edges: Vec<EdgeUrl>, ca: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
-        Self {
-            name: host_name(),
-            admin_listen: None,
-            edges,
-            ca: ca.into(),
-            client_certificate: None,
-            client_key: None,
-            token_file: None,
-            root: root.into(),
-            poll_interval: defaults::poll_interval(),
-            refresh_interval: defaults::refresh_interval(),
-            http: HttpMode::Auto,
-            h3_retry_interval: defaults::h3_retry_interval(),
-            h3_connect_timeout: defaults::h3_connect_timeout(),
-            request_timeout: defaults::request_timeout(),
-            fetch_timeout: defaults::fetch_timeout(),
-            idle_timeout: defaults::idle_timeout(),
-            exec_timeout: defaults::exec_timeout(),
-            keep_releases: defaults::keep_releases(),
-            max_tarball_bytes: defaults::max_tarball_bytes(),
-            max_files: defaults::max_files(),
-            max_downloads: defaults::max_downloads(),
-            metrics_by_service: false,
-            services: Vec::new(),
-        }
+        Self { edges, ca: ca.into(), root: root.into(), ..Self::default() }
     }
 
     /// Reads a file. Relative paths are relative to it.
@@ -222,10 +178,10 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = config::read(path)?;
         let base = config::base_dir(path);
-        config::resolve(base, &mut config.ca);
-        config::resolve(base, &mut config.root);
-        let Self { client_certificate, client_key, token_file, .. } = &mut config;
-        for path in [client_certificate, client_key, token_file].into_iter().flatten() {
+        let Self { ca, root, client_certificate, client_key, token_file, .. } = &mut config;
+        let optional = [client_certificate, client_key, token_file].into_iter().flatten();
+        // A path that is not there is no folder of the file's.
+        for path in [ca, root].into_iter().chain(optional).filter(|path| !path.as_os_str().is_empty()) {
             config::resolve(base, path);
         }
         Ok(config)
@@ -242,7 +198,9 @@ impl Config {
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut refuse = |is_wrong: bool, why: &str| faults.extend(is_wrong.then(|| why.to_owned()));
-        refuse(self.edges.is_empty(), "`edges` is empty: name at least one, such as \"https://edge.example\"");
+        refuse(self.edges.is_empty(), "`edges` is missing or empty: name at least one, or give `--edge URL`");
+        refuse(self.ca.as_os_str().is_empty(), "`ca` is missing: name a PEM file, or give `--ca FILE`");
+        refuse(self.root.as_os_str().is_empty(), "`root` is missing: name a folder, or give `--root DIR`");
         refuse(self.services.is_empty(), "there is no service to follow: add a `[[service]]`, or `--service NAME`");
         for (index, service) in self.services.iter().enumerate() {
             let is_twice = self.services[..index].iter().any(|other| other.name == service.name);

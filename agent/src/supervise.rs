@@ -2,11 +2,10 @@
 //! end the following of a service in silence.
 
 use std::any::Any;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use weir_shared::process::shutdown::Drain;
 
 /// The first pause after a panic; doubled by each up to [`LONGEST_PAUSE`].
@@ -29,8 +28,8 @@ pub(crate) async fn supervise(task: impl Task, drain: Drain) {
 }
 
 async fn supervise_with(mut task: impl Task, drain: Drain, mut pause: Duration) {
-    while let Err(message) = caught(task.run()).await {
-        task.panicked(&message);
+    while let Err(panic) = AssertUnwindSafe(task.run()).catch_unwind().await {
+        task.panicked(words(panic.as_ref()));
         tokio::select! {
             () = drain.begun() => return,
             () = tokio::time::sleep(pause) => {}
@@ -39,19 +38,9 @@ async fn supervise_with(mut task: impl Task, drain: Drain, mut pause: Duration) 
     }
 }
 
-/// What a future comes to, or with which words it panicked.
-async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
-    let mut future = pin!(future);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(poll) => poll.map(Ok),
-        Err(panic) => std::task::Poll::Ready(Err(words(panic.as_ref()))),
-    })
-    .await
-}
-
-fn words(panic: &(dyn Any + Send)) -> String {
+fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without words").to_owned()
+    text.unwrap_or("without words")
 }
 
 #[cfg(test)]

@@ -23,11 +23,6 @@ impl FolderPath {
         &self.0
     }
 
-    /// Whether this is the whole tree.
-    pub fn is_root(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The names on the way from the top; none for the whole tree.
     pub fn components(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())

@@ -1,17 +1,15 @@
 //! Patterns over names: what a token or a certificate may read.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-
 use crate::name::MAX_NAME_LENGTH;
+use crate::text_form::{beginning, checked_text};
 
-/// A pattern over names (of services, of agents): the characters of a name, and `*` for any run of them, also none.
-///
-/// There is nothing else: no `?`, no classes, no exceptions. A pattern without `*` is one name; `*` alone is all names.
-/// At most 100 bytes, as a name. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NameGlob(Arc<str>);
+checked_text! {
+    /// A pattern over names (of services, of agents): the characters of a name, and `*` for any run of them, also none.
+    ///
+    /// There is nothing else: no `?`, no classes, no exceptions. A pattern without `*` is one name; `*` alone is all names.
+    /// At most 100 bytes, as a name.
+    NameGlob, is_valid, NameGlobError, |text| NameGlobError(beginning(text))
+}
 
 /// The text was not a pattern over names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,11 +17,6 @@ pub struct NameGlob(Arc<str>);
 pub struct NameGlobError(String);
 
 impl NameGlob {
-    /// The pattern as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Whether a name is among those it stands for. Takes at most the product of both lengths in steps.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
@@ -49,32 +42,10 @@ impl NameGlob {
     }
 }
 
-impl FromStr for NameGlob {
-    type Err = NameGlobError;
-
-    fn from_str(text: &str) -> Result<Self, NameGlobError> {
-        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
-        if (1..=MAX_NAME_LENGTH).contains(&text.len()) && text.bytes().all(allowed) {
-            Ok(Self(text.into()))
-        } else {
-            Err(NameGlobError(text.chars().take(120).collect()))
-        }
-    }
+fn is_valid(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
+    (1..=MAX_NAME_LENGTH).contains(&text.len()) && text.bytes().all(allowed)
 }
-
-impl fmt::Display for NameGlob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for NameGlob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-crate::serde_as_text!(NameGlob);
 
 #[cfg(test)]
 mod tests {

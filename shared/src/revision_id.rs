@@ -1,18 +1,16 @@
 //! The id of a revision of a repository, whatever kind of source the repository is.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-
 use crate::commit_id::CommitId;
+use crate::text_form::{beginning, checked_text};
 
 /// The longest revision id, in bytes.
 pub const MAX_REVISION_ID_BYTES: usize = 200;
 
-/// `<algorithm>:<id>`: `sha1:<40 hex>` or `sha256:<64 hex>` for a commit of Git. Other kinds of sources have algorithms of
-/// their own, and a reader compares ids as text.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct RevisionId(Arc<str>);
+checked_text! {
+    /// `<algorithm>:<id>`: `sha1:<40 hex>` or `sha256:<64 hex>` for a commit of Git. Other kinds of sources have algorithms
+    /// of their own, and a reader compares ids as text.
+    RevisionId, is_valid, RevisionIdError, |text| RevisionIdError(beginning(text))
+}
 
 /// The text was not a revision id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,13 +20,6 @@ pub struct RevisionId(Arc<str>);
 )]
 pub struct RevisionIdError(String);
 
-impl RevisionId {
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 impl From<&CommitId> for RevisionId {
     fn from(commit: &CommitId) -> Self {
         let algorithm = if commit.as_str().len() == 40 { "sha1" } else { "sha256" };
@@ -36,32 +27,12 @@ impl From<&CommitId> for RevisionId {
     }
 }
 
-impl FromStr for RevisionId {
-    type Err = RevisionIdError;
-
-    fn from_str(text: &str) -> Result<Self, RevisionIdError> {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'+' | b'-');
-        let well_formed = text.len() <= MAX_REVISION_ID_BYTES
-            && text.split_once(':').is_some_and(|(algorithm, id)| {
-                [algorithm, id].iter().all(|part| !part.is_empty() && part.bytes().all(plain))
-            });
-        if well_formed { Ok(Self(text.into())) } else { Err(RevisionIdError(text.chars().take(80).collect())) }
-    }
+fn is_valid(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'+' | b'-');
+    let is_part = |part: &str| !part.is_empty() && part.bytes().all(plain);
+    text.len() <= MAX_REVISION_ID_BYTES
+        && text.split_once(':').is_some_and(|(algorithm, id)| is_part(algorithm) && is_part(id))
 }
-
-impl fmt::Display for RevisionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for RevisionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-crate::serde_as_text!(RevisionId);
 
 #[cfg(test)]
 mod tests {

@@ -19,3 +19,57 @@ macro_rules! serde_as_text {
         }
     };
 }
+
+/// A type that is a text of which `$is_valid` held when it was read; `$refused` makes the `$error` of another one. Cheap to
+/// clone.
+macro_rules! checked_text {
+    ($(#[$doc:meta])* $type:ident, $is_valid:expr, $error:ty, $refused:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $type(::std::sync::Arc<str>);
+
+        impl $type {
+            /// As text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl ::std::str::FromStr for $type {
+            type Err = $error;
+
+            fn from_str(text: &str) -> ::std::result::Result<Self, $error> {
+                let is_valid: fn(&str) -> bool = $is_valid;
+                let refused: fn(&str) -> $error = $refused;
+                if is_valid(text) { Ok(Self(text.into())) } else { Err(refused(text)) }
+            }
+        }
+
+        impl ::std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl ::std::fmt::Display for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl ::std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        $crate::serde_as_text!($type);
+    };
+}
+
+pub(crate) use checked_text;
+
+/// The beginning of a text that was refused: an error does not repeat more.
+pub(crate) fn beginning(text: &str) -> String {
+    text.chars().take(120).collect()
+}

@@ -48,13 +48,13 @@ impl Task for Hook {
         while !self.drain.has_begun() {
             let Some(job) = self.directory.hook_begins() else {
                 in_vain = 0;
-                self.metrics.pending.set(0);
+                self.metrics.pending.set(0.0);
                 tokio::select! {
                     () = self.drain.begun() => return,
                     () = self.switched.notified() => continue,
                 }
             };
-            self.metrics.pending.set(1);
+            self.metrics.pending.set(1.0);
             if self.once(&job).await {
                 continue;
             }

@@ -1,20 +1,24 @@
 //! What an agent counts: over all services together, or by service where the configuration asks for it.
 
-mod fold;
+mod service_gauge;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::core::Collector;
-use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use weir_shared::name::ServiceName;
+use weir_shared::process::metric_families::MetricFamilies;
 
-use self::fold::{Fold, Folded, SERVICE};
+use self::service_gauge::{ServiceGauge, ServiceGauges};
 use crate::edge_client::Protocol;
 use crate::poll::PollError;
+
+/// The label that tells services apart, where the configuration asks for it.
+const SERVICE: &str = "service";
 
 /// The agent's families. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Metrics {
+    by_service: bool,
     polls: IntCounterVec,
     requests: IntCounterVec,
     errors: IntCounterVec,
@@ -27,11 +31,11 @@ pub(crate) struct Metrics {
     refresh_missed_change: IntCounterVec,
     refresh_repaired: IntCounterVec,
     switches: IntCounterVec,
-    last_success: GaugeVec,
+    last_success: ServiceGauges,
     generation: IntGaugeVec,
     hook_runs: IntCounterVec,
-    hook_last_success: GaugeVec,
-    hook_pending: IntGaugeVec,
+    hook_last_success: ServiceGauges,
+    hook_pending: ServiceGauges,
 }
 
 impl Metrics {
@@ -41,105 +45,89 @@ impl Metrics {
     /// # Errors
     /// They were registered there before.
     pub(crate) fn register(registry: &Registry, by_service: bool) -> prometheus::Result<Self> {
-        fn add<C: Collector + Clone + 'static>(registry: &Registry, family: C) -> prometheus::Result<C> {
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        }
-        fn add_services<C>(registry: &Registry, family: C, fold: Option<Fold>) -> prometheus::Result<C>
-        where
-            C: Collector + Clone + 'static,
-        {
-            match fold {
-                None => add(registry, family),
-                Some(fold) => {
-                    registry.register(Box::new(Folded::new(family.clone(), fold)))?;
-                    Ok(family)
-                }
-            }
-        }
-        let folded = |fold| (!by_service).then_some(fold);
-        let plain =
-            |name: &str, help: &str, label: &str| add(registry, IntCounterVec::new(Opts::new(name, help), &[label])?);
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            add_services(registry, IntCounterVec::new(Opts::new(name, help), labels)?, folded(Fold::Sum))
+        let families = MetricFamilies(registry);
+        let counter = |name: &str, help: &str, label: Option<&str>| {
+            let labels: Vec<&str> = by_service.then_some(SERVICE).into_iter().chain(label).collect();
+            families.counters(name, help, &labels)
         };
-        let time = |name: &str, help: &str| {
-            add_services(registry, GaugeVec::new(Opts::new(name, help), &[SERVICE])?, folded(Fold::Oldest))
-        };
-        let int_gauge = |name: &str, help: &str, fold| {
-            add_services(registry, IntGaugeVec::new(Opts::new(name, help), &[SERVICE])?, folded(fold))
-        };
-        let errors = plain("weir_agent_errors_total", "Attempts at an edge that failed, by kind.", "kind")?;
-        for kind in PollError::KINDS {
-            errors.with_label_values(&[kind]);
+        // Of times the oldest, so that an alert on age sees the service that is worst off.
+        let time = |name: &str, help: &str| ServiceGauges::register(families, name, help, by_service, f64::min);
+        let generation = Opts::new("weir_agent_generation", "The generation of the release that is in force.");
+        let generation = IntGaugeVec::new(generation, &[SERVICE])?;
+        if by_service {
+            // It says nothing about all services together.
+            families.add(generation.clone())?;
         }
         Ok(Self {
-            polls: counter(
-                "weir_agent_polls_total",
-                "Polls, by result (unchanged, changed, error).",
-                &[SERVICE, "result"],
+            by_service,
+            polls: counter("weir_agent_polls_total", "Polls, by result (unchanged, changed, error).", Some("result"))?,
+            requests: families.counters(
+                "weir_agent_requests_total",
+                "Requests that edges answered, by protocol.",
+                &["protocol"],
             )?,
-            requests: plain("weir_agent_requests_total", "Requests that edges answered, by protocol.", "protocol")?,
-            errors,
-            fetched_bytes: add(
-                registry,
-                IntCounter::new("weir_agent_fetched_bytes_total", "Bytes of tarballs as they came over the wire.")?,
+            errors: families.counters_of(
+                "weir_agent_errors_total",
+                "Attempts at an edge that failed, by kind.",
+                "kind",
+                &PollError::KINDS,
             )?,
-            tarball_bytes: add(
-                registry,
-                IntCounter::new("weir_agent_tarball_bytes_total", "Bytes of tarballs after decoding.")?,
-            )?,
-            http3_usable: add(
-                registry,
-                IntGauge::new("weir_agent_http3_usable", "1 when HTTP/3 got through last, 0 when only HTTP/2 did.")?,
-            )?,
+            fetched_bytes: families
+                .counter("weir_agent_fetched_bytes_total", "Bytes of tarballs as they came over the wire.")?,
+            tarball_bytes: families.counter("weir_agent_tarball_bytes_total", "Bytes of tarballs after decoding.")?,
+            http3_usable: families
+                .gauge("weir_agent_http3_usable", "1 when HTTP/3 got through last, 0 when only HTTP/2 did.")?,
             generation_regressions: counter(
                 "weir_agent_generation_regressions_total",
                 "Answers refused because their generation was lower than one seen before.",
-                &[SERVICE],
+                None,
             )?,
             verify_failures: counter(
                 "weir_agent_verify_failures_total",
                 "Tarballs refused because their bytes were not those of their digest.",
-                &[SERVICE],
+                None,
             )?,
-            refreshes: counter("weir_agent_refreshes_total", "Forced refreshes that ended without error.", &[SERVICE])?,
+            refreshes: counter("weir_agent_refreshes_total", "Forced refreshes that ended without error.", None)?,
             refresh_missed_change: counter(
                 "weir_agent_refresh_missed_change_total",
                 "Forced refreshes that found a change which polling had missed.",
-                &[SERVICE],
+                None,
             )?,
             refresh_repaired: counter(
                 "weir_agent_refresh_repaired_total",
                 "Forced refreshes that found the files on disk changed and replaced them.",
-                &[SERVICE],
+                None,
             )?,
-            switches: counter("weir_agent_switches_total", "Switches of `current` to another release.", &[SERVICE])?,
+            switches: counter("weir_agent_switches_total", "Switches of `current` to another release.", None)?,
             last_success: time(
                 "weir_agent_last_success_timestamp_seconds",
                 "When an edge last confirmed the release or a new one was switched to, the oldest of the services; \
                  Unix time, 0 for never.",
             )?,
-            generation: int_gauge(
-                "weir_agent_generation",
-                "The generation of the release that is in force.",
-                Fold::Hide,
-            )?,
+            generation,
             hook_runs: counter(
                 "weir_agent_hook_runs_total",
                 "Runs of `exec`, by result (success, failure, timeout, error).",
-                &[SERVICE, "result"],
+                Some("result"),
             )?,
             hook_last_success: time(
                 "weir_agent_hook_last_success_timestamp_seconds",
                 "When `exec` last succeeded, the oldest of the services that have one; Unix time, 0 for never.",
             )?,
-            hook_pending: int_gauge(
+            hook_pending: ServiceGauges::register(
+                families,
                 "weir_agent_hook_pending",
                 "Services whose release in force awaits its `exec`.",
-                Fold::Sum,
+                by_service,
+                std::ops::Add::add,
             )?,
         })
+    }
+
+    /// The counter of a service, or of all services together: they add to the same one.
+    fn counter_of(&self, counters: &IntCounterVec, service: &ServiceName, value: Option<&str>) -> IntCounter {
+        let values: Vec<&str> = self.by_service.then_some(service.as_str()).into_iter().chain(value).collect();
+        counters.with_label_values(&values)
     }
 
     /// An edge answered.
@@ -155,35 +143,35 @@ impl Metrics {
 
     /// The families, for one service: all its children exist from the start, so that rates can be taken of them.
     pub(crate) fn service(&self, service: &ServiceName) -> ServiceMetrics {
-        let s = &[service.as_str()];
-        let polls = |result| self.polls.with_label_values(&[service.as_str(), result]);
+        let of = |counters: &IntCounterVec| self.counter_of(counters, service, None);
+        let polls = |result| self.counter_of(&self.polls, service, Some(result));
         ServiceMetrics {
             polls_unchanged: polls("unchanged"),
             polls_changed: polls("changed"),
             polls_error: polls("error"),
-            generation_regressions: self.generation_regressions.with_label_values(s),
-            verify_failures: self.verify_failures.with_label_values(s),
-            refreshes: self.refreshes.with_label_values(s),
-            refresh_missed_change: self.refresh_missed_change.with_label_values(s),
-            refresh_repaired: self.refresh_repaired.with_label_values(s),
-            switches: self.switches.with_label_values(s),
-            last_success: self.last_success.with_label_values(s),
-            generation: self.generation.with_label_values(s),
-            hook_pending: self.hook_pending.with_label_values(s),
+            generation_regressions: of(&self.generation_regressions),
+            verify_failures: of(&self.verify_failures),
+            refreshes: of(&self.refreshes),
+            refresh_missed_change: of(&self.refresh_missed_change),
+            refresh_repaired: of(&self.refresh_repaired),
+            switches: of(&self.switches),
+            last_success: self.last_success.of(service),
+            generation: self.generation.with_label_values(&[service.as_str()]),
+            hook_pending: self.hook_pending.of(service),
         }
     }
 
     /// The families of one service's `exec`. A service without one has none of them: it would be one that never
     /// succeeded.
     pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
-        let runs = |result| self.hook_runs.with_label_values(&[service.as_str(), result]);
+        let runs = |result| self.counter_of(&self.hook_runs, service, Some(result));
         HookMetrics {
             success: runs("success"),
             failure: runs("failure"),
             timeout: runs("timeout"),
             error: runs("error"),
-            last_success: self.hook_last_success.with_label_values(&[service.as_str()]),
-            pending: self.hook_pending.with_label_values(&[service.as_str()]),
+            last_success: self.hook_last_success.of(service),
+            pending: self.hook_pending.of(service),
         }
     }
 }
@@ -200,9 +188,9 @@ pub(crate) struct ServiceMetrics {
     pub(crate) refresh_missed_change: IntCounter,
     pub(crate) refresh_repaired: IntCounter,
     pub(crate) switches: IntCounter,
-    pub(crate) last_success: prometheus::Gauge,
+    pub(crate) last_success: ServiceGauge,
     pub(crate) generation: IntGauge,
-    pub(crate) hook_pending: IntGauge,
+    pub(crate) hook_pending: ServiceGauge,
 }
 
 /// The families of one service's `exec`.
@@ -212,8 +200,8 @@ pub(crate) struct HookMetrics {
     pub(crate) failure: IntCounter,
     pub(crate) timeout: IntCounter,
     pub(crate) error: IntCounter,
-    pub(crate) last_success: prometheus::Gauge,
-    pub(crate) pending: IntGauge,
+    pub(crate) last_success: ServiceGauge,
+    pub(crate) pending: ServiceGauge,
 }
 
 /// Seconds since 1970, as timestamps are shown.

@@ -205,7 +205,7 @@ impl Follower {
             status.protocol = protocol;
         });
         if let (Outcome::Switched(_), Some(hook)) = (outcome, &self.hook) {
-            self.metrics.hook_pending.set(1);
+            self.metrics.hook_pending.set(1.0);
             hook.notify_one();
         }
     }

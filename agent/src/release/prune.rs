@@ -65,16 +65,6 @@ mod tests {
     use weir_shared::digest::TarballDigest;
 
     #[test]
-    fn the_oldest_go_first() {
-        let name = |content: &[u8]| ReleaseName::new(TarballDigest::of(content), 0);
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let releases = vec![(at(2), name(b"b")), (at(9), name(b"a")), (at(1), name(b"c"))];
-        assert_eq!(surplus(releases.clone(), &[], 1).collect::<Vec<_>>(), [name(b"b"), name(b"c")]);
-        assert_eq!(surplus(releases.clone(), &[], 3).count(), 0);
-        assert_eq!(surplus(releases, &[], 0).count(), 3);
-    }
-
-    #[test]
     fn a_copy_that_was_found_changed_goes_before_an_older_release() {
         let name = |content: &[u8], number| ReleaseName::new(TarballDigest::of(content), number);
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);

@@ -196,23 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_is_written_and_foreign_ones_are_refused() {
+    fn it_is_read_as_it_is_written() {
         let mut state = two();
         state.succeeded(UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         assert_eq!(State::parse(&state.to_bytes()).unwrap(), state);
-        let later = String::from_utf8(state.to_bytes()).unwrap().replace("\"version\": 1", "\"version\": 2");
-        assert!(matches!(State::parse(later.as_bytes()), Err(StateError::Version(2))));
-        for damaged in [&b""[..], b"{", b"{}", b"[]", b"{\"version\": 1}"] {
-            assert!(matches!(State::parse(damaged), Err(StateError::Damaged(_))));
-        }
-    }
-
-    #[test]
-    fn a_switch_leaves_the_hook_pending_and_remembers_the_one_before() {
-        let state = two();
-        assert_eq!((state.hook, state.highest_generation), (HookMark::Pending, 7));
-        assert_eq!(state.previous, Some(record(b"one", 5)));
-        assert_eq!(state.switched_to(record(b"three", 6)).highest_generation, 7);
     }
 
     #[test]

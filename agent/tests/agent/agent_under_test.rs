@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use weir_agent::config::ServiceConfig;
 use weir_agent::{Config, Running, ServiceStatus, start};
+use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 
 use crate::edge::{PATIENCE, TestEdge};
@@ -24,6 +25,15 @@ impl World {
         let dir = tempfile::tempdir().expect("a temporary folder");
         weir_shared::process::certificates::write(dir.path(), &[]).expect("certificates");
         Self { dir }
+    }
+
+    /// An agent that follows an edge, and has this as its first release.
+    pub(crate) async fn following(tarball: Vec<u8>) -> (Self, TestEdge, TarballDigest, Agent) {
+        let world = Self::new();
+        let edge = world.edge().await;
+        let (digest, _) = edge.answers.publish(&shop(), tarball);
+        let agent = Agent::with_release(world.config(&[edge.url()])).await;
+        (world, edge, digest, agent)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -11,10 +11,7 @@ use crate::tarball::{Tarball, with_content};
 
 #[tokio::test]
 async fn the_first_release_and_what_follows() {
-    let world = World::new();
-    let edge = world.edge().await;
-    let (one, _) = edge.answers.publish(&shop(), with_content("one"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, one, mut agent) = World::following(with_content("one")).await;
     assert_eq!(world.read("content").as_deref(), Some("one"));
     assert_eq!(world.current(), Some(one.to_string()));
 
@@ -118,10 +115,7 @@ async fn a_path_longer_than_the_system_takes_in_one_call() {
 
 #[tokio::test]
 async fn the_current_the_previous_and_a_few_before_are_kept() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("0"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, _, mut agent) = World::following(with_content("0")).await;
     let mut digests = Vec::new();
     for content in ["1", "2", "3", "4"] {
         digests.push(edge.answers.publish(&shop(), with_content(content)).0.to_string());

@@ -16,10 +16,7 @@ fn tree() -> Vec<u8> {
 
 #[tokio::test]
 async fn what_is_equal_stays() {
-    let world = World::new();
-    let edge = world.edge().await;
-    let (digest, _) = edge.answers.publish(&shop(), tree());
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, digest, mut agent) = World::following(tree()).await;
     edge.answers.forget();
     let status = agent.refresh().await;
     assert_eq!((status.switches, status.unchanged, status.refreshes), (1, 1, 1));
@@ -83,10 +80,7 @@ async fn every_difference_is_repaired_beside_and_exec_runs_again() {
 
 #[tokio::test]
 async fn a_change_that_polling_missed_is_taken_and_counted() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, _, mut agent) = World::following(with_content("one")).await;
     let (two, _) = edge.answers.publish(&shop(), with_content("two"));
     agent.refresh().await;
     assert_eq!(world.current(), Some(two.to_string()));
@@ -102,10 +96,7 @@ async fn a_change_that_polling_missed_is_taken_and_counted() {
 
 #[tokio::test]
 async fn a_link_that_was_moved_is_moved_back() {
-    let world = World::new();
-    let edge = world.edge().await;
-    let (one, _) = edge.answers.publish(&shop(), with_content("one"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, one, mut agent) = World::following(with_content("one")).await;
     let (two, _) = edge.answers.publish(&shop(), with_content("two"));
     agent.poll().await;
     let link = world.service_dir().join("current");

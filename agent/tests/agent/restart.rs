@@ -12,10 +12,8 @@ use crate::tarball::with_content;
 
 /// A world in which "one" is in force and the agent has stopped.
 async fn stopped() -> (World, TestEdge, TarballDigest) {
-    let world = World::new();
-    let edge = world.edge().await;
-    let (one, _) = edge.answers.publish(&shop(), with_content("one"));
-    Agent::with_release(world.config(&[edge.url()])).await.stop().await;
+    let (world, edge, one, agent) = World::following(with_content("one")).await;
+    agent.stop().await;
     (world, edge, one)
 }
 

@@ -100,10 +100,7 @@ async fn a_fixed_version_is_kept() {
 
 #[tokio::test]
 async fn an_edge_that_was_restarted_is_found_again_over_http3() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, _, mut agent) = World::following(with_content("one")).await;
     let port = edge.address.port();
     let answers = edge.cut().await;
     let status = agent.poll().await;

@@ -8,10 +8,7 @@ use crate::tarball::with_content;
 
 #[tokio::test]
 async fn a_flipped_bit_is_counted_and_healed_within_the_poll() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.publish(&shop(), with_content("one"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, _, mut agent) = World::following(with_content("one")).await;
     for (count, fault) in [Fault::FlipBit, Fault::Truncate, Fault::WrongDigest].into_iter().enumerate() {
         let content = format!("after {fault:?}");
         edge.answers.publish(&shop(), with_content(&content));
@@ -34,10 +31,7 @@ async fn a_flipped_bit_is_counted_and_healed_within_the_poll() {
 
 #[tokio::test]
 async fn wrong_bytes_that_stay_wrong_change_nothing() {
-    let world = World::new();
-    let edge = world.edge().await;
-    let (one, _) = edge.answers.publish(&shop(), with_content("one"));
-    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    let (world, edge, one, mut agent) = World::following(with_content("one")).await;
     edge.answers.publish(&shop(), with_content("two"));
     for fault in [Fault::FlipBit, Fault::Truncate, Fault::BreakOff, Fault::WrongDigest, Fault::NoDigest] {
         edge.answers.fail_always(fault.clone());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use weir_shared::name::NodeName;
-use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve, same_address};
+use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 pub use admin::AdminConfig;
@@ -140,8 +140,6 @@ impl Config {
                  the network is private"
             )));
         }
-        let listeners = [("listen", Some(self.listen)), ("admin_listen", self.admin_listen)];
-        faults.extend(same_address(&listeners).map(ConfigError::invalid));
         if self.origins.is_empty() {
             faults.push(ConfigError::invalid("there is no [[origin]]: an edge needs at least one"));
         }

@@ -97,7 +97,6 @@ impl OperatorApi {
                 let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
                 Ok(admin::json(&self.status.explain(&service, digest.as_ref())))
             }
-            "/" if reads => Ok(admin::list(&["/v1/explain?service=NAME", "POST /v1/purge"])),
             "/status" if reads => {
                 self.check_reader(request.headers()).await?;
                 Ok(self.admin.answer(&request))

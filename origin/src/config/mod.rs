@@ -153,8 +153,6 @@ impl Config {
     /// The whole makes no sense; the message names all that is to be changed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let mut wrong = self.limits.faults();
-        let (operators, admin) = (("operator_listen", self.operator_listen), ("admin_listen", self.admin_listen));
-        wrong.extend(config::same_address(&[("listen", Some(self.listen)), operators, admin]));
         wrong.extend(self.signing.fault());
         wrong.extend(self.operator.fault().map(str::to_owned));
         wrong.extend(self.retention.faults());

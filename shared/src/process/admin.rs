@@ -91,7 +91,6 @@ impl Admin {
                 Ok(status) => json(&status),
                 Err(reason) => Problem::malformed(reason).into_response(),
             },
-            "/" => list(&[]),
             _ => Problem::no_such_path().into_response(),
         }
     }
@@ -118,12 +117,6 @@ fn status_is_for_this_machine() -> Problem {
         "This is for the machine itself",
         "/status names services, and is answered over loopback alone: ask at 127.0.0.1 or [::1] on the machine itself.",
     )
-}
-
-/// What there is on an admin listener, a line each: what every role has, and `more`.
-pub fn list(more: &[&str]) -> Response<Body> {
-    let paths = ["/livez", "/readyz", "/metrics", "/status"];
-    text(StatusCode::OK, paths.iter().chain(more).map(|path| format!("{path}\n")).collect())
 }
 
 /// A document for people, over several lines.

@@ -1,13 +1,10 @@
 //! Reading configuration files: TOML, unknown keys refused by name, paths relative to the file.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-use super::toml_faults;
 
 /// A configuration that cannot be used: which file, and what to change.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +53,14 @@ impl ConfigError {
 /// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
 ///
 /// # Errors
-/// The file cannot be read, or is wrong; as much as can be found of what is wrong is told at once.
+/// The file cannot be read, or is wrong: the first fault is told, with its line. What the whole means is checked afterwards,
+/// by [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml_faults::read(&text).map_err(|message| ConfigError::Parse { path: path.to_owned(), message })
+    toml::from_str(&text).map_err(|error: toml::de::Error| ConfigError::Parse {
+        path: path.to_owned(),
+        message: error.to_string().trim_end().to_owned(),
+    })
 }
 
 /// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole.
@@ -82,21 +83,6 @@ pub fn changed_keys<T: Serialize>(one: &T, other: &T) -> Vec<String> {
     let mut changed = Vec::new();
     compare("", &value(one), &value(other), &mut changed);
     changed
-}
-
-/// Two listeners of a configuration that cannot both be: which keys, and why. `listeners`: each with its key.
-pub fn same_address(listeners: &[(&str, Option<SocketAddr>)]) -> Option<String> {
-    let set: Vec<_> = listeners.iter().filter_map(|(key, listen)| Some((key, (*listen)?))).collect();
-    let clash = |one: SocketAddr, other: SocketAddr| {
-        // That of IPv6 takes what comes over IPv4 too.
-        let holds = |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
-        let overlap = one.ip() == other.ip() || holds(one.ip(), other.ip()) || holds(other.ip(), one.ip());
-        one.port() != 0 && one.port() == other.port() && overlap
-    };
-    set.iter().enumerate().find_map(|(place, (key, listen))| {
-        let (other, _) = set[..place].iter().find(|(_, earlier)| clash(*earlier, *listen))?;
-        Some(format!("{key} = \"{listen}\" is the address of {other} as well: each needs a port of its own"))
-    })
 }
 
 /// The folder that a configuration's relative paths are relative to: the file's own.
@@ -265,25 +251,6 @@ mod tests {
         assert_eq!(changed_keys(&one, &one), [""; 0]);
         let other = read_text("poll_interval = '120s'\nedges = ['a', 'b']\n[tls]\nkey = 'l'\nextra = 'e'").unwrap();
         assert_eq!(changed_keys(&one, &other), ["edges", "tls.ca", "tls.extra", "tls.key"]);
-    }
-
-    #[test]
-    fn two_listeners_need_two_ports() {
-        let at = |text: &str| Some(text.parse().unwrap());
-        let found = |one, other| same_address(&[("listen", at(one)), ("none", None), ("admin_listen", at(other))]);
-        for (one, other) in [
-            ("127.0.0.1:1", "127.0.0.1:1"),
-            ("0.0.0.0:1", "127.0.0.1:1"),
-            ("127.0.0.1:1", "[::]:1"),
-            ("[::]:1", "[::]:1"),
-        ] {
-            let told = found(one, other).unwrap();
-            assert!(told.starts_with("admin_listen = ") && told.contains(" of listen "), "{told}");
-        }
-        for (one, other) in [("127.0.0.1:0", "127.0.0.1:0"), ("127.0.0.1:1", "127.0.0.1:2"), ("127.0.0.1:1", "[::1]:1")]
-        {
-            assert_eq!(found(one, other), None, "{one} {other}");
-        }
     }
 
     #[test]

@@ -15,28 +15,12 @@ pub fn raise_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How many there may be; `None`: there is no limit.
-pub(super) fn limit() -> Option<u64> {
-    getrlimit(Resource::Nofile).current
-}
-
 /// How many of so many descriptors a listener may take for its connections: a quarter is left for everything else.
 #[must_use]
 pub fn for_connections(limit: Option<u64>, wanted: usize) -> usize {
     let Some(limit) = limit else { return wanted };
-    let left = (limit - reserve(limit)).max(1);
+    let left = (limit - RESERVE.min(limit / 2).max(limit / 4)).max(1);
     wanted.min(usize::try_from(left).unwrap_or(usize::MAX))
-}
-
-/// How many of so many descriptors may be held for as long as others take to read: half of what connections leave.
-#[must_use]
-pub fn for_files(limit: Option<u64>, wanted: usize) -> usize {
-    limit.map_or(wanted, |limit| wanted.min(usize::try_from(reserve(limit) / 2).unwrap_or(usize::MAX)))
-}
-
-/// What connections leave of so many descriptors.
-fn reserve(limit: u64) -> u64 {
-    RESERVE.min(limit / 2).max(limit / 4)
 }
 
 #[cfg(test)]
@@ -54,9 +38,6 @@ mod tests {
             (Some(0), 50_000, 1),
         ] {
             assert_eq!(for_connections(limit, wanted), given, "{limit:?}");
-        }
-        for (limit, given) in [(None, 65_536), (Some(1_048_576), 65_536), (Some(40_000), 5_000), (Some(1024), 128)] {
-            assert_eq!(for_files(limit, 65_536), given, "{limit:?}");
         }
         assert_eq!(raise_limit(), getrlimit(Resource::Nofile).maximum);
     }

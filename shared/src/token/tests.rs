@@ -160,16 +160,6 @@ fn every_changed_bit_and_every_cut_is_refused() {
 
 proptest! {
     #[test]
-    fn a_changed_byte_is_refused(at in 0usize..400, byte in 0u8..128) {
-        let token = key().issue(&claims()).unwrap();
-        let mut bytes = token.clone().into_bytes();
-        let at = at % bytes.len();
-        bytes[at] = byte;
-        let changed = String::from_utf8(bytes).unwrap();
-        prop_assert_eq!(verify(&changed).is_ok(), changed == token);
-    }
-
-    #[test]
     fn no_text_panics(text in ".{0,200}", header in ".{0,80}", payload in ".{0,80}") {
         let _ = verify(&text);
         let _ = verify(&signed(&header, &payload));

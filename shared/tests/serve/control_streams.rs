@@ -4,10 +4,14 @@ use crate::peer::{Peer, Reply};
 use crate::site::Site;
 use crate::wire::{self, CONTROL, DECODER, ENCODER, GREASE, SETTINGS, frame};
 
+const CANCEL_PUSH: u64 = 0x3;
+const MAX_PUSH_ID: u64 = 0xd;
+
 const STREAM_CREATION_ERROR: u64 = 0x103;
 const CLOSED_CRITICAL_STREAM: u64 = 0x104;
 const FRAME_UNEXPECTED: u64 = 0x105;
 const FRAME_ERROR: u64 = 0x106;
+const EXCESSIVE_LOAD: u64 = 0x107;
 const ID_ERROR: u64 = 0x108;
 const SETTINGS_ERROR: u64 = 0x109;
 const MISSING_SETTINGS: u64 = 0x10a;
@@ -33,8 +37,14 @@ async fn what_breaks_the_rules_of_the_control_stream_ends_the_connection() {
         (after(SETTINGS, &[]), FRAME_UNEXPECTED),
         (frame(SETTINGS, &[0x40]), FRAME_ERROR),
         (frame(SETTINGS, &[0x03, 0x01]), SETTINGS_ERROR),
+        ([wire::integer(SETTINGS), wire::integer(1 << 61)].concat(), EXCESSIVE_LOAD),
         (after(wire::GOAWAY, &[]), FRAME_ERROR),
-        (after(0x3, &[0]), ID_ERROR),
+        (after(wire::GOAWAY, &[0, 0]), FRAME_ERROR),
+        (after(MAX_PUSH_ID, &[0; 9]), FRAME_ERROR),
+        (after(CANCEL_PUSH, &[0]), ID_ERROR),
+        // The one may only rise, the other may only fall.
+        ([after(MAX_PUSH_ID, &[8]), frame(MAX_PUSH_ID, &[7])].concat(), ID_ERROR),
+        ([after(wire::GOAWAY, &[8]), frame(wire::GOAWAY, &[8]), frame(wire::GOAWAY, &[9])].concat(), ID_ERROR),
     ];
     for misplaced in [wire::DATA, wire::HEADERS, 0x5, 0x2, 0x6, 0x8, 0x9] {
         cases.push((after(misplaced, &[]), FRAME_UNEXPECTED));
@@ -82,8 +92,16 @@ async fn a_critical_stream_stays_open() {
 async fn a_dynamic_table_is_not_to_be_spoken_of() {
     let site = Site::start();
     for (kind, bytes, code) in [
+        // A capacity, insertions with and without a name's reference, a duplicate.
         (ENCODER, &[0x20, 0x3f, 0xe1, 0x1f][..], QPACK_ENCODER_STREAM_ERROR),
+        (ENCODER, &[0x21], QPACK_ENCODER_STREAM_ERROR),
+        (ENCODER, &[0xc0], QPACK_ENCODER_STREAM_ERROR),
+        (ENCODER, &[0x80], QPACK_ENCODER_STREAM_ERROR),
+        (ENCODER, &[0x41], QPACK_ENCODER_STREAM_ERROR),
+        (ENCODER, &[0x00], QPACK_ENCODER_STREAM_ERROR),
+        // An acknowledgment after a cancellation in one byte and in several, an increment.
         (DECODER, &[0x40, 0x80], QPACK_DECODER_STREAM_ERROR),
+        (DECODER, &[0x7f, 0x81, 0x80, 0x01, 0x84], QPACK_DECODER_STREAM_ERROR),
         (DECODER, &[0x01], QPACK_DECODER_STREAM_ERROR),
     ] {
         let peer = Peer::silent(&site).await;
@@ -96,11 +114,12 @@ async fn a_dynamic_table_is_not_to_be_spoken_of() {
 async fn what_is_unknown_is_ignored_however_much_of_it_there_is() {
     let site = Site::start();
     let (peer, mut control) = Peer::polite(&site).await;
-    let _encoder = peer.uni(ENCODER, &[0x20]).await;
-    let _decoder = peer.uni(DECODER, &[0x44]).await;
+    let _encoder = peer.uni(ENCODER, &[0x20, 0x20]).await;
+    let mut decoder = peer.uni(DECODER, &[0x44, 0x7f]).await;
+    decoder.write_all(&[0x81, 0x80, 0x01, 0x40]).await.unwrap();
     // A frame of several windows, then others in small pieces; a client's GOAWAY and its limit of pushes are in order.
     control.write_all(&frame(GREASE, &vec![1; 100 << 10])).await.unwrap();
-    for byte in [frame(GREASE, b"abc"), frame(wire::GOAWAY, &[0]), frame(0xd, &[8])].concat() {
+    for byte in [frame(GREASE, b"abc"), frame(wire::GOAWAY, &[0]), frame(MAX_PUSH_ID, &[8])].concat() {
         control.write_all(&[byte]).await.unwrap();
         tokio::task::yield_now().await;
     }

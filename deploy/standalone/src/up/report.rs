@@ -1,16 +1,16 @@
-//! What `weir up` tells a person: what is served where, what to try, and then a line for each thing that happens.
+//! What `weir up` tells a person: what is served where, what to try, and then what is published and switched to. What goes
+//! wrong is in the log.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use weir_agent::{HookState, ServiceStatus};
 use weir_origin::Condition;
-use weir_origin::repository_agent::{Health, Phase, RepositoryState};
+use weir_origin::repository_agent::{Health, RepositoryState};
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
 
 use super::compose::Roles;
 use crate::repository::Repository;
@@ -20,12 +20,11 @@ pub(super) struct Report<'a> {
     repository: &'a Repository,
     roles: &'a Roles,
     root: &'a Path,
-    progress: Progress,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(repository: &'a Repository, roles: &'a Roles, root: &'a Path) -> Self {
-        Self { repository, roles, root, progress: Progress::new() }
+        Self { repository, roles, root }
     }
 
     /// What is served where, and what to try.
@@ -68,12 +67,11 @@ impl<'a> Report<'a> {
     /// # Errors
     /// Nobody reads it.
     pub(super) fn say(&self, text: &str) -> io::Result<()> {
-        self.progress.clear();
         writeln!(io::stdout(), "{text}")
     }
 
-    /// Prints a line for each change, for ever; with `once` until the agent has the newest release and its `exec` has
-    /// ended well.
+    /// Prints a line for each publication and each switch, for ever; with `once` until the agent has the newest release and
+    /// its `exec` has ended well.
     ///
     /// # Errors
     /// With `once`: why that will not be. Nobody reads the lines.
@@ -85,30 +83,15 @@ impl<'a> Report<'a> {
         let mut upstream = origin.repository(repository).expect(configured);
         let mut status = agent.service(service).expect(configured);
         descriptor.mark_changed();
-        condition.mark_changed();
-        upstream.mark_changed();
         status.mark_changed();
-        let mut seen = Seen::default();
+        let mut switches = 0;
         loop {
             // A role that has stopped closes its channels. Several may have news at once: they are told in the order in which
             // one leads to the other.
             tokio::select! {
                 biased;
-                changed = upstream.changed() => {
-                    changed?;
-                    let state = upstream.borrow_and_update().clone();
-                    self.progress.show(&state);
-                    if let Some(news) = seen.upstream(&state) {
-                        self.tell(news, once)?;
-                    }
-                }
-                changed = condition.changed() => {
-                    changed?;
-                    let now = condition.borrow_and_update().clone();
-                    if let Some(news) = seen.condition(service, &now) {
-                        self.tell(news, once)?;
-                    }
-                }
+                changed = upstream.changed() => changed?,
+                changed = condition.changed() => changed?,
                 changed = descriptor.changed() => {
                     changed?;
                     let now = descriptor.borrow_and_update().clone();
@@ -119,15 +102,15 @@ impl<'a> Report<'a> {
                 changed = status.changed() => {
                     changed?;
                     let now = status.borrow_and_update().clone();
-                    for line in seen.agent(&now) {
-                        self.line(&line)?;
+                    if let (true, Some(release)) = (now.switches > switches, &now.release) {
+                        self.line(&format!("switched   {}", release.directory.display()))?;
                     }
+                    switches = now.switches;
                 }
             }
             if once {
-                let has_polled = upstream.borrow().attempts > 0;
                 let newest = descriptor.borrow().clone();
-                let is_done = is_done(has_polled, &condition.borrow(), newest.as_deref(), &status.borrow());
+                let is_done = is_done(&upstream.borrow(), &condition.borrow(), newest.as_deref(), &status.borrow());
                 let more =
                     [upstream.has_changed(), condition.has_changed(), descriptor.has_changed(), status.has_changed()];
                 // What came meanwhile is told first.
@@ -135,14 +118,6 @@ impl<'a> Report<'a> {
                     return Ok(());
                 }
             }
-        }
-    }
-
-    /// Tells how something fares. With `once` a failure is the end.
-    fn tell(&self, news: News, once: bool) -> anyhow::Result<()> {
-        match news {
-            News::Fails(reason) if once => bail!("{reason}"),
-            News::Fails(text) | News::IsWell(text) => Ok(self.line(&text)?),
         }
     }
 
@@ -158,13 +133,19 @@ impl<'a> Report<'a> {
 /// # Errors
 /// Why that will not be.
 fn is_done(
-    has_polled: bool,
+    upstream: &RepositoryState,
     condition: &Condition,
     newest: Option<&Descriptor>,
     agent: &ServiceStatus,
 ) -> anyhow::Result<bool> {
+    if let Health::Unhealthy { failure, .. } = &upstream.health {
+        bail!("the repository fails to {}: {}", failure.step, failure.reason);
+    }
+    if let Condition::Unhealthy { reason, .. } = condition {
+        bail!("the service cannot follow: {reason}");
+    }
     // Before the first poll has ended, with all that follows from it, what is published is what it was the last time.
-    let newest = newest.filter(|_| has_polled && *condition == Condition::Following);
+    let newest = newest.filter(|_| upstream.attempts > 0 && *condition == Condition::Following);
     newest.map_or(Ok(false), |newest| is_in_force(&newest.publication().digest, agent))
 }
 
@@ -202,125 +183,6 @@ fn published(descriptor: &Descriptor, before: Option<Generation>) -> String {
             n => format!(", {n} left out (see the descriptor)"),
         }
     )
-}
-
-/// What has been told already.
-#[derive(Default)]
-struct Seen {
-    switches: u64,
-    error: Option<String>,
-    hook_runs: u64,
-    ran_before: bool,
-    failure: Option<String>,
-    trouble: Option<String>,
-}
-
-/// How something fares that may fail.
-enum News {
-    Fails(String),
-    IsWell(String),
-}
-
-/// What is new when the trouble with something was `before` and is `now`.
-fn news(before: &mut Option<String>, now: Option<String>, well: String) -> Option<News> {
-    if *before == now {
-        return None;
-    }
-    before.clone_from(&now);
-    Some(now.map_or(News::IsWell(well), News::Fails))
-}
-
-impl Seen {
-    /// News of the upstream: why it fails, said once, and that it answers again.
-    fn upstream(&mut self, state: &RepositoryState) -> Option<News> {
-        let failure = match &state.health {
-            Health::Unhealthy { failure, .. } => {
-                Some(format!("the repository fails to {}: {}", failure.step, failure.reason))
-            }
-            _ => None,
-        };
-        news(&mut self.failure, failure, "the repository answers again".to_owned())
-    }
-
-    /// News of the service: why it cannot follow, said once, and that it does again.
-    fn condition(&mut self, service: &ServiceName, condition: &Condition) -> Option<News> {
-        let trouble = match condition {
-            Condition::Unhealthy { reason, .. } => Some(format!("{service} cannot follow: {reason}")),
-            // Whether it can is not known yet.
-            Condition::Pending => return None,
-            _ => None,
-        };
-        news(&mut self.trouble, trouble, format!("{service} follows again"))
-    }
-
-    /// News of the agent: switches, runs of `exec`, and errors said once.
-    fn agent(&mut self, status: &ServiceStatus) -> Vec<String> {
-        let mut lines = Vec::new();
-        if status.switches != self.switches {
-            self.switches = status.switches;
-            if let Some(release) = &status.release {
-                lines.push(format!("switched   {}", release.directory.display()));
-            }
-        }
-        if status.hook_runs != self.hook_runs {
-            self.hook_runs = status.hook_runs;
-            lines.push(match &status.hook_error {
-                Some(error) => format!("exec       {error}; it is tried again"),
-                None => "exec       ended well".to_owned(),
-            });
-        }
-        if status.hook == HookState::Done && status.hook_runs == 0 && !self.ran_before {
-            self.ran_before = true;
-            lines.push("exec       ended well before for the release in force, and is not run again for it".to_owned());
-        }
-        if status.last_error != self.error {
-            self.error.clone_from(&status.last_error);
-            // Before the first publication an agent is told to come back: no news.
-            if let (Some(error), true) = (&status.last_error, status.release.is_some()) {
-                lines.push(format!("the agent: {error}"));
-            }
-        }
-        lines
-    }
-}
-
-/// A line on a terminal that is written over and over while something long is under way.
-struct Progress {
-    is_terminal: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal() && std::io::stdout().is_terminal() }
-    }
-
-    fn show(&self, state: &RepositoryState) {
-        let text = match &state.phase {
-            Phase::Cloning { progress } => match progress.total {
-                Some(total) => format!("cloning: {} {}/{total}", progress.phase, progress.done),
-                None if progress.bytes > 0 => format!("cloning: {} {} MB", progress.phase, progress.bytes / 1_000_000),
-                None if progress.phase == "idle" => return self.clear(),
-                None => format!("cloning: {}", progress.phase),
-            },
-            Phase::Building { service } => format!("building {service}"),
-            Phase::Overdue => "the repository does not answer in time".to_owned(),
-            Phase::Examining => "looking at the mirror, which gave trouble".to_owned(),
-            Phase::Idle | Phase::Polling { .. } => match &state.lfs {
-                Some(lfs) => format!("fetching LFS objects: {}", lfs.objects),
-                None => return self.clear(),
-            },
-        };
-        if self.is_terminal {
-            eprint!("\r\x1b[K{text}");
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.is_terminal {
-            eprint!("\r\x1b[K");
-        }
-    }
 }
 
 /// A word for a shell: as it is when that is safe, else quoted.

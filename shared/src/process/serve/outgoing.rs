@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::patience::LEAST;
+use crate::process::passed_on::passed_on;
 
 /// What is written although more is to come, in bytes: TLS keeps no more than 64 KiB.
 const ENOUGH: usize = 48 << 10;
@@ -100,12 +101,12 @@ impl Outgoing {
 }
 
 impl AsyncRead for Outgoing {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
+    passed_on!(poll_read);
 }
 
 impl AsyncWrite for Outgoing {
+    passed_on!(is_write_vectored, poll_flush, poll_shutdown);
+
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if bytes.len() < ENOUGH && self.outbox.is_gathering() {
             return Poll::Pending;
@@ -126,18 +127,6 @@ impl AsyncWrite for Outgoing {
         let first = bytes.iter().find(|part| !part.is_empty());
         self.in_time(written, first.map_or(&[], |part| part), cx)
     }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }
 
 /// The stream above TLS: while its outbox gathers, a flush is for later.
@@ -153,37 +142,17 @@ impl<S> Gathered<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
+    passed_on!(poll_read);
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    passed_on!(writes, is_write_vectored, poll_shutdown);
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.outbox.is_gathering() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -33,29 +33,3 @@ impl DecoderStream {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_encoder_without_a_table_has_nothing_to_say() {
-        assert!(EncoderStream.take(&[0x20, 0x20]));
-        // A capacity, an insertion with and without a name's reference, a duplicate.
-        for instruction in [0x21, 0x3f, 0xc0, 0x80, 0x41, 0x00] {
-            assert!(!EncoderStream.take(&[instruction]), "{instruction:#x}");
-        }
-    }
-
-    #[test]
-    fn a_decoder_may_cancel_streams_alone() {
-        let mut stream = DecoderStream::default();
-        for bytes in [&[0x44][..], &[0x7f], &[0x81], &[0x80, 0x01, 0x40]] {
-            assert!(stream.take(bytes), "{bytes:?}");
-        }
-        // An acknowledgment, an increment.
-        assert!(!DecoderStream::default().take(&[0x80]));
-        assert!(!DecoderStream::default().take(&[0x01]));
-        assert!(!stream.take(&[0x84]));
-    }
-}

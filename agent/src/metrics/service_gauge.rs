@@ -1,0 +1,63 @@
+//! Gauges of services, or one of all of them together that is made of what each says.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{GaugeVec, Opts};
+use weir_shared::name::ServiceName;
+use weir_shared::process::metric_families::MetricFamilies;
+
+use super::SERVICE;
+
+/// A family. It shows nothing before it has a service.
+#[derive(Clone)]
+pub(super) struct ServiceGauges {
+    shown: GaugeVec,
+    by_service: bool,
+    /// What two services come to together.
+    fold: fn(f64, f64) -> f64,
+    values: Arc<Mutex<BTreeMap<ServiceName, f64>>>,
+}
+
+/// The gauge of one service. It begins with 0.
+#[derive(Clone)]
+pub(crate) struct ServiceGauge {
+    family: ServiceGauges,
+    service: ServiceName,
+}
+
+impl ServiceGauges {
+    pub(super) fn register(
+        families: MetricFamilies<'_>,
+        name: &str,
+        help: &str,
+        by_service: bool,
+        fold: fn(f64, f64) -> f64,
+    ) -> prometheus::Result<Self> {
+        let labels: &[&str] = if by_service { &[SERVICE] } else { &[] };
+        let shown = families.add(GaugeVec::new(Opts::new(name, help), labels)?)?;
+        Ok(Self { shown, by_service, fold, values: Arc::default() })
+    }
+
+    pub(super) fn of(&self, service: &ServiceName) -> ServiceGauge {
+        self.change(service, |_| {});
+        ServiceGauge { family: self.clone(), service: service.clone() }
+    }
+
+    fn change(&self, service: &ServiceName, change: impl FnOnce(&mut f64)) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = values.entry(service.clone()).or_default();
+        change(value);
+        if self.by_service {
+            self.shown.with_label_values(&[service.as_str()]).set(*value);
+        } else if let Some(all) = values.values().copied().reduce(self.fold) {
+            self.shown.with_label_values::<&str>(&[]).set(all);
+        }
+    }
+}
+
+impl ServiceGauge {
+    pub(crate) fn set(&self, value: f64) {
+        self.family.change(&self.service, |own| *own = value);
+    }
+}

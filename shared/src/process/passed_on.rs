@@ -1,0 +1,39 @@
+//! Streams that wrap another one, and pass on to it what they do not change.
+
+/// Methods of `AsyncRead` and `AsyncWrite` that do what those of the field `stream` do.
+macro_rules! passed_on {
+    (poll_read) => {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(cx, buffer)
+        }
+    };
+    (writes) => {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write(cx, bytes)
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        }
+    };
+    (is_write_vectored) => {
+        fn is_write_vectored(&self) -> bool {
+            self.stream.is_write_vectored()
+        }
+    };
+    // `poll_flush` and `poll_shutdown`.
+    ($method:ident) => {
+        fn $method(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).$method(cx)
+        }
+    };
+    ($($method:ident),+) => {
+        $(passed_on!($method);)+
+    };
+}
+
+pub(super) use passed_on;
