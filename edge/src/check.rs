@@ -20,11 +20,14 @@ pub fn faults(config: &Config) -> Vec<String> {
     let now = SystemTime::now();
     let access = AccessFiles { keys: config.auth.keys.clone(), deny: config.auth.deny.clone() };
     let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
-    let handshakes = || Ok(drop(Handshakes::of(config)?));
+    let handshakes = Handshakes::of(config).map(drop).map_err(anyhow::Error::from);
     let mut checked: Vec<(String, anyhow::Result<()>)> = vec![
-        ("[tls]".to_owned(), handshakes().and_then(|()| Ok(tls::check_end(&config.tls.certificate, now)?))),
+        ("[tls]".to_owned(), handshakes.and_then(|()| Ok(tls::check_end(&config.tls.certificate, now)?))),
         ("[auth]".to_owned(), access.read().map(drop).map_err(Into::into)),
-        ("[admin]".to_owned(), token.map_or(Ok(()), |file| Ok(drop(OperatorToken::open(file)?)))),
+        (
+            "[admin]".to_owned(),
+            token.map_or(Ok(()), |file| OperatorToken::open(file).map(drop).map_err(anyhow::Error::from)),
+        ),
         ("[cache] dir".to_owned(), can_be_a_directory(&config.cache.dir).map_err(anyhow::Error::msg)),
     ];
     checked.extend(config.origins.iter().map(|origin| {
