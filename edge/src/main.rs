@@ -26,7 +26,7 @@ struct Arguments {
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
     config: PathBuf,
     /// Checks the configuration and the files that it names, and exits: 0 when an edge starts with it, unless somebody
-    /// else has its ports or its directory; 2 with all that is wrong when not.
+    /// else has its ports or its directory; 2 with the first fault of each table when not.
     #[arg(long)]
     check_config: bool,
 }
