@@ -20,14 +20,11 @@ pub fn faults(config: &Config) -> Vec<String> {
     let now = SystemTime::now();
     let access = AccessFiles { keys: config.auth.keys.clone(), deny: config.auth.deny.clone() };
     let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
-    let handshakes = Handshakes::of(config).map(drop).map_err(anyhow::Error::from);
+    let certificate = Handshakes::of(config).and_then(|_| tls::check_end(&config.tls.certificate, now));
     let mut checked: Vec<(String, anyhow::Result<()>)> = vec![
-        ("[tls]".to_owned(), handshakes.and_then(|()| Ok(tls::check_end(&config.tls.certificate, now)?))),
+        ("[tls]".to_owned(), certificate.map_err(Into::into)),
         ("[auth]".to_owned(), access.read().map(drop).map_err(Into::into)),
-        (
-            "[admin]".to_owned(),
-            token.map_or(Ok(()), |file| OperatorToken::open(file).map(drop).map_err(anyhow::Error::from)),
-        ),
+        ("[admin]".to_owned(), token.map_or(Ok(()), |file| OperatorToken::open(file).map(drop).map_err(Into::into))),
         ("[cache] dir".to_owned(), can_be_a_directory(&config.cache.dir).map_err(anyhow::Error::msg)),
     ];
     checked.extend(config.origins.iter().map(|origin| {
