@@ -32,13 +32,15 @@ use crate::signing::Signer;
 use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
 use crate::tarball::{Built, ContentKey, FrameSink, Recipe};
 
+type FailWrites = dyn Fn(&[WriteFault]);
+
 /// A data directory with everything that is opened of it.
 struct World {
     dir: TempDir,
     data_dir: DataDir,
     store: Arc<FaultyStore>,
     /// What happens to the next writes of records.
-    fail_writes: Box<dyn Fn(&[WriteFault])>,
+    fail_writes: Box<FailWrites>,
     objects: Objects,
     records: Records,
     events: Arc<EventLog>,

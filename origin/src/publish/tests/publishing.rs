@@ -126,7 +126,7 @@ async fn nothing_is_published_of_a_service_that_was_withdrawn_or_retired() {
     let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let generation = current(&shop_prod).publication().generation;
-    let retired = publisher.retire(&shop(), &[shop_prod.clone()], at(2)).await.unwrap();
+    let retired = publisher.retire(&shop(), std::slice::from_ref(&shop_prod), at(2)).await.unwrap();
     assert_eq!(retired[&name("shop-prod")], generation);
     assert_eq!(publish(&publisher, &shop_prod, 3, &["two"]).await.unwrap(), Outcome::Withdrawn);
     let again = service("shop-prod");
