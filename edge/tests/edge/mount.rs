@@ -26,13 +26,6 @@ impl Mount {
     }
 }
 
-impl Mount {
-    pub(crate) fn make_read_only(&self) {
-        let done = Command::new("mount").args(["-o", "remount,ro"]).arg(&self.0).status();
-        assert!(done.unwrap().success());
-    }
-}
-
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
