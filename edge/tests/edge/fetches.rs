@@ -105,6 +105,7 @@ async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
 async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
     let site = Site::with(|config| {
         (config.cache.memory, config.cache.in_flight) = (bytesize::ByteSize::mib(24), bytesize::ByteSize::mib(16));
+        config.cache.fetch_idle = Duration::from_secs(3600);
     })
     .await;
     let (earlier, tarball) = (Tarball::random(1, 40 * FRAME), Tarball::random(2, 4 * FRAME));

@@ -141,7 +141,7 @@ async fn an_origin_that_hangs_holds_up_no_fetch_from_another() {
     let mut upstream = site.config.origins[0].clone();
     upstream.url = second.url();
     site.config.origins.push(upstream);
-    site.config.cache.fetches = 1;
+    (site.config.cache.fetches, site.config.cache.fetch_idle) = (1, Duration::from_secs(3600));
     site.start_edge().await;
     let (one, two) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("one", 7, 1, &one);
