@@ -125,7 +125,9 @@ impl Publisher {
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
         let listed = timeout(LISTING_DEADLINE, without_record(&objects, &keys)).await;
         let without_record = listed.ok().and_then(Result::ok).unwrap_or_else(|| {
-            tracing::warn!("objects cannot be listed: whether one of the repositories has lost its record is not known");
+            tracing::warn!(
+                "objects cannot be listed: whether one of the repositories has lost its record is not known"
+            );
             BTreeSet::new()
         });
         for repository in &without_record {
