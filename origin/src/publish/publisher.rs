@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::timeout;
 use weir_shared::descriptor::{Descriptor, Generation, Representation};
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::encoding::Encoding;
@@ -39,6 +40,9 @@ use crate::tarball::Built;
 
 /// Repositories that are read at a time when a publisher is opened.
 const CONCURRENT_LOADS: usize = 64;
+
+/// How long a start waits to know whether there are objects without a record.
+const LISTING_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a publisher is opened with.
 pub(crate) struct Options {
@@ -119,8 +123,11 @@ impl Publisher {
         let Options { generation_floor, retention, signer, events, metrics } = options;
         let keys = records.list("repositories/").await?;
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
-        let without_record = without_record(&objects, &keys).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "whether there are objects without a record is not known");
+        let listed = timeout(LISTING_DEADLINE, without_record(&objects, &keys)).await;
+        let without_record = listed.ok().and_then(Result::ok).unwrap_or_else(|| {
+            tracing::warn!(
+                "objects cannot be listed: whether one of the repositories has lost its record is not known"
+            );
             BTreeSet::new()
         });
         for repository in &without_record {
