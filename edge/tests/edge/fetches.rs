@@ -114,7 +114,7 @@ async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
     let mut client = site.client("h2").await;
     assert!(client.get("/v1/services/earlier/tarball", &[ZSTD]).await.bytes() == &earlier.zstd);
     site.settled().await;
-    assert!(site.metric("weir_edge_cache_memory_bytes", &[]) > f64::from(22 << 20));
+    assert!(site.in_use("memory_bytes") > f64::from(22 << 20));
     let (gate, asked) = (gate(), site.origin.asked("object").len());
     for frame in tarball.frames() {
         site.origin.fault_of(frame, Fault::Hold(gate.clone()));

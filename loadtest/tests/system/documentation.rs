@@ -105,7 +105,7 @@ fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> 
 }
 
 fn is_metric(text: &str) -> bool {
-    (text.starts_with("weir_") || text.starts_with("process_")) && is_name(text)
+    text.starts_with("weir_") && is_name(text)
 }
 
 fn is_name(text: &str) -> bool {
