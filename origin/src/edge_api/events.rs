@@ -310,13 +310,10 @@ mod tests {
     use http_body_util::BodyExt;
 
     use crate::catalog::Snapshot;
-    use crate::signing::Signer;
-    use weir_shared::commit_id::CommitId;
-    use weir_shared::descriptor::{DescriptorFields, FORMAT, Publication, Representation, Selector};
-    use weir_shared::digest::{ObjectDigest, Sha256, TarballDigest};
-    use weir_shared::encoding::Encoding;
+    use serde_json::json;
+    use weir_shared::descriptor::Descriptor;
+    use weir_shared::digest::{ObjectDigest, TarballDigest};
     use weir_shared::event::Lines;
-    use weir_shared::revision_id::RevisionId;
 
     struct Reader {
         body: Body,
@@ -367,34 +364,19 @@ mod tests {
 
     /// Publishes a commit, as a publisher does.
     fn publish(events: &Events, service: &Service, commit: char) {
-        let commit: CommitId = commit.to_string().repeat(40).parse().unwrap();
-        let generation = service.generation().map_or(1, |(_, generation)| generation + 1);
-        let object = ObjectDigest::of(b"frame");
-        let descriptor = Signer::default().descriptor(DescriptorFields {
-            publication: Publication {
-                service: service.name.clone(),
-                repository: service.repository.clone(),
-                generation,
-                digest: TarballDigest::of(b"tar"),
-                sha256: Sha256::from_bytes([1; 32]),
-                size: 3,
-                revision_id: RevisionId::from(&commit),
-                commit,
-                selector: Selector,
-                published_at: std::time::UNIX_EPOCH,
-                format: FORMAT,
-                omitted: Vec::new(),
+        let commit = commit.to_string().repeat(40);
+        let descriptor = json!({
+            "publication": {
+                "service": service.name, "repository": service.repository,
+                "generation": service.generation().map_or(1, |(_, generation)| generation + 1),
+                "digest": TarballDigest::of(b"tar"), "sha256": "01".repeat(32), "size": 3,
+                "commit": commit, "revision_id": format!("sha1:{commit}"), "selector": null,
+                "published_at": "2026-11-20T09:30:00Z", "format": 1, "omitted": [],
             },
-            followed_ref: service.revision.to_string(),
-            revision: 1,
-            representations: vec![Representation {
-                encoding: Encoding::Zstd,
-                dictionary: None,
-                digest: object,
-                size: 5,
-                frames: 1,
-            }],
+            "ref": "main", "revision": 1,
+            "representations": [{"encoding": "zstd", "digest": ObjectDigest::of(b"frame"), "size": 5, "frames": 1}],
         });
+        let descriptor = Descriptor::parse(descriptor.to_string().into()).unwrap();
         service.show(descriptor, |shown| events.log.append(EventKind::Descriptor(shown.bytes().clone())));
     }
 
