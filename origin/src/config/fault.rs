@@ -7,7 +7,7 @@ use serde::Serialize;
 /// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// The field; of a table in the document with a dot (`verify.mode`). Empty: the document as a whole.
+    /// The field; of a file in a table with a dot (`verify.pgp_keyring`). Empty: the document as a whole.
     pub field: String,
     /// In words. Never what the field holds where that may be a secret.
     pub detail: String,

@@ -34,7 +34,7 @@ pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
 pub use store::StoreConfig;
-pub(crate) use store::{Provider, StoreLocation};
+pub(crate) use store::StoreLocation;
 pub use upstreams::{NamedBy, UpstreamsConfig};
 pub use verify::{SignedBy, VerifyConfig};
 

@@ -159,7 +159,9 @@ mod tests {
     fn fields(change: impl FnOnce(&mut RepositoryConfig)) -> Vec<String> {
         let mut repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
         change(&mut repository);
-        repository.faults().into_iter().map(|fault| fault.field).collect()
+        let faults = repository.faults();
+        assert!(!format!("{faults:?}").contains("s3cret"), "{faults:?}");
+        faults.into_iter().map(|fault| fault.field).collect()
     }
 
     #[test]
@@ -193,6 +195,42 @@ mod tests {
         }
         for proxy in ["socks5://p:1", "http://me:s3cret@p:1", "http://p\\@q:1", "p:1"] {
             assert_eq!(fields(|it| it.proxy = Some(proxy.to_owned())), ["proxy"], "{proxy}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_together_is_needed_together_and_what_excludes_itself_is_named() {
+        let set = |it: &mut RepositoryConfig, keys: &[&str]| {
+            let mut value = serde_json::to_value(&*it).unwrap();
+            keys.iter().for_each(|key| value[*key] = "x".into());
+            *it = serde_json::from_value(value).unwrap();
+        };
+        for (keys, wrong) in [
+            (&["username"][..], &["username"][..]),
+            (&["password_file"], &["password_file"]),
+            (&["client_key"], &["client_key"]),
+            (&["username", "password_file", "token_file"], &["token_file"]),
+            (&["proxy_username", "proxy_password_file"], &["proxy_username"]),
+            (&["ssh_known_hosts"], &["ssh_known_hosts"]),
+        ] {
+            assert_eq!(fields(|it| set(it, keys)), wrong, "{keys:?}");
+        }
+        let through_tls = fields(|it| {
+            set(it, &["client_certificate", "client_key"]);
+            it.proxy = Some("https://proxy.example:3129".to_owned());
+        });
+        assert_eq!(through_tls, ["client_certificate"]);
+        for (url, wrong) in [
+            ("http://git.example/x", &["username"][..]),
+            ("git://git.example/x", &["username"]),
+            ("/srv/x", &["username"]),
+            ("ssh://git:s3cret@git.example/x", &["url", "ssh_key", "ssh_known_hosts", "password_file", "username"]),
+        ] {
+            let with_password = |it: &mut RepositoryConfig| {
+                set(it, &["username", "password_file"]);
+                it.url = url.to_owned();
+            };
+            assert_eq!(fields(with_password), wrong, "{url}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
+use object_store::ObjectStoreScheme;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use weir_shared::process::config;
@@ -30,17 +31,6 @@ pub struct StoreConfig {
     pub cache: ByteSize,
 }
 
-/// The provider of a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Provider {
-    /// Amazon S3, and what is compatible with it.
-    S3,
-    /// Google Cloud Storage.
-    Gcs,
-    /// Azure Blob Storage.
-    Azure,
-}
-
 /// What `url` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoreLocation {
@@ -48,15 +38,8 @@ pub(crate) enum StoreLocation {
     DataDir,
     /// Another local folder, which must exist: an empty mount point must not pass for an empty store.
     Folder(PathBuf),
-    /// A bucket, or a container of Azure.
-    Bucket {
-        /// Whose it is.
-        provider: Provider,
-        /// Its name.
-        name: String,
-        /// What the keys of all objects start with; without slashes at its ends, may be empty.
-        prefix: String,
-    },
+    /// A bucket, or a container of Azure, and what the keys of all objects start with.
+    Bucket(Url),
 }
 
 impl Default for StoreConfig {
@@ -92,26 +75,19 @@ impl StoreConfig {
         if url.query().is_some() || url.fragment().is_some() || url.port().is_some() {
             return Err(wrong("a port, a query or a fragment has no meaning here"));
         }
-        let provider = match url.scheme() {
+        match url.scheme() {
             "file" => {
                 let folder = url.to_file_path().map_err(|()| wrong("a folder is written as file:///folder"))?;
                 return Ok(StoreLocation::Folder(folder));
             }
-            "s3" => Provider::S3,
-            "gs" => Provider::Gcs,
-            "az" => Provider::Azure,
+            "s3" | "gs" | "az" => {}
             scheme => return Err(wrong(&format!("`{scheme}://` is none of file, s3, gs and az"))),
-        };
-        let name = url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no bucket"))?;
-        let prefix = url.path().trim_matches('/').to_owned();
-        let plain = |part: &str| {
-            let of_names = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'=');
-            !matches!(part, "" | "." | "..") && part.bytes().all(of_names)
-        };
-        if !prefix.is_empty() && !prefix.split('/').all(plain) {
-            return Err(wrong("the parts of the prefix are of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`, `=`"));
         }
-        Ok(StoreLocation::Bucket { provider, name: name.to_owned(), prefix })
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(wrong("it names no bucket"));
+        }
+        ObjectStoreScheme::parse(&url).map_err(|error| wrong(&error.to_string()))?;
+        Ok(StoreLocation::Bucket(url))
     }
 
     pub(super) fn faults(&self) -> Vec<String> {
@@ -121,8 +97,8 @@ impl StoreConfig {
         };
         let mut faults = Vec::new();
         let mut wrong = |what: &str| faults.push(format!("[store] {what}"));
-        let remote = matches!(location, StoreLocation::Bucket { .. });
-        let s3 = matches!(location, StoreLocation::Bucket { provider: Provider::S3, .. });
+        let remote = matches!(location, StoreLocation::Bucket(_));
+        let s3 = matches!(location, StoreLocation::Bucket(url) if url.scheme() == "s3");
         if let Some(endpoint) = &self.endpoint {
             match Url::parse(endpoint).map(|url| url.scheme().to_owned()).as_deref() {
                 _ if !remote => wrong("endpoint needs a `url` of a bucket"),
@@ -169,7 +145,6 @@ impl StoreConfig {
 }
 
 /// An access key of S3. It has no `Debug`, so that no log shows it.
-#[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "it is only checked then"))]
 pub(crate) struct AccessKey {
     pub(crate) id: String,
     pub(crate) secret: String,
@@ -202,31 +177,21 @@ mod tests {
 
     #[test]
     fn a_url_names_a_folder_or_a_bucket() {
-        let bucket = |provider, name: &str, prefix: &str| StoreLocation::Bucket {
-            provider,
-            name: name.to_owned(),
-            prefix: prefix.to_owned(),
-        };
         assert_eq!(config("").location(), Ok(StoreLocation::DataDir));
-        for (url, location) in [
-            ("file:///srv/objects", StoreLocation::Folder("/srv/objects".into())),
-            ("s3://weir-hub/prod", bucket(Provider::S3, "weir-hub", "prod")),
-            ("s3://weir-hub", bucket(Provider::S3, "weir-hub", "")),
-            ("gs://weir_hub/a/b/", bucket(Provider::Gcs, "weir_hub", "a/b")),
-            ("az://weir-hub/", bucket(Provider::Azure, "weir-hub", "")),
-        ] {
+        let folder = StoreLocation::Folder("/srv/objects".into());
+        assert_eq!(config("url = 'file:///srv/objects'").location(), Ok(folder));
+        for url in ["s3://weir-hub/prod", "s3://weir-hub", "gs://weir_hub/a/b/", "az://weir-hub/"] {
             let config = config(&format!("url = '{url}'"));
+            let location = StoreLocation::Bucket(url.parse().unwrap());
             assert_eq!((config.location(), config.faults()), (Ok(location), vec![]), "{url}");
         }
         for (url, why) in [
             ("weir-hub", "relative URL"),
             ("https://weir-hub.example", "https://"),
-            ("s3:///prod", "no bucket"),
             ("s3://id:s3cret@weir-hub", "files of their own"),
-            ("s3://weir-hub/a//b", "prefix"),
-            ("s3://weir-hub/a%2fb", "prefix"),
+            ("s3:///prod", "no bucket"),
+            ("s3://weir-hub/a//b", "empty"),
             ("s3://weir-hub?region=x", "query"),
-            ("file://host/folder", "file:///folder"),
         ] {
             let fault = config(&format!("url = '{url}'")).faults().concat();
             assert!(fault.starts_with("[store] url: ") && fault.contains(why) && !fault.contains("s3cret"), "{fault}");

@@ -1,8 +1,9 @@
-//! Reading a document that an operator sends: all that is wrong with it at once, each by its field. Pure.
+//! Reading a document that an operator sends: first every field that cannot be read, then all that the rules refuse, each
+//! by its field. Pure.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::catalog::{DefinedBy, LONGEST_REASON};
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
@@ -23,16 +24,12 @@ pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
     /// Fields without which there is none, and values that would do.
     const NEEDED: &'static [(&'static str, &'static str)];
 
-    /// Tables in the document, each with a field without which there is none, and a value that would do.
-    const TABLES: &'static [(&'static str, &'static str, &'static str)];
-
     /// What no single field shows.
     fn check(&self) -> Vec<Fault>;
 }
 
 impl Object for RepositoryConfig {
     const NEEDED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("url", "https://git.example/x.git")];
-    const TABLES: &'static [(&'static str, &'static str, &'static str)] = &[("verify", "mode", "commit")];
 
     fn check(&self) -> Vec<Fault> {
         self.faults()
@@ -41,7 +38,6 @@ impl Object for RepositoryConfig {
 
 impl Object for ServiceConfig {
     const NEEDED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("repository", "x")];
-    const TABLES: &'static [(&'static str, &'static str, &'static str)] = &[];
 
     fn check(&self) -> Vec<Fault> {
         self.faults()
@@ -70,39 +66,18 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<
             None
         }
     };
-    match fields.insert("name".to_owned(), name.into()) {
-        None => {}
-        Some(said) if said == name => {}
-        Some(_) => faults.push(Fault::new("name", format!("it is not the name in the path, `{name}`"))),
+    if fields.insert("name".to_owned(), name.into()).is_some_and(|said| said != name) {
+        faults.push(Fault::new("name", format!("it is not the name in the path, `{name}`")));
     }
-    for (field, _) in T::NEEDED {
-        if !fields.contains_key(*field) {
-            faults.push(Fault::new(*field, "it is missing"));
-        }
-    }
-    faults.extend(fields.iter().flat_map(|(field, value)| faults_of::<T>(field, value)).take(MAX_FAULTS + 1));
-    if faults.len() > MAX_FAULTS {
+    let missing = T::NEEDED.iter().filter(|(field, _)| !fields.contains_key(*field));
+    faults.extend(missing.map(|(field, _)| Fault::new(*field, "it is missing")));
+    faults.extend(fields.iter().filter_map(|(field, value)| fault_of::<T>(field, value)).take(MAX_FAULTS + 1));
+    if !faults.is_empty() {
         return Err(told(faults));
     }
-    let wrong: Vec<String> = faults.iter().map(|fault| field_of(fault).to_owned()).collect();
-    for (field, good) in T::NEEDED {
-        if wrong.iter().any(|wrong| wrong == field) {
-            fields.insert((*field).to_owned(), Value::from(*good));
-        }
-    }
-    // What is wrong with the rest is told as well.
-    fields.retain(|field, _| T::NEEDED.iter().any(|(needed, _)| needed == field) || !wrong.contains(field));
-    let document = match serde_json::from_value::<T>(Value::Object(fields)) {
-        Ok(document) => document,
-        Err(error) if faults.is_empty() => return Err(told(whole(error.to_string()))),
-        Err(_) => return Err(told(faults)),
-    };
-    // But not that something is missing which was there, and wrong.
-    let is_of_wrong = |fault: &Fault| {
-        wrong.iter().any(|wrong| field_of(fault) == wrong || fault.detail.contains(&format!("`{wrong}`")))
-    };
-    let further = document.check().into_iter().chain(more(&document)).filter(|fault| !is_of_wrong(fault));
-    faults.extend(further.take(MAX_FAULTS + 1));
+    let document =
+        serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| told(whole(error.to_string())))?;
+    faults.extend(document.check().into_iter().chain(more(&document)).take(MAX_FAULTS + 1));
     if faults.is_empty() { Ok(Sent { document, based_on }) } else { Err(told(faults)) }
 }
 
@@ -121,40 +96,13 @@ fn told(mut faults: Vec<Fault>) -> Vec<Fault> {
     faults
 }
 
-/// The field of the document that a fault is in.
-fn field_of(fault: &Fault) -> &str {
-    fault.field.split('.').next().unwrap_or_default()
-}
-
-/// Reads a field in a document that is good but for it, so that each fault is found, and is known by its field. The same
-/// with the fields of a table. Of a table with more fields than there are faults that are told, not all.
-fn faults_of<T: Object>(field: &str, value: &Value) -> Vec<Fault> {
-    let table = T::TABLES.iter().find(|(name, _, _)| *name == field);
-    let Some(((table, needed, good), inner)) = table.zip(value.as_object()) else {
-        return fault_of::<T>(field, field, value).into_iter().collect();
-    };
-    let mut faults = Vec::new();
-    if !inner.contains_key(*needed) {
-        faults.push(Fault::new(format!("{table}.{needed}"), "it is missing"));
-    }
-    faults.extend(
-        inner
-            .iter()
-            .filter_map(|(name, value)| {
-                let alone = json!({ *needed: good, name: value });
-                fault_of::<T>(&format!("{table}.{name}"), table, &alone)
-            })
-            .take(MAX_FAULTS + 1),
-    );
-    faults
-}
-
-fn fault_of<T: Object>(called: &str, field: &str, value: &Value) -> Option<Fault> {
+/// Reads a field in a document that is good but for it, so that a fault is known by its field.
+fn fault_of<T: Object>(field: &str, value: &Value) -> Option<Fault> {
     let mut alone: Map<String, Value> =
         T::NEEDED.iter().map(|(field, value)| ((*field).to_owned(), Value::from(*value))).collect();
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
-    Some(Fault::new(called.chars().take(100).collect::<String>(), error.to_string()))
+    Some(Fault::new(field.chars().take(100).collect::<String>(), error.to_string()))
 }
 
 /// What a repository names that operators may not name, or where it leads that may not be asked.
@@ -205,51 +153,34 @@ mod tests {
             assert_eq!(faults.len(), MAX_FAULTS + 1);
             assert!(faults.last().unwrap().detail.contains("more than 100"));
         }
-        let verify = format!("{{\"url\": \"https://h/x\", \"verify\": {{{unknown}}}}}");
-        assert_eq!(fields::<RepositoryConfig>("a", &verify).len(), MAX_FAULTS + 1);
         let long = format!("{{\"repository\": \"x\", \"{}\": 0}}", "k".repeat(200_000));
         let faults = read::<ServiceConfig>("a", long.as_bytes(), |_| Vec::new()).unwrap_err();
         assert_eq!((faults.len(), faults[0].detail.len()), (1, LONGEST_REASON));
     }
 
     #[test]
-    fn all_faults_are_told_at_once_each_by_its_field() {
+    fn faults_are_told_at_once_each_by_its_field_and_rules_after_what_cannot_be_read() {
         let body = r#"{"name": "b", "ref": "a..b", "folder": "../etc", "include": "x", "colour": 1, "version": 7}"#;
         let mut wrong = fields::<ServiceConfig>("a", body);
         wrong.sort();
         assert_eq!(wrong, ["colour", "folder", "include", "name", "ref", "repository", "version"]);
-        let patterns = r#"{"repository": "x", "include": ["!a"], "exclude": ["", "b"]}"#;
-        assert_eq!(fields::<ServiceConfig>("a", patterns), ["include", "exclude"]);
-        assert_eq!(
-            fields::<ServiceConfig>("a", r#"{"repository": "x", "include": ["!a", "ok", "!b"]}"#),
-            ["include"; 2]
-        );
-        assert_eq!(fields::<ServiceConfig>("a", r#"{"repository": "x", "lfs": "yes"}"#), ["lfs"]);
+        let patterns = r#"{"repository": "x", "include": ["!a", "ok", "!b"], "exclude": ["", "b"]}"#;
+        assert_eq!(fields::<ServiceConfig>("a", patterns), ["include", "include", "exclude"]);
+        let one_of_each = r#"{"repository": "x", "lfs": "yes", "include": ["!a"]}"#;
+        assert_eq!(fields::<ServiceConfig>("a", one_of_each), ["lfs"]);
         assert_eq!(fields::<RepositoryConfig>("a", r#"{"poll_interval": "often"}"#), ["url", "poll_interval"]);
-        let verify = r#"{"url": "https://h/x", "verify": {"mode": "never", "keys": 1, "pgp_keyring": 7}}"#;
-        let mut wrong = fields::<RepositoryConfig>("a", verify);
-        wrong.sort();
-        assert_eq!(wrong, ["verify.keys", "verify.mode", "verify.pgp_keyring"]);
-        for (verify, field) in [("{}", "verify.mode"), ("7", "verify"), (r#"{"mode": "tag"}"#, "verify")] {
+        for verify in ["{}", "7", r#"{"mode": "tag"}"#, r#"{"mode": "tag", "keys": 1}"#] {
             let body = format!(r#"{{"url": "https://h/x", "verify": {verify}}}"#);
-            assert_eq!(fields::<RepositoryConfig>("a", &body), [field], "{verify}");
+            assert_eq!(fields::<RepositoryConfig>("a", &body), ["verify"], "{verify}");
         }
         let several = r#"{"url": "http://h/x", "poll_interval": "1ms", "username": "u", "proxy": "x"}"#;
         let expected = ["poll_interval", "username", "username", "proxy"];
         assert_eq!(fields::<RepositoryConfig>("a", several), expected);
-        // Also what no single field shows, beside what one does; and what may not be.
-        let service = r#"{"repository": "x", "colour": 1, "folder": "../x", "ref": "a..b", "include": ["!a"]}"#;
-        let mut wrong = fields::<ServiceConfig>("a", service);
-        wrong.sort();
-        assert_eq!(wrong, ["colour", "folder", "include", "ref"]);
+        // What may not be is told with what is wrong.
         let more = |document: &RepositoryConfig| not_permitted(document, None, &UpstreamsConfig::default());
-        let repository =
-            br#"{"url": "file:///etc", "poll_interval": "1", "x": 1, "username": 7, "password_file": "p"}"#;
-        let faults = read::<RepositoryConfig>("a", repository, more).unwrap_err();
-        let mut wrong: Vec<&str> = faults.iter().map(|fault| fault.field.as_str()).collect();
-        wrong.sort_unstable();
-        // Not that `password_file` needs a `username`.
-        assert_eq!(wrong, ["password_file", "poll_interval", "url", "username", "x"], "{faults:?}");
+        let faults = read::<RepositoryConfig>("a", br#"{"url": "file:///etc", "poll_interval": "1ms"}"#, more);
+        let wrong: Vec<String> = faults.unwrap_err().into_iter().map(|fault| fault.field).collect();
+        assert_eq!(wrong, ["poll_interval", "url"]);
         for body in ["", "[]", "{", "\u{0}", "7"] {
             assert_eq!(fields::<ServiceConfig>("a", body), [""], "{body}");
         }

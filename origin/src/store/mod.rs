@@ -5,10 +5,6 @@
 //! name. Records are behind a contract that asks for nothing but conditional writes of single keys, so that any engine
 //! which has these can take the place of local files.
 
-#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
-mod bucket;
-#[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
-#[path = "no_bucket.rs"]
 mod bucket;
 mod disk_cache;
 mod local_folder;

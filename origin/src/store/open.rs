@@ -44,7 +44,7 @@ impl Objects {
     ) -> Result<Self, OpenError> {
         let location = config.location().map_err(OpenError::Config)?;
         let requests = bounds.semaphore("store_requests", CONCURRENT_REQUESTS);
-        let StoreLocation::Bucket { provider, name, prefix } = location else {
+        let StoreLocation::Bucket(url) = location else {
             let (folder, create) = match location {
                 StoreLocation::Folder(folder) => (folder, false),
                 _ => (data_dir.join("objects"), true),
@@ -53,7 +53,7 @@ impl Objects {
             let store = Arc::new(store);
             return Ok(Self::new(store, Some(folder), None, requests, metrics));
         };
-        let store = bucket::open(config, provider, &name, &prefix).map_err(OpenError::Config)?;
+        let store = bucket::open(config, &url).map_err(OpenError::Config)?;
         let cache = match config.cache.as_u64() {
             0 => None,
             limit => {

@@ -11,7 +11,7 @@ use weir_shared::descriptor::Descriptor;
 use crate::node::{Home, Node, SERVICE, flip_a_bit};
 use crate::operator::{Operator, empty_config, repository_at, serve};
 use crate::smart_http::SmartHttp;
-use crate::stored_state::{pages, private_object, record, record_file};
+use crate::stored_state::record_file;
 use crate::upstream::Upstream;
 
 /// A stopped origin with a published service that an operator defined and pinned.
@@ -91,24 +91,5 @@ async fn a_repository_whose_record_is_damaged_publishes_nothing_until_an_operato
     let generation = stopped.published.publication().generation;
     node.published(|now| now.publication().generation > generation).await;
     assert!(!node.admin("/readyz").await.1.contains("confirms"));
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn a_damaged_state_page_never_lets_a_pin_lapse() {
-    let stopped = Stopped::new().await;
-    for page in pages(&record(&stopped.home)) {
-        flip_a_bit(&private_object(&stopped.home, &page));
-    }
-    stopped.upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    let node = stopped.start().await;
-    let answer = node.get(&format!("/v1/services/{SERVICE}")).await;
-    assert!(answer.status == 200 || answer.status == 503, "it is never denied: {answer:?}");
-    if let Some(mut state) = node.running.repository(&crate::node::repository()) {
-        crate::node::in_time(state.wait_for(|state| state.attempts > 0)).await.unwrap();
-        let shown = node.running.service(&crate::node::service()).and_then(|current| current.borrow().clone());
-        assert!(shown.is_none_or(|shown| shown.publication() == stopped.published.publication()), "nothing new");
-    }
-    assert!(node.admin("/readyz").await.1.contains("until an operator confirms"));
     node.stop().await;
 }

@@ -110,18 +110,6 @@ async fn a_service_with_gzip_has_it_stored_and_one_without_has_not() {
 }
 
 #[tokio::test]
-async fn nothing_moved_and_nothing_is_published() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
-    node.poll().await;
-    node.poll().await;
-    assert_eq!(node.descriptor().await.version(), descriptor.version());
-    let unchanged = node.metric("weir_origin_polls_total{repository=\"shop\",result=\"unchanged\"}").await;
-    assert!(unchanged >= 2.0, "{unchanged}");
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn a_branch_that_is_deleted_leaves_its_last_good_publication() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"]);

@@ -61,17 +61,6 @@ async fn a_retained_version_is_rebuilt_from_its_own_commit() {
 }
 
 #[tokio::test]
-async fn a_truncated_object_is_a_corrupt_one() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
-    let file = home.object(&object_of(&descriptor));
-    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(20).unwrap();
-    node.tarball(&descriptor).await;
-    assert!(corrupt_reads(&node).await > 0.0);
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn a_missing_frame_of_many_and_a_missing_manifest_are_rebuilt() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut noise = vec![0; 9 << 20];

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::node::{Home, SERVICE, object_of, service};
+use crate::node::{Home, object_of};
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -56,43 +56,6 @@ async fn generations_grow_across_the_loss_of_everything_and_the_digest_is_the_sa
 }
 
 #[tokio::test]
-async fn a_floor_lifts_generations() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let mut config = home.config(&upstream.url());
-    config.generation_floor = 9_000_000_000_000;
-    let node = home.start(config).await;
-    assert_eq!(node.published(|_| true).await.publication().generation, 9_000_000_000_000);
-    node.stop().await;
-    // Without the floor they still only grow.
-    let node = home.start(home.config(&upstream.url())).await;
-    upstream.push("deploy/app.yaml", b"replicas: 7\n");
-    node.poll().await;
-    assert_eq!(node.descriptor().await.publication().generation, 9_000_000_000_001);
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn a_service_that_is_not_configured_any_more_is_not_served_and_its_generation_is_kept() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let mut config = home.config(&upstream.url());
-    config.generation_floor = 9_000_000_000_000;
-    let node = home.start(config).await;
-    node.published(|_| true).await;
-    node.stop().await;
-
-    let mut without = home.config(&upstream.url());
-    without.services.clear();
-    let node = home.start(without).await;
-    assert_eq!(node.get(&format!("/v1/services/{SERVICE}")).await.status, 404);
-    assert!(node.running.service(&service()).is_none());
-    node.stop().await;
-
-    let (node, again) = home.start_published(&upstream).await;
-    assert_eq!(again.publication().generation, 9_000_000_000_001);
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn another_url_is_another_mirror_and_is_cloned_anew() {
     let (home, first, second) = (Home::new(), Upstream::small(), Upstream::small());
     let (node, old) = home.start_published(&first).await;
@@ -101,15 +64,5 @@ async fn another_url_is_another_mirror_and_is_cloned_anew() {
     let node = home.start(home.config(&second.url())).await;
     assert_eq!(node.descriptor().await.bytes(), old.bytes(), "the last good one, until the new place answered");
     node.published(|d| d.publication().commit.as_str() == second.git(&["rev-parse", "main"])).await;
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn a_second_process_is_kept_out() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, _) = home.start_published(&upstream).await;
-    let Err(error) = weir_origin::start(home.config(&upstream.url())).await else { panic!("it must not start") };
-    let error = error.to_string();
-    assert!(error.contains("in use") && error.contains("data"), "{error}");
     node.stop().await;
 }

@@ -54,25 +54,6 @@ async fn a_page_without_a_version_before_it_loses_its_services_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_record_is_read_from_its_previous_copy() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
-    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    let first = current(&shop_prod);
-    publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
-    let newest = current(&shop_prod).publication().generation;
-    let record = world.dir.path().join("records/repositories/shop.record");
-    std::fs::write(&record, NO_BYTES).unwrap();
-    let (publisher, started) = world.start(&["shop-prod"]).await;
-    assert_eq!(started.current[&name("shop-prod")], first);
-    let error = publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap_err();
-    assert!(matches!(error, PublishError::Suspended { .. }), "{error}");
-    assert!(publisher.confirm(&shop()).await.unwrap());
-    assert_eq!(publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap(), Outcome::Published);
-    assert!(current(&shop_prod).publication().generation > newest);
-}
-
-#[tokio::test(start_paused = true)]
 async fn when_neither_copy_can_be_read_nothing_is_invented() {
     let world = World::new();
     let (publisher, shop_prod) = (world.open().await, service("shop-prod"));

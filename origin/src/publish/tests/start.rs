@@ -13,13 +13,14 @@ async fn services_that_are_not_configured_any_more_are_retired_once() {
     let (_, started) = world.start(&["stays"]).await;
     assert_eq!(started.current.keys().collect::<Vec<_>>(), [&name("stays")]);
     assert_eq!(started.retired.iter().map(|(service, _)| service.as_str()).collect::<Vec<_>>(), ["goes"]);
-    let sequence = world.sequence().await;
+    let (sequence, gone) = (world.sequence().await, started.retired[0].1);
     let (publisher, started) = world.start(&["stays", "goes"]).await;
     assert!(started.retired.is_empty() && !started.current.contains_key(&name("goes")), "it is not brought back");
     assert_eq!(world.sequence().await, sequence, "a start that changes nothing writes nothing");
     let again = service("goes");
     let cached = publisher.publish_cached(&shop(), &[candidate(&again, 1)], at(0)).await.unwrap();
     assert!(matches!(cached[..], [Cached::Settled]), "its versions are retained");
+    assert!(current(&again).publication().generation > gone, "by an earlier clock");
 }
 
 #[tokio::test(start_paused = true)]

@@ -100,7 +100,7 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
     assert!(matches!(objects.get(&shop, Area::Private, &page).await, Err(ObjectError::Missing(_))));
 
     // Damage in the bucket is found where the cache is empty, or is passed by.
-    let bucket = super::open(&config, Provider::S3, "weir-hub", "prod").unwrap();
+    let bucket = super::open(&config, &"s3://weir-hub/prod".parse().unwrap()).unwrap();
     bucket.put(&format!("shop/public/{}", frame.hex()).into(), "other".into()).await.unwrap();
     assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame");
     assert!(matches!(objects.past_cache().get(&shop, Area::Public, &frame).await, Err(ObjectError::Corrupt(_))));
@@ -119,8 +119,9 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
 #[test]
 fn a_client_of_each_provider_is_made_without_sending_anything() {
     let config = StoreConfig::default();
-    super::open(&config, Provider::S3, "weir-hub", "").unwrap();
+    super::open(&config, &"s3://weir-hub".parse().unwrap()).unwrap();
     let endpoint = Some("https://account.blob.example".to_owned());
-    let error = super::open(&StoreConfig { endpoint, ..config }, Provider::Azure, "weir-hub", "prod").unwrap_err();
+    let azure = StoreConfig { endpoint, ..config };
+    let error = super::open(&azure, &"az://weir-hub/prod".parse().unwrap()).unwrap_err();
     assert!(error.contains("[store] url") && error.to_lowercase().contains("account"), "{error}");
 }
