@@ -221,7 +221,7 @@ impl Publisher {
         let is_signed = known.record.signed_with == keys;
         let (mut due, mut gone) = (Vec::new(), HashSet::new());
         for (service, row) in &known.services {
-            let is_gone = row.current.is_some() && self.is_gone(service, &repository.name, configured);
+            let is_gone = row.current.is_some() && self.is_gone(service, row.generation, &repository.name, configured);
             if is_gone {
                 gone.insert(service.clone());
             }
@@ -233,17 +233,21 @@ impl Publisher {
         (due, gone)
     }
 
-    /// Whether a service is configured no longer, or is published in another repository by now.
+    /// Whether a service is configured no longer, or is published in another repository since.
     fn is_gone(
         &self,
         service: &ServiceName,
+        generation: Generation,
         repository: &RepositoryName,
         configured: &HashMap<ServiceName, RepositoryName>,
     ) -> bool {
         match configured.get(service) {
             None => true,
             Some(home) if home == repository => false,
-            Some(home) => self.known_service(home, service, |known| known.current.is_some()).unwrap_or(false),
+            Some(home) => {
+                let is_newer = |known: &KnownService| known.current.is_some() && known.generation > generation;
+                self.known_service(home, service, is_newer).unwrap_or(false)
+            }
         }
     }
 
@@ -577,6 +581,15 @@ impl Publisher {
         self.change(&self.handle(repository), names, retire).await
     }
 
+    /// The repositories in which a version of the service is current: where it was moved away from, that ends with a restart.
+    pub(crate) fn repositories_of(&self, service: &ServiceName) -> Vec<RepositoryName> {
+        let handles = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
+        let has_it = |handle: &Handle| {
+            handle.repository.known().services.get(service).is_some_and(|known| known.current.is_some())
+        };
+        handles.iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Returns when nothing is published any more of services of the repository that were withdrawn before the call.
     pub(crate) async fn let_publications_end(&self, repository: &RepositoryName) {
         if let Some(handle) = self.existing(repository) {
@@ -697,7 +710,10 @@ fn settled_or_source(
     if own.is_at(key)
         && let Some(current) = &own.current
     {
-        let shown = service.current().is_some_and(|shown| shown.version() >= current.descriptor.version());
+        let shown = service.current().is_some_and(|shown| {
+            // Another repository's is newer where the service was in between.
+            shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
+        });
         let same = current.descriptor.publication().repository == service.repository
             && current.descriptor.followed_ref() == service.revision.to_string();
         // Found by another key, the digest is that of the row; the row has the representations.
