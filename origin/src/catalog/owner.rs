@@ -15,7 +15,7 @@ use weir_shared::process::shutdown::Drain;
 use super::definitions::Documents;
 use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
 use super::reconcile::Touched;
-use super::storing::{self, Plan};
+use super::storing::Plan;
 use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{PublishError, Started, StoredDefinitions};
@@ -269,11 +269,6 @@ impl Owner {
         }
         for (name, document) in &stored.repositories {
             self.api.repositories.insert_mut(name.clone(), document.clone());
-        }
-        if let Some(lost) = storing::lost(repository, &self.api, stored)
-            && let Err(error) = self.context.publisher.define(repository, lost).await
-        {
-            tracing::warn!(%repository, %error, "definitions that its record has lost cannot be written again just now");
         }
         let (repositories, services) = (stored.repositories.size(), stored.services.size());
         tracing::info!(%repository, repositories, services, "what operators defined in it was read again");

@@ -19,7 +19,7 @@ use super::attempt::Attempt;
 use super::decision::Content;
 use super::draft::{Draft, Found, Rules};
 use super::error::{PublishError, VersionChangeError};
-use super::known::{KnownService, Suspension};
+use super::known::{KnownService, Suspension, Until};
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
 use super::order::Order;
@@ -310,7 +310,7 @@ impl Publisher {
     ) -> Result<(StoredDefinitions, Started), PublishError> {
         let Loaded { known, definitions: of_services, .. } =
             load(&self.shared.objects, &self.shared.records, &repository.name).await;
-        if let Some(unread) = known.suspension.filter(|suspension| !suspension.needs_confirmation) {
+        if let Some(unread) = known.suspension.filter(|suspension| suspension.until == Until::Read) {
             return Err(PublishError::Object(unread.reason));
         }
         let (mut definitions, mut published) = (Definitions::default(), Started::default());
@@ -329,8 +329,11 @@ impl Publisher {
         self.existing(repository)?.repository.suspension()
     }
 
-    /// An operator takes over what can be read of a repository as its state: publishing goes on from there. False: it was
-    /// not suspended.
+    /// An operator takes over what was read of a repository as its state: publishing goes on from there. False: it was not
+    /// suspended.
+    ///
+    /// # Errors
+    /// What is stored is not what is served, or cannot be read or written.
     pub(crate) async fn confirm(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
         let Some(handle) = self.handles().remove(repository) else { return Ok(false) };
         let (done, answer) = oneshot::channel();
