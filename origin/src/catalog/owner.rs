@@ -199,20 +199,26 @@ impl Owner {
             return Ok(decided.outcome);
         }
         let plan = Plan::of(&decided.writes, &self.api);
-        self.unsettled = Some((plan, decided.writes));
-        self.settle().await?;
+        self.make(plan, decided.writes, false).await?;
         Ok(decided.outcome)
     }
 
-    /// Makes an edit durable whose outcome is not known, and carries it out. One that was certainly not made is forgotten.
+    /// Makes an edit durable whose outcome is not known.
     async fn settle(&mut self) -> Result<(), EditError> {
         let Some((plan, writes)) = self.unsettled.take() else { return Ok(()) };
+        self.make(plan, writes, true).await
+    }
+
+    /// Makes an edit durable, and carries it out. One that was certainly not made is forgotten.
+    async fn make(&mut self, plan: Plan, writes: Vec<Write>, may_be_made: bool) -> Result<(), EditError> {
         if let Some((repository, change)) = &plan.change
             && let Err(error) = self.context.publisher.define(repository, change.clone()).await
         {
             tracing::error!(%repository, %error, "an operator's edit failed");
             let reason = error.to_string();
-            if matches!(error, PublishError::UnknownOutcome(_)) {
+            // A suspended repository has settled it, and is read again.
+            let is_settled = !may_be_made || matches!(error, PublishError::Suspended { .. });
+            if matches!(error, PublishError::UnknownOutcome(_)) || !is_settled {
                 self.unsettled = Some((plan, writes));
             }
             return Err(EditError::Failed(reason));
@@ -393,6 +399,32 @@ mod tests {
             drop(catalog);
             assert!(stored(dir.path()).await.repositories.contains_key("shop"), "{fault:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_back_at_once() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (_, editor, _) = begun(dir.path(), [], &drain).await;
+        for change in [put_repository("shop"), put_service("one", "shop")] {
+            edit(&editor, change).await.unwrap();
+        }
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
+
+        let drain = Drain::new();
+        let local = object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
+        let store = FaultyStore::over(Arc::new(local));
+        let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
+        let objects = Objects::over(store.clone(), metrics);
+        let (catalog, editor, _) = begun_over(dir.path(), objects, [WriteFault::Lost], &drain).await;
+        assert!(edit(&editor, put_service("two", "shop")).await.is_err());
+        store.fail_gets(true);
+        assert!(edit(&editor, put_service("three", "shop")).await.is_err());
+        store.fail_gets(false);
+        edit(&editor, put_service("three", "shop")).await.unwrap();
+        assert!(catalog.snapshot().services.contains_key("two"), "it is stored");
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
     }
 
     #[tokio::test]
