@@ -66,7 +66,7 @@ pub(crate) struct Publisher {
     pub(super) shared: Arc<Shared>,
     pub(super) retention: RetentionConfig,
     repositories: RwLock<BTreeMap<RepositoryName, Handle>>,
-    identity: StoreIdentity,
+    pub(super) identity: StoreIdentity,
     /// Repositories that had objects and no record when it was opened.
     without_record: BTreeSet<RepositoryName>,
 }
@@ -109,7 +109,7 @@ impl Publisher {
     /// Reads every record and page. The lock of `data_dir` is held as long as anything may be written. The record `cluster/store` is written when there is none.
     ///
     /// # Errors
-    /// The store cannot be read just now. What is damaged suspends its repository, and is no error.
+    /// The store cannot be read just now, or its objects are another's. What is damaged suspends its repository, and is no error.
     pub(crate) async fn open(
         objects: Objects,
         records: Records,
@@ -119,6 +119,12 @@ impl Publisher {
         let Options { generation_floor, retention, signer, events, metrics } = options;
         let keys = records.list("repositories/").await?;
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
+        match identity.check(&objects).await {
+            Err(error @ PublishError::ForeignObjects { .. }) => return Err(error),
+            // It is looked at again before anything is deleted.
+            Err(error) => tracing::warn!(%error, "whether the objects are of these records is not known"),
+            Ok(()) => {}
+        }
         let without_record = without_record(&objects, &keys).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "whether there are objects without a record is not known");
             BTreeSet::new()

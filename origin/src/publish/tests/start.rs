@@ -126,6 +126,19 @@ async fn a_store_knows_since_when_it_is_used() {
 }
 
 #[tokio::test]
+async fn an_origin_with_other_records_does_not_take_the_objects_for_its_own() {
+    let world = World::new();
+    let publisher = world.open().await;
+    publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
+    let other = World { objects: world.objects.clone(), ..World::new() };
+    let error = other.try_open().await.err().unwrap().to_string();
+    assert!(error.contains("each origin needs"), "{error}");
+    assert!(world.try_open().await.is_ok());
+    std::fs::remove_file(world.dir.path().join("objects/store")).unwrap();
+    assert!(other.try_open().await.is_ok(), "an operator let it");
+}
+
+#[tokio::test]
 async fn ten_thousand_services_have_a_small_record() {
     let world = World::new();
     let publisher = world.open().await;
