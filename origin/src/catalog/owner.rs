@@ -193,10 +193,20 @@ impl Owner {
 
     async fn edit(&mut self, edit: &Edit, precondition: &Precondition) -> Result<Outcome, EditError> {
         self.settle().await?;
+        self.clean_up().await;
         let before = self.catalog.snapshot();
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
         if decided.writes.is_empty() {
             return Ok(decided.outcome);
+        }
+        let comes_back = |write: &Write| {
+            let Write::DeleteService(name) = write else { return false };
+            self.cleanups.iter().any(|plan| plan.removes(name))
+        };
+        if decided.writes.iter().any(comes_back) {
+            let reason =
+                "the service was moved, and is stored still where it was: a restart would bring it back from there";
+            return Err(EditError::Failed(reason.to_owned()));
         }
         let plan = Plan::of(&decided.writes, &self.api);
         self.make(plan, decided.writes, false).await?;
@@ -443,6 +453,24 @@ mod tests {
         let stored = stored(dir.path()).await;
         assert_eq!(stored.services.get("one").unwrap().repository().as_str(), "blog");
         assert_eq!(stored.repositories.size(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_service_is_not_deleted_while_it_is_stored_where_it_was_before() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (catalog, editor, _) = begun(dir.path(), [], &drain).await;
+        for change in [put_repository("shop"), put_repository("blog"), put_service("one", "shop")] {
+            edit(&editor, change).await.unwrap();
+        }
+        for object in std::fs::read_dir(dir.path().join("objects/shop/private")).unwrap() {
+            std::fs::write(object.unwrap().path(), "damaged").unwrap();
+        }
+        edit(&editor, put_service("one", "blog")).await.unwrap();
+        let deleted = edit(&editor, Edit::DeleteService("one".parse().unwrap())).await;
+        assert!(matches!(deleted, Err(EditError::Failed(_))), "{deleted:?}");
+        assert!(catalog.snapshot().services.contains_key("one"));
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
     }
 
     #[tokio::test]

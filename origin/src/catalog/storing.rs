@@ -50,6 +50,11 @@ impl Plan {
         Self { change: None, cleanup: Some((repository, removal)) }
     }
 
+    /// Whether a service is to be taken out of where it was.
+    pub(super) fn removes(&self, service: &ServiceName) -> bool {
+        self.cleanup.iter().flat_map(|(_, change)| &change.services).any(|(name, _)| name == service)
+    }
+
     /// The writes of one edit are all of one repository.
     fn change(&mut self, repository: &RepositoryName) -> &mut DefinitionChange {
         &mut self.change.get_or_insert_with(|| (repository.clone(), DefinitionChange::default())).1
