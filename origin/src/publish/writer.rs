@@ -206,7 +206,7 @@ impl Writer {
             Ok(pages) => pages,
             Err(error) => {
                 if let ReadError::Damaged(reason) = &error {
-                    self.suspend(reason.clone());
+                    self.suspend(reason);
                 }
                 let error = PublishError::from(error);
                 return changes.into_iter().for_each(|change| change.refuse(error.clone()));
@@ -297,7 +297,7 @@ impl Writer {
                 Err(PublishError::UnknownOutcome(cause))
             }
             Err(NotWritten::Superseded) => {
-                self.suspend("its record was replaced by another writer while this origin ran".to_owned());
+                self.suspend("its record was replaced by another writer while this origin ran");
                 self.refuse_suspended()
             }
         }
@@ -361,7 +361,7 @@ impl Writer {
         match known.suspension.take() {
             Some(now) if now.until == Until::Read => return Err(PublishError::Object(now.reason)),
             Some(now) if now.reason != confirmed.reason => {
-                self.suspend(now.reason);
+                self.suspend(&now.reason);
                 return self.refuse_suspended().map(|()| false);
             }
             _ => {}
@@ -386,7 +386,7 @@ impl Writer {
     }
 
     /// For damage of this run.
-    fn suspend(&self, reason: String) {
+    fn suspend(&self, reason: &str) {
         let reason = format!("{reason}; restart the origin, compare, and confirm then");
         self.suspend_for(Suspension { since: SystemTime::now(), reason, until: Until::Restarted });
     }
