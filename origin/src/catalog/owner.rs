@@ -15,7 +15,7 @@ use weir_shared::process::shutdown::Drain;
 use super::definitions::Documents;
 use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
 use super::reconcile::Touched;
-use super::storing::{self, Plan};
+use super::storing::Plan;
 use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{PublishError, Started, StoredDefinitions};
@@ -193,26 +193,42 @@ impl Owner {
 
     async fn edit(&mut self, edit: &Edit, precondition: &Precondition) -> Result<Outcome, EditError> {
         self.settle().await?;
+        self.clean_up().await;
         let before = self.catalog.snapshot();
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
         if decided.writes.is_empty() {
             return Ok(decided.outcome);
         }
+        let comes_back = |write: &Write| {
+            let Write::DeleteService(name) = write else { return false };
+            self.cleanups.iter().any(|plan| plan.removes(name))
+        };
+        if decided.writes.iter().any(comes_back) {
+            let reason =
+                "the service was moved, and is stored still where it was: a restart would bring it back from there";
+            return Err(EditError::Failed(reason.to_owned()));
+        }
         let plan = Plan::of(&decided.writes, &self.api);
-        self.unsettled = Some((plan, decided.writes));
-        self.settle().await?;
+        self.make(plan, decided.writes, false).await?;
         Ok(decided.outcome)
     }
 
-    /// Makes an edit durable whose outcome is not known, and carries it out. One that was certainly not made is forgotten.
+    /// Makes an edit durable whose outcome is not known.
     async fn settle(&mut self) -> Result<(), EditError> {
         let Some((plan, writes)) = self.unsettled.take() else { return Ok(()) };
+        self.make(plan, writes, true).await
+    }
+
+    /// Makes an edit durable, and carries it out. One that was certainly not made is forgotten.
+    async fn make(&mut self, plan: Plan, writes: Vec<Write>, may_be_made: bool) -> Result<(), EditError> {
         if let Some((repository, change)) = &plan.change
             && let Err(error) = self.context.publisher.define(repository, change.clone()).await
         {
             tracing::error!(%repository, %error, "an operator's edit failed");
             let reason = error.to_string();
-            if matches!(error, PublishError::UnknownOutcome(_)) {
+            // A suspended repository has settled it, and is read again.
+            let is_settled = !may_be_made || matches!(error, PublishError::Suspended { .. });
+            if matches!(error, PublishError::UnknownOutcome(_)) || !is_settled {
                 self.unsettled = Some((plan, writes));
             }
             return Err(EditError::Failed(reason));
@@ -269,11 +285,6 @@ impl Owner {
         }
         for (name, document) in &stored.repositories {
             self.api.repositories.insert_mut(name.clone(), document.clone());
-        }
-        if let Some(lost) = storing::lost(repository, &self.api, stored)
-            && let Err(error) = self.context.publisher.define(repository, lost).await
-        {
-            tracing::warn!(%repository, %error, "definitions that its record has lost cannot be written again just now");
         }
         let (repositories, services) = (stored.repositories.size(), stored.services.size());
         tracing::info!(%repository, repositories, services, "what operators defined in it was read again");
@@ -400,6 +411,32 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_back_at_once() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (_, editor, _) = begun(dir.path(), [], &drain).await;
+        for change in [put_repository("shop"), put_service("one", "shop")] {
+            edit(&editor, change).await.unwrap();
+        }
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
+
+        let drain = Drain::new();
+        let local = object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
+        let store = FaultyStore::over(Arc::new(local));
+        let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
+        let objects = Objects::over(store.clone(), metrics);
+        let (catalog, editor, _) = begun_over(dir.path(), objects, [WriteFault::Lost], &drain).await;
+        assert!(edit(&editor, put_service("two", "shop")).await.is_err());
+        store.fail_gets(true);
+        assert!(edit(&editor, put_service("three", "shop")).await.is_err());
+        store.fail_gets(false);
+        edit(&editor, put_service("three", "shop")).await.unwrap();
+        assert!(catalog.snapshot().services.contains_key("two"), "it is stored");
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
+    }
+
     #[tokio::test]
     async fn a_service_that_moves_is_stored_where_it_went_and_nowhere_else() {
         let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
@@ -416,6 +453,24 @@ mod tests {
         let stored = stored(dir.path()).await;
         assert_eq!(stored.services.get("one").unwrap().repository().as_str(), "blog");
         assert_eq!(stored.repositories.size(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_service_is_not_deleted_while_it_is_stored_where_it_was_before() {
+        let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+        let (catalog, editor, _) = begun(dir.path(), [], &drain).await;
+        for change in [put_repository("shop"), put_repository("blog"), put_service("one", "shop")] {
+            edit(&editor, change).await.unwrap();
+        }
+        for object in std::fs::read_dir(dir.path().join("objects/shop/private")).unwrap() {
+            std::fs::write(object.unwrap().path(), "damaged").unwrap();
+        }
+        edit(&editor, put_service("one", "blog")).await.unwrap();
+        let deleted = edit(&editor, Edit::DeleteService("one".parse().unwrap())).await;
+        assert!(matches!(deleted, Err(EditError::Failed(_))), "{deleted:?}");
+        assert!(catalog.snapshot().services.contains_key("one"));
+        drop(editor);
+        assert!(drain.finish(Duration::from_secs(60)).await);
     }
 
     #[tokio::test]

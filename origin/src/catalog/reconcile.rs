@@ -1,12 +1,12 @@
 //! Bringing agents and services to what is defined, and taking out what no longer is. Only what was touched is looked at:
 //! an edit costs what it changes, not what there is.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::future::join_all;
-use weir_shared::descriptor::Descriptor;
+use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::event::EventKind;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::config::ConfigError;
@@ -219,8 +219,15 @@ impl Owner {
     async fn retire(&self, gone: Vec<Arc<Service>>) {
         let mut of: BTreeMap<RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
         for service in gone {
-            of.entry(service.repository.clone()).or_default().push(service);
+            let mut repositories = self.context.publisher.repositories_of(&service.name);
+            if !repositories.contains(&service.repository) {
+                repositories.push(service.repository.clone());
+            }
+            for repository in repositories {
+                of.entry(repository).or_default().push(service.clone());
+            }
         }
+        let mut last: HashMap<ServiceName, Generation> = HashMap::new();
         for (repository, gone) in of {
             let outcome = self.context.publisher.retire(&repository, &gone, SystemTime::now()).await;
             if let Err(error) = &outcome {
@@ -229,13 +236,15 @@ impl Owner {
             }
             let shown = || gone.iter().filter_map(|service| service.generation()).collect();
             let retired = outcome.unwrap_or_else(|_| shown());
-            for service in &gone {
-                tracing::info!(service = %service.name, generation = retired.get(&service.name), "the service is deleted");
-            }
-            self.catalog.retire(&retired);
             for (service, generation) in retired {
-                self.context.log.append(EventKind::Tombstone { service, generation });
+                tracing::info!(%service, generation, %repository, "the service is deleted");
+                let last = last.entry(service).or_insert(generation);
+                *last = generation.max(*last);
             }
+        }
+        self.catalog.retire(&last);
+        for (service, generation) in last {
+            self.context.log.append(EventKind::Tombstone { service, generation });
         }
     }
 }

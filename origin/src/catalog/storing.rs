@@ -50,24 +50,15 @@ impl Plan {
         Self { change: None, cleanup: Some((repository, removal)) }
     }
 
+    /// Whether a service is to be taken out of where it was.
+    pub(super) fn removes(&self, service: &ServiceName) -> bool {
+        self.cleanup.iter().flat_map(|(_, change)| &change.services).any(|(name, _)| name == service)
+    }
+
     /// The writes of one edit are all of one repository.
     fn change(&mut self, repository: &RepositoryName) -> &mut DefinitionChange {
         &mut self.change.get_or_insert_with(|| (repository.clone(), DefinitionChange::default())).1
     }
-}
-
-/// What the catalogue has of a repository and its record has no longer, because that was damaged.
-pub(super) fn lost(repository: &RepositoryName, known: &Documents, stored: &Documents) -> Option<DefinitionChange> {
-    let own = known.repositories.get(repository).filter(|_| !stored.repositories.contains_key(repository));
-    let services = known
-        .services
-        .iter()
-        .filter(|(name, document)| document.repository() == repository && !stored.services.contains_key(*name));
-    let lost = DefinitionChange {
-        repository: own.map(|document| Some(json(document))),
-        services: services.map(|(name, document)| (name.clone(), Some(json(document)))).collect(),
-    };
-    (lost != DefinitionChange::default()).then_some(lost)
 }
 
 /// The repository in whose record a service's document is.
@@ -98,22 +89,6 @@ mod tests {
         let (repository, change) = moved.cleanup.unwrap();
         assert_eq!((repository.as_str(), change.services), ("shop", vec![("one".parse().unwrap(), None)]));
         assert_eq!(put("shop").cleanup, None);
-    }
-
-    #[test]
-    fn what_a_record_has_lost_is_written_again_and_nothing_else() {
-        let repository = |name: &str| RepositoryConfig::new(name.parse().unwrap(), "https://git.example/shop.git");
-        let service = |name: &str, of: &str| ServiceConfig::new(name.parse().unwrap(), of.parse().unwrap());
-        let known = Documents::new(
-            &[repository("shop"), repository("blog")],
-            &[service("one", "shop"), service("two", "shop"), service("three", "blog")],
-        );
-        let shop = "shop".parse().unwrap();
-        let change = lost(&shop, &known, &Documents::new(&[repository("shop")], &[service("one", "shop")])).unwrap();
-        assert!(change.repository.is_none());
-        assert_eq!(change.services.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["two"]);
-        assert!(lost(&shop, &known, &Documents::default()).unwrap().repository.is_some());
-        assert_eq!(lost(&shop, &known, &known), None);
     }
 
     #[test]

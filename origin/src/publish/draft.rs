@@ -125,7 +125,11 @@ impl<'a> Draft<'a> {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
         let mut row = self.row(&service.name)?;
-        let current = current(&row)?;
+        let current = current(&row, &service)?;
+        if current.is_none() {
+            // It was of what another repository has superseded.
+            row.pin = None;
+        }
         let show = |change| Shown { service: service.clone(), change };
         if let (Some(pin), Some(current)) = (&row.pin, &current) {
             let changes = [Change::Pinned(from_unix(pin.since)), Change::Current(current.clone())];
@@ -368,7 +372,7 @@ impl<'a> Draft<'a> {
             return Err(VersionChangeError::Withdrawn(service.name.clone()));
         }
         let row = self.row(&service.name)?;
-        let current = current(&row)?;
+        let current = current(&row, service)?;
         let generation = current.as_ref().map(|current| current.publication().generation);
         if change.expected.is_some() && change.expected != generation {
             return Err(VersionChangeError::GenerationConflict { service: service.name.clone(), current: generation });
@@ -385,8 +389,13 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn current(row: &Row) -> Result<Option<Descriptor>, PublishError> {
-    row.current.as_ref().map(parsed).transpose()
+/// What the row has as current, unless the service was in another repository meanwhile and is shown as it was there.
+fn current(row: &Row, service: &Service) -> Result<Option<Descriptor>, PublishError> {
+    let current = row.current.as_ref().map(parsed).transpose()?;
+    let Some(shown) = service.current() else { return Ok(current) };
+    let shown = shown.publication();
+    let is_elsewhere = shown.repository != service.repository;
+    Ok(current.filter(|current| !(is_elsewhere && shown.generation >= current.publication().generation)))
 }
 
 pub(super) fn parsed(version: &StoredVersion) -> Result<Descriptor, PublishError> {

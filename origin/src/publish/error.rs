@@ -29,6 +29,17 @@ pub(crate) enum PublishError {
         /// What is wrong, in plain words.
         reason: String,
     },
+    /// What nothing refers to here may be needed by others.
+    #[error(
+        "the objects are those of store `{theirs}`, and the records those of `{ours}`: each origin needs a folder or a prefix \
+         of its own. If the records were lost, put them back, or remove the object `store` to go on without them"
+    )]
+    ForeignObjects {
+        /// The identity in the records.
+        ours: String,
+        /// The one in the object `store`.
+        theirs: String,
+    },
     /// Garbage collection may not wait for it any longer.
     #[error("storing its objects took longer than {} s, a quarter of gc_grace_period: it starts over", .0.as_secs())]
     AttemptExpired(Duration),

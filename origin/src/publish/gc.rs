@@ -211,6 +211,7 @@ impl Publisher {
         if !mark.unreadable_pages.is_empty() {
             return Ok((0, 0));
         }
+        self.identity.check(self.objects()).await?;
         let mut found: HashMap<ObjectDigest, Area> = HashMap::new();
         if mark.unreadable_manifests.is_empty() {
             let public = self.objects().list(&repository.name, Area::Public).await?;

@@ -13,15 +13,24 @@ use super::row::{Row, from_unix};
 use crate::store::Version;
 use crate::tarball::ContentKey;
 
-/// A repository of which nothing new is published until an operator confirms its state, or until it can be read.
+/// A repository of which nothing new is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Suspension {
     pub(crate) since: SystemTime,
     /// In plain words.
     pub(crate) reason: String,
-    /// Something is damaged or gone, so that an operator has to decide. Otherwise the store did not answer, and it is read
-    /// again with the next request.
-    pub(crate) needs_confirmation: bool,
+    pub(crate) until: Until,
+}
+
+/// What ends a suspension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// The store did not answer: it is read again with the next request.
+    Read,
+    /// It was read with damage, and is served as it was read: an operator compares that, and decides.
+    Confirmed,
+    /// It was damaged in this run. What is served is what was there before, so nobody can compare what is stored.
+    Restarted,
 }
 
 /// The durable state of a repository.

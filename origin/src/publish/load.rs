@@ -8,7 +8,7 @@ use weir_shared::digest::ObjectDigest;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
-use super::known::{Known, Suspension};
+use super::known::{Known, Suspension, Until};
 use super::page::{Page, PageRef};
 use super::record::RepositoryRecord;
 use super::row::Definition;
@@ -223,13 +223,15 @@ impl Problems {
 
     fn suspension(self) -> Option<Suspension> {
         // What did not answer may be good: an operator is not asked before it can be read.
-        let needs_confirmation = self.failures.is_empty();
-        let reasons = if needs_confirmation { self.damage } else { self.failures };
+        let (until, reasons) = match self.failures.is_empty() {
+            true => (Until::Confirmed, self.damage),
+            false => (Until::Read, self.failures),
+        };
         let first = reasons.first()?;
         let reason = match reasons.len() {
             1 => first.clone(),
             count => format!("{first} (and {} more)", count - 1),
         };
-        Some(Suspension { since: SystemTime::now(), reason, needs_confirmation })
+        Some(Suspension { since: SystemTime::now(), reason, until })
     }
 }

@@ -20,7 +20,7 @@ use super::attempt::Attempt;
 use super::decision::Content;
 use super::draft::{Draft, Found, Rules};
 use super::error::{PublishError, VersionChangeError};
-use super::known::{KnownService, Suspension};
+use super::known::{KnownService, Suspension, Until};
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
 use super::order::Order;
@@ -70,7 +70,7 @@ pub(crate) struct Publisher {
     pub(super) shared: Arc<Shared>,
     pub(super) retention: RetentionConfig,
     repositories: RwLock<BTreeMap<RepositoryName, Handle>>,
-    identity: StoreIdentity,
+    pub(super) identity: StoreIdentity,
     /// Repositories that had objects and no record when it was opened.
     without_record: BTreeSet<RepositoryName>,
 }
@@ -113,7 +113,7 @@ impl Publisher {
     /// Reads every record and page. The lock of `data_dir` is held as long as anything may be written. The record `cluster/store` is written when there is none.
     ///
     /// # Errors
-    /// The store cannot be read just now. What is damaged suspends its repository, and is no error.
+    /// The store cannot be read just now, or its objects are another's. What is damaged suspends its repository, and is no error.
     pub(crate) async fn open(
         objects: Objects,
         records: Records,
@@ -123,6 +123,12 @@ impl Publisher {
         let Options { generation_floor, retention, signer, events, metrics } = options;
         let keys = records.list("repositories/").await?;
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
+        match timeout(LISTING_DEADLINE, identity.check(&objects)).await {
+            Ok(Err(error @ PublishError::ForeignObjects { .. })) => return Err(error),
+            Ok(Ok(())) => {}
+            // It is looked at again before anything is deleted.
+            Ok(Err(_)) | Err(_) => tracing::warn!("whether the objects are of these records is not known"),
+        }
         let listed = timeout(LISTING_DEADLINE, without_record(&objects, &keys)).await;
         let without_record = listed.ok().and_then(Result::ok).unwrap_or_else(|| {
             tracing::warn!(
@@ -228,7 +234,7 @@ impl Publisher {
         let is_signed = known.record.signed_with == keys;
         let (mut due, mut gone) = (Vec::new(), HashSet::new());
         for (service, row) in &known.services {
-            let is_gone = row.current.is_some() && self.is_gone(service, &repository.name, configured);
+            let is_gone = row.current.is_some() && self.is_gone(service, row.generation, &repository.name, configured);
             if is_gone {
                 gone.insert(service.clone());
             }
@@ -240,17 +246,21 @@ impl Publisher {
         (due, gone)
     }
 
-    /// Whether a service is configured no longer, or is published in another repository by now.
+    /// Whether a service is configured no longer, or is published in another repository since.
     fn is_gone(
         &self,
         service: &ServiceName,
+        generation: Generation,
         repository: &RepositoryName,
         configured: &HashMap<ServiceName, RepositoryName>,
     ) -> bool {
         match configured.get(service) {
             None => true,
             Some(home) if home == repository => false,
-            Some(home) => self.known_service(home, service, |known| known.current.is_some()).unwrap_or(false),
+            Some(home) => {
+                let is_newer = |known: &KnownService| known.current.is_some() && known.generation > generation;
+                self.known_service(home, service, is_newer).unwrap_or(false)
+            }
         }
     }
 
@@ -313,7 +323,7 @@ impl Publisher {
     ) -> Result<(StoredDefinitions, Started), PublishError> {
         let Loaded { known, definitions: of_services, .. } =
             load(&self.shared.objects, &self.shared.records, &repository.name).await;
-        if let Some(unread) = known.suspension.filter(|suspension| !suspension.needs_confirmation) {
+        if let Some(unread) = known.suspension.filter(|suspension| suspension.until == Until::Read) {
             return Err(PublishError::Object(unread.reason));
         }
         let (mut definitions, mut published) = (Definitions::default(), Started::default());
@@ -332,8 +342,11 @@ impl Publisher {
         self.existing(repository)?.repository.suspension()
     }
 
-    /// An operator takes over what can be read of a repository as its state: publishing goes on from there. False: it was
-    /// not suspended.
+    /// An operator takes over what was read of a repository as its state: publishing goes on from there. False: it was not
+    /// suspended.
+    ///
+    /// # Errors
+    /// What is stored is not what is served, or cannot be read or written.
     pub(crate) async fn confirm(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
         let Some(handle) = self.handles().remove(repository) else { return Ok(false) };
         let (done, answer) = oneshot::channel();
@@ -584,6 +597,15 @@ impl Publisher {
         self.change(&self.handle(repository), names, retire).await
     }
 
+    /// The repositories in which a version of the service is current: where it was moved away from, that ends with a restart.
+    pub(crate) fn repositories_of(&self, service: &ServiceName) -> Vec<RepositoryName> {
+        let handles = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
+        let has_it = |handle: &Handle| {
+            handle.repository.known().services.get(service).is_some_and(|known| known.current.is_some())
+        };
+        handles.iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Returns when nothing is published any more of services of the repository that were withdrawn before the call.
     pub(crate) async fn let_publications_end(&self, repository: &RepositoryName) {
         if let Some(handle) = self.existing(repository) {
@@ -704,7 +726,10 @@ fn settled_or_source(
     if own.is_at(key)
         && let Some(current) = &own.current
     {
-        let shown = service.current().is_some_and(|shown| shown.version() >= current.descriptor.version());
+        let shown = service.current().is_some_and(|shown| {
+            // Another repository's is newer where the service was in between.
+            shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
+        });
         let same = current.descriptor.publication().repository == service.repository
             && current.descriptor.followed_ref() == service.revision.to_string();
         // Found by another key, the digest is that of the row; the row has the representations.

@@ -12,8 +12,12 @@ use weir_shared::name::ServiceName;
 
 use super::row::{Retained, Row, StoredVersion, unix_milliseconds};
 
+/// Bytes of the descriptors that a row retains, at the most: with a current one of the largest size, it is well below the
+/// largest object. A descriptor that lists many omitted paths is large.
+const MAX_RETAINED_BYTES: usize = 8 << 20;
+
 /// Makes a version the current one (`None`: the service is retired). The one before is retained, as the newest of `most`
-/// at the most. Returns how many are retained no longer.
+/// at the most, and of what a row has room for. Returns how many are retained no longer.
 pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemTime, most: usize) -> usize {
     let before = std::mem::replace(&mut row.current, next);
     let before_count = row.retained.len() + usize::from(before.is_some());
@@ -25,7 +29,12 @@ pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemT
         row.retained.retain(|retained| retained.version.digest != current.digest);
     }
     let distinct = row.retained.len();
-    row.retained.truncate(most);
+    let sizes = row.retained.iter().scan(0, |sum, retained| {
+        *sum += retained.version.size();
+        Some(*sum)
+    });
+    let fitting = sizes.take_while(|sum| *sum <= MAX_RETAINED_BYTES).count();
+    row.retained.truncate(most.min(fitting));
     debug_assert!(distinct <= before_count);
     distinct - row.retained.len()
 }
@@ -105,16 +114,17 @@ pub(super) fn over_limit(mut versions: Vec<Superseded>, usage: &mut Usage, limit
 
 #[cfg(test)]
 mod tests {
+    use super::super::decision::rewritten;
+    use super::super::draft::tests::descriptor;
     use super::super::history::Why;
     use super::*;
     use crate::tarball::ContentKey;
     use proptest::prelude::*;
     use std::collections::HashSet;
-    use weir_shared::descriptor::Descriptor;
+    use weir_shared::descriptor::{Descriptor, Omission, OmissionReason};
 
     fn version(number: u64) -> StoredVersion {
-        let descriptor: Descriptor = super::super::draft::tests::descriptor("a", number);
-        StoredVersion::new(&descriptor, ContentKey::from_bytes([0; 32]), None, Why::Followed, None)
+        StoredVersion::new(&descriptor("a", number), ContentKey::from_bytes([0; 32]), None, Why::Followed, None)
     }
 
     #[test]
@@ -131,6 +141,21 @@ mod tests {
         supersede(&mut row, None, now, 2);
         let digests: Vec<_> = row.retained.iter().map(|retained| retained.version.digest).collect();
         assert!(row.current.is_none() && digests == [version(1).digest, version(4).digest]);
+    }
+
+    #[test]
+    fn a_row_has_room_for_versions_that_omit_much() {
+        let (now, mut row) = (SystemTime::UNIX_EPOCH, Row::new("a".parse().unwrap()));
+        for number in 1..=5 {
+            let mut fields = rewritten(&descriptor("a", number));
+            let path = "x".repeat(3 << 20);
+            fields.publication.omitted = vec![Omission { path, reason: OmissionReason::Symlink }];
+            let large = version(number).with(&Descriptor::new(fields));
+            supersede(&mut row, Some(large), now, 20);
+        }
+        let digests: Vec<_> = row.retained.iter().map(|retained| retained.version.digest).collect();
+        assert_eq!(digests, [version(4).digest, version(3).digest]);
+        assert_eq!(row.current.unwrap().digest, version(5).digest);
     }
 
     #[test]

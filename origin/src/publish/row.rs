@@ -127,6 +127,11 @@ impl StoredVersion {
         Self::new(descriptor, self.key, self.recipe, self.why, self.by.clone())
     }
 
+    /// The bytes of its descriptor.
+    pub(super) fn size(&self) -> usize {
+        self.descriptor.get().len()
+    }
+
     /// Reads the descriptor.
     ///
     /// # Errors

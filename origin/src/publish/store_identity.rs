@@ -8,13 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::error::PublishError;
 use super::row::{from_unix, unix_milliseconds};
-use crate::store::{Expect, PutOutcome, RecordError, RecordKey, Records};
+use crate::store::{Expect, Objects, PutOutcome, RecordError, RecordKey, Records};
 
 const KEY: &str = "cluster/store";
 
 /// Which store it is.
 #[derive(Debug, Clone)]
 pub(super) struct StoreIdentity {
+    /// `None`: the record is damaged.
+    id: Option<String>,
     pub(super) created_at: SystemTime,
 }
 
@@ -44,7 +46,8 @@ impl StoreIdentity {
             Err(error) => return Err(error.into()),
         };
         if let Some(stored) = stored {
-            return Ok(Self { created_at: from_unix(stored.created_at) });
+            let id = Some(stored.id).filter(|id| !id.is_empty());
+            return Ok(Self { id, created_at: from_unix(stored.created_at) });
         }
         let stored = StoreRecord { id: format!("{:032x}", fastrand::u128(..)), created_at: unix_milliseconds(now) };
         let bytes = Bytes::from(serde_json::to_vec(&stored).expect("it is plain data"));
@@ -57,10 +60,17 @@ impl StoreIdentity {
                          operators defined"
                     );
                 }
-                Ok(Self { created_at: from_unix(stored.created_at) })
+                Ok(Self { id: Some(stored.id), created_at: from_unix(stored.created_at) })
             }
             PutOutcome::Conflict => Err(PublishError::Record(format!("{KEY}: another process writes it"))),
             PutOutcome::Unknown(error) => Err(error.into()),
         }
+    }
+
+    /// Sees to it that the objects are of these records: others' would be taken for garbage.
+    pub(super) async fn check(&self, objects: &Objects) -> Result<(), PublishError> {
+        let Some(id) = &self.id else { return Ok(()) };
+        let theirs = objects.claim(id).await?;
+        if theirs == *id { Ok(()) } else { Err(PublishError::ForeignObjects { ours: id.clone(), theirs }) }
     }
 }

@@ -129,6 +129,10 @@ impl World {
     }
 
     async fn open_with_definitions(&self) -> (Arc<Publisher>, StoredDefinitions) {
+        self.try_open().await.unwrap()
+    }
+
+    async fn try_open(&self) -> Result<(Arc<Publisher>, StoredDefinitions), PublishError> {
         let options = Options {
             generation_floor: self.floor,
             retention: self.retention.clone(),
@@ -136,7 +140,7 @@ impl World {
             events: self.events.clone(),
             metrics: PublishMetrics::register(&Registry::new()).unwrap(),
         };
-        Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options).await.unwrap()
+        Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options).await
     }
 
     /// The same with what was published, when these services of `shop` are configured.

@@ -16,7 +16,7 @@ use weir_shared::name::RepositoryName;
 
 use super::draft::{Change, Draft, Rules, Shown};
 use super::error::PublishError;
-use super::known::{Known, Suspension};
+use super::known::{Known, Suspension, Until};
 use super::load::{Loaded, ReadError, load, read_pages};
 use super::metrics::PublishMetrics;
 use super::order::{Applied, Order};
@@ -137,7 +137,7 @@ impl Repository {
 
     /// The store did not answer.
     pub(super) fn is_unread(&self) -> bool {
-        self.known().suspension.as_ref().is_some_and(|suspension| !suspension.needs_confirmation)
+        self.known().suspension.as_ref().is_some_and(|suspension| suspension.until == Until::Read)
     }
 
     /// The catalogue may not have everything that operators defined of it.
@@ -206,7 +206,7 @@ impl Writer {
             Ok(pages) => pages,
             Err(error) => {
                 if let ReadError::Damaged(reason) = &error {
-                    self.suspend(reason.clone());
+                    self.suspend(reason);
                 }
                 let error = PublishError::from(error);
                 return changes.into_iter().for_each(|change| change.refuse(error.clone()));
@@ -297,7 +297,7 @@ impl Writer {
                 Err(PublishError::UnknownOutcome(cause))
             }
             Err(NotWritten::Superseded) => {
-                self.suspend("its record was replaced by another writer while this origin ran".to_owned());
+                self.suspend("its record was replaced by another writer while this origin ran");
                 self.refuse_suspended()
             }
         }
@@ -334,7 +334,7 @@ impl Writer {
         }
         match self.repository.suspension() {
             None => Ok(()),
-            Some(suspension) if suspension.needs_confirmation => self.refuse_suspended(),
+            Some(suspension) if suspension.until != Until::Read => self.refuse_suspended(),
             Some(_) => {
                 let Loaded { known, .. } = self.load().await;
                 self.retry_at = Instant::now() + RETRY_INTERVAL;
@@ -353,15 +353,20 @@ impl Writer {
     }
 
     async fn take_over(&mut self) -> Result<bool, PublishError> {
-        if self.repository.suspension().is_none() {
-            return Ok(false);
+        let Some(confirmed) = self.repository.suspension() else { return Ok(false) };
+        if confirmed.until == Until::Restarted {
+            return self.refuse_suspended().map(|()| false);
         }
         let Loaded { mut known, replaced, .. } = self.load().await;
-        self.outstanding = None;
-        let suspension = known.suspension.take();
-        if let Some(suspension) = suspension.filter(|suspension| !suspension.needs_confirmation) {
-            return Err(PublishError::Object(suspension.reason));
+        match known.suspension.take() {
+            Some(now) if now.until == Until::Read => return Err(PublishError::Object(now.reason)),
+            Some(now) if now.reason != confirmed.reason => {
+                self.suspend(&now.reason);
+                return self.refuse_suspended().map(|()| false);
+            }
+            _ => {}
         }
+        self.outstanding = None;
         let record = known.record.clone();
         self.replace_known(known);
         let rules = self.shared.rules.clone();
@@ -369,7 +374,7 @@ impl Writer {
         draft.set_changed();
         let result = self.write(draft, &mut [], Vec::new()).await;
         if let Err(error) = result {
-            self.suspend(error.to_string());
+            self.suspend_for(confirmed);
             return Err(error);
         }
         tracing::warn!(repository = %self.repository.name, "an operator confirmed its state: it is published again");
@@ -380,9 +385,15 @@ impl Writer {
         load(&self.shared.objects, &self.shared.records, &self.repository.name).await
     }
 
-    fn suspend(&self, reason: String) {
+    /// For damage of this run.
+    fn suspend(&self, reason: &str) {
+        let reason = format!("{reason}; restart the origin, compare, and confirm then");
+        self.suspend_for(Suspension { since: SystemTime::now(), reason, until: Until::Restarted });
+    }
+
+    fn suspend_for(&self, suspension: Suspension) {
+        let reason = &suspension.reason;
         tracing::error!(repository = %self.repository.name, reason, "nothing is published of it until an operator confirms");
-        let suspension = Suspension { since: SystemTime::now(), reason, needs_confirmation: true };
         let before = self.repository.change_known().suspension.replace(suspension);
         self.shared.metrics.suspended_repositories.add(i64::from(before.is_none()));
     }

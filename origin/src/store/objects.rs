@@ -219,6 +219,30 @@ impl Objects {
         .await
     }
 
+    /// Which store the objects are of, by its identity: the one given here when nobody has claimed them before.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`].
+    pub(crate) async fn claim(&self, id: &str) -> Result<String, ObjectError> {
+        self.request("get", async {
+            let path = Path::from("store");
+            let failed = |error: &object_store::Error| unavailable("get", &path, error);
+            match self.0.store.get_opts(&path, GetOptions::default()).await {
+                Ok(found) => {
+                    let bytes = found.bytes().await.map_err(|error| failed(&error))?;
+                    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+                }
+                Err(object_store::Error::NotFound { .. }) if self.0.folder.as_ref().is_none_or(LocalFolder::exists) => {
+                    let payload = Bytes::copy_from_slice(id.as_bytes()).into();
+                    let written = self.0.store.put_opts(&path, payload, PutOptions::default()).await;
+                    written.map(|_| id.to_owned()).map_err(|error| unavailable("put", &path, &error))
+                }
+                Err(error) => Err(failed(&error)),
+            }
+        })
+        .await
+    }
+
     /// The repositories that have objects, or a folder for them.
     ///
     /// # Errors

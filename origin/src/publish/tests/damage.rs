@@ -1,5 +1,6 @@
 //! Records and pages that are damaged: nothing new is published until an operator confirms, and nothing is invented.
 
+use super::known::Until;
 use super::*;
 
 const NO_BYTES: &[u8] = b"damaged";
@@ -19,7 +20,10 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
     assert_eq!(started.current[&name("shop-prod")], pinned, "what can be read is served");
     assert!(started.pins.contains_key(&name("shop-prod")), "a pin does not lapse");
     let suspension = &publisher.suspended()[&shop()];
-    assert!(suspension.needs_confirmation && suspension.reason.contains("previous version is used"), "{suspension:?}");
+    assert!(
+        suspension.until == Until::Confirmed && suspension.reason.contains("previous version is used"),
+        "{suspension:?}"
+    );
     let error = publish(&publisher, &shop_prod, 3, &["two"]).await.unwrap_err().to_string();
     assert!(error.contains("`shop`") && error.contains("operator"), "{error}");
     assert!(publisher.define(&shop(), DefinitionChange::default()).await.is_err());
@@ -32,6 +36,44 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
         "the document was in the damaged page"
     );
     assert_eq!(publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap(), Outcome::Pinned);
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_of_this_run_is_confirmed_after_a_restart_which_shows_what_is_left() {
+    let world = World::new();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    publisher.pin(&shop_prod, None, change("ann", 2)).await.unwrap();
+    publisher.unpin(&shop_prod, change("ann", 3)).await.unwrap();
+    std::fs::write(&world.pages().await[0], NO_BYTES).unwrap();
+    publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap_err();
+    assert_eq!(publisher.suspended()[&shop()].until, Until::Restarted);
+    let record = world.record().await;
+    let error = publisher.confirm(&shop()).await.unwrap_err().to_string();
+    assert!(error.contains("restart"), "{error}");
+    assert_eq!((world.record().await, publisher.suspended().len()), (record, 1));
+
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert!(started.pins.contains_key(&name("shop-prod")), "as it was before the last change");
+    assert!(publisher.confirm(&shop()).await.unwrap());
+    assert_eq!(publish(&publisher, &shop_prod, 5, &["two"]).await.unwrap(), Outcome::Pinned);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_damaged_since_the_comparison_is_not_confirmed_with_it() {
+    let world = World::new();
+    let publisher = world.open().await;
+    let filler = serde_json::Value::from("x".repeat(2000));
+    let services = (0..300).map(|number| (name(&format!("s{number:03}")), Some(filler.clone()))).collect();
+    publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
+    let pages = world.pages().await;
+    std::fs::write(&pages[0], NO_BYTES).unwrap();
+    let publisher = world.open().await;
+    assert_eq!(publisher.suspended()[&shop()].until, Until::Confirmed);
+    std::fs::write(&pages[1], NO_BYTES).unwrap();
+    assert!(publisher.confirm(&shop()).await.is_err());
+    assert_eq!(publisher.suspended()[&shop()].until, Until::Restarted);
+    assert!(world.open().await.confirm(&shop()).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +124,7 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
         drop(publisher);
         world.open().await
     };
-    assert!(!publisher.suspended()[&shop()].needs_confirmation);
+    assert_eq!(publisher.suspended()[&shop()].until, Until::Read);
     assert!(publish(&publisher, &shop_prod, 2, &["two"]).await.is_err());
     let next = [candidate(&shop_prod, 2)];
     let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();

@@ -83,6 +83,40 @@ async fn a_service_that_was_moved_goes_from_where_it_was() {
     assert_eq!(started.retired.len(), 1, "where it was");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_service_that_was_moved_and_moved_back_goes_on_with_its_own_content_above_all() {
+    let world = World::new();
+    let publisher = world.open().await;
+    let first = service("shop-prod");
+    publish(&publisher, &first, 1, &["of shop"]).await.unwrap();
+    publisher.pin(&first, None, change("ann", 1)).await.unwrap();
+    let config = |repository: &str| ServiceConfig::new(name("shop-prod"), repository.parse().unwrap());
+    let moved = Arc::new(Service::new(&config("blog"), Some(current(&first))).unwrap());
+    // It was unpinned there.
+    publish(&publisher, &moved, 2, &["of blog"]).await.unwrap();
+    let in_blog = current(&moved);
+    assert_eq!(publisher.repositories_of(&name("shop-prod")).len(), 2);
+
+    // Restarted before anything is published where it is again.
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert_eq!(started.current[&name("shop-prod")], in_blog, "its generation does not go back");
+    let back = Arc::new(Service::new(&config("shop"), Some(in_blog.clone())).unwrap());
+    let pinned = publisher.pin(&back, None, change("ann", 3)).await;
+    assert!(matches!(pinned, Err(VersionChangeError::NothingPublished(_))), "{pinned:?}");
+    let cached = publisher.publish_cached(&shop(), &[candidate(&back, 1)], at(3)).await.unwrap();
+    assert!(matches!(cached[..], [Cached::Settled]), "{cached:?}");
+    let published = current(&back);
+    assert_eq!(
+        (published.publication().digest, &published.publication().repository),
+        (current(&first).publication().digest, &shop())
+    );
+    assert!(published.publication().generation > in_blog.publication().generation);
+    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert_eq!((&started.current[&name("shop-prod")], started.retired.len()), (&published, 1));
+    assert!(started.pins.is_empty());
+    assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
+}
+
 #[tokio::test]
 async fn a_store_knows_since_when_it_is_used() {
     let world = World::new();
@@ -90,6 +124,19 @@ async fn a_store_knows_since_when_it_is_used() {
     let age = SystemTime::now().duration_since(created).unwrap();
     assert!(age < Duration::from_secs(3600), "{age:?}");
     assert_eq!(world.open().await.store_created_at(), created);
+}
+
+#[tokio::test]
+async fn an_origin_with_other_records_does_not_take_the_objects_for_its_own() {
+    let world = World::new();
+    let publisher = world.open().await;
+    publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
+    let other = World { objects: world.objects.clone(), ..World::new() };
+    let error = other.try_open().await.err().unwrap().to_string();
+    assert!(error.contains("each origin needs"), "{error}");
+    assert!(world.try_open().await.is_ok());
+    std::fs::remove_file(world.dir.path().join("objects/store")).unwrap();
+    assert!(other.try_open().await.is_ok(), "an operator let it");
 }
 
 #[tokio::test]
