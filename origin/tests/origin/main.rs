@@ -32,7 +32,6 @@ mod mirror_polls;
 mod mirror_ssh;
 mod mirror_transports;
 /// The edge has the same need; neither crate can be asked for the other's tests.
-#[expect(dead_code, reason = "the edge makes more of it")]
 #[path = "../../../edge/tests/edge/mount.rs"]
 mod mount;
 mod nested_deltas;
