@@ -66,7 +66,7 @@ async fn edit(origin: &Running, dir: &Path) -> anyhow::Result<Duration> {
     let mut took = Duration::ZERO;
     for number in 0..EDITS {
         let url = format!("https://{address}/v1/repositories/of-operators");
-        let document = format!("{{\"url\": \"https://127.0.0.1:1/{number}.git\"}}");
+        let document = format!("{{\"url\": \"https://upstream.example/{number}.git\"}}");
         let begun = Instant::now();
         let answer = client.put(url).bearer_auth(TOKEN).body(document).send().await?;
         took += begun.elapsed();
