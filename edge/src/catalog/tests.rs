@@ -170,6 +170,47 @@ async fn a_tombstone_ends_and_its_generation_is_remembered() {
 }
 
 #[tokio::test]
+async fn a_disk_that_hangs_holds_up_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = load(&dir, ROOMY);
+    // Whoever opens it for writing waits for a reader.
+    let fifo = file(&dir).with_extension("unfinished");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    catalog.apply(pushed(&catalog, "a", 1)).await;
+    while catalog.ledger().write_begun.is_none() {
+        tokio::task::yield_now().await;
+    }
+    let waiting = tokio::spawn({
+        let (catalog, update) = (catalog.clone(), pushed(&catalog, "a", 2));
+        async move { catalog.apply(update).await }
+    });
+    while catalog.ledger().pending.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(catalog.get(&name("a")).unwrap().highest, (1, 1), "it is not on disk yet");
+    catalog.ledger().write_begun = Some(Moment::EARLIEST);
+    assert!(catalog.durable().await.is_err());
+    assert!(matches!(waiting.await.unwrap(), Outcome::Taken(_)));
+    assert_eq!(catalog.get(&name("a")).unwrap().highest, (2, 1));
+    assert_eq!((catalog.metrics.writable.get(), catalog.write_failure().is_some()), (0, true));
+    catalog.apply(pushed(&catalog, "a", 3)).await;
+    assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "and nobody waits again");
+
+    // It comes back, and cannot make a file of that; the next attempt can.
+    let mut writes = catalog.writes.subscribe();
+    let reader = fs::File::open(&fifo).unwrap();
+    while catalog.ledger().write_begun.is_some() {
+        writes.changed().await.unwrap();
+    }
+    drop(reader);
+    assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "nothing older takes its place");
+    catalog.ledger().retry_now();
+    catalog.flush();
+    catalog.durable().await.unwrap();
+    assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((3, 1), 1));
+}
+
+#[tokio::test]
 async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);

@@ -125,6 +125,8 @@ impl Catalog {
                 self.show(ledger, service, entry.clone());
                 self.make_room(ledger);
             }
+            // The disk does not answer: it is remembered in memory.
+            Some(_) if ledger.is_stuck(self.clock.now()) => self.show(ledger, service, entry.clone()),
             Some(_) => drop(ledger.pending.insert(service, entry.clone())),
         }
         match known {

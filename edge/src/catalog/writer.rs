@@ -21,6 +21,9 @@ use crate::clock::Moment;
 /// How long a tombstone is stored. Afterwards only its generation is remembered.
 const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How long a write may take before it counts as failed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long after a failed write the disk is not tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -45,6 +48,8 @@ pub(super) struct Ledger {
     /// The last change that the writer has taken.
     taken: u64,
     is_writing: bool,
+    /// Since when the disk has been writing; `None` while it is not.
+    pub(super) write_begun: Option<Moment>,
     retry_at: Option<Moment>,
     /// The heartbeat of each origin that was written last.
     leased_at: HashMap<usize, Moment>,
@@ -83,6 +88,11 @@ impl Ledger {
         }
     }
 
+    /// Whether the disk has not come back from a write for so long that nobody waits for it.
+    pub(super) fn is_stuck(&self, now: Moment) -> bool {
+        self.write_begun.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
+    }
+
     /// The disk is tried again at the next change.
     #[cfg(test)]
     pub(super) fn retry_now(&mut self) {
@@ -94,12 +104,14 @@ impl Ledger {
             return None;
         }
         (self.taken, self.record_bytes) = (self.queued, 0);
+        let is_paused = self.retry_at.is_some_and(|at| now < at);
+        self.write_begun = (!is_paused).then_some(now);
         Some(Batch {
             records: std::mem::take(&mut self.records),
             rewrite: std::mem::take(&mut self.rewrite),
             pending: self.pending.clone(),
             queued: self.queued,
-            is_paused: self.retry_at.is_some_and(|at| now < at),
+            is_paused,
         })
     }
 }
@@ -109,6 +121,7 @@ impl Catalog {
     pub(super) fn queue(self: &Arc<Self>, ledger: &mut Ledger, change: impl FnOnce(&mut Ledger)) {
         change(ledger);
         ledger.queued += 1;
+        self.give_up_when_stuck(ledger);
         if !std::mem::replace(&mut ledger.is_writing, true) {
             let catalog = self.clone();
             tokio::task::spawn_blocking(move || catalog.write_queued());
@@ -122,10 +135,30 @@ impl Catalog {
     pub(crate) async fn durable(&self) -> Result<(), String> {
         let queued = self.ledger().queued;
         let mut writes = self.writes.subscribe();
-        match writes.wait_for(|state| state.written >= queued).await {
-            Ok(state) => state.failure.clone().map_or(Ok(()), Err),
-            Err(closed) => Err(closed.to_string()),
+        loop {
+            self.give_up_when_stuck(&mut self.ledger());
+            let written = writes.wait_for(|state| state.written >= queued);
+            match tokio::time::timeout(WRITE_TIMEOUT, written).await {
+                Ok(Ok(state)) => return state.failure.clone().map_or(Ok(()), Err),
+                Ok(Err(closed)) => return Err(closed.to_string()),
+                Err(_) => {}
+            }
         }
+    }
+
+    /// A write that does not come back has failed: what waited for it is served from memory. Should it come back after all,
+    /// [`Catalog::publish`] says how it went.
+    fn give_up_when_stuck(&self, ledger: &mut Ledger) {
+        if !ledger.is_stuck(self.clock.now()) {
+            return;
+        }
+        for (service, entry) in std::mem::take(&mut ledger.pending) {
+            self.show(ledger, service, entry);
+        }
+        self.writes.send_modify(|state| {
+            state.written = ledger.queued;
+            self.failed(state, format!("it has not come back from a write for {} s", WRITE_TIMEOUT.as_secs()));
+        });
     }
 
     fn write_queued(&self) {
@@ -149,12 +182,10 @@ impl Catalog {
         if !batch.rewrite && !journal.needs_rewrite() {
             return if batch.records.is_empty() { Ok(()) } else { journal.append(&batch.records) };
         }
-        let (mut rows, floors) = {
-            let ledger = self.ledger();
-            let mut rows: HashMap<_, _> = self.rows.all().into_iter().collect();
-            rows.extend(ledger.pending.iter().map(|(service, entry)| (service.clone(), entry.clone())));
-            (rows, ledger.floors.all())
-        };
+        // Whatever changes from now on is queued behind this. What is evicted meanwhile is among the rows, the floors or both.
+        let mut rows: HashMap<_, _> = self.rows.all().into_iter().collect();
+        rows.extend(batch.pending.clone());
+        let floors = self.ledger().floors.all();
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let floors = floors.into_iter().map(|(service, floor)| evicted(service, floor, now, wall));
         // A floor that is raised just now stands before the row that takes its place.
@@ -165,15 +196,18 @@ impl Catalog {
     /// Serves what waited for the disk. `written` is `None` when the disk was not tried.
     fn publish(&self, batch: Batch, written: Option<io::Result<()>>) {
         let mut ledger = self.ledger();
+        ledger.write_begun = None;
         for (service, entry) in batch.pending {
-            if ledger.pending.get(&service).is_some_and(|pending| Arc::ptr_eq(pending, &entry)) {
+            // Nobody has waited for a disk that was stuck: this, or a newer one, is served already.
+            let Some(pending) = ledger.pending.get(&service) else { continue };
+            if Arc::ptr_eq(pending, &entry) {
                 ledger.pending.remove(&service);
             }
             self.show(&mut ledger, service, entry);
         }
         self.make_room(&mut ledger);
         self.writes.send_modify(|state| {
-            state.written = batch.queued;
+            state.written = state.written.max(batch.queued);
             match written {
                 None => {}
                 Some(Ok(())) => {
@@ -183,17 +217,21 @@ impl Catalog {
                     ledger.retry_at = None;
                 }
                 Some(Err(error)) => {
-                    let error = error.to_string();
-                    // Once per reason: a disk that is full for an hour is one line, not a hundred.
-                    if state.failure.as_ref() != Some(&error) {
-                        tracing::warn!(%error, "the disk does not take the catalog, which is served from memory");
-                    }
-                    state.failure = Some(error);
+                    self.failed(state, error.to_string());
                     ledger.retry_at = Some(self.clock.now().after(RETRY_PAUSE));
                 }
             }
             self.metrics.writable.set(i64::from(state.failure.is_none()));
         });
+    }
+
+    fn failed(&self, state: &mut WriteState, error: String) {
+        // Once per reason: a disk that is full for an hour is one line, not a hundred.
+        if state.failure.as_ref() != Some(&error) {
+            tracing::warn!(%error, "the disk does not take the catalog, which is served from memory");
+        }
+        state.failure = Some(error);
+        self.metrics.writable.set(0);
     }
 
     /// Serves an entry from now on.
@@ -275,7 +313,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let mut ledger = self.0.ledger();
-            (ledger.is_writing, ledger.rewrite) = (false, true);
+            (ledger.is_writing, ledger.rewrite, ledger.write_begun) = (false, true, None);
         }
     }
 }
