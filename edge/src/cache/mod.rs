@@ -324,8 +324,9 @@ impl Cache {
         if !verify_again && let Some(bytes) = self.in_memory(digest) {
             return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
         }
+        let purges = inner.purges.load(Ordering::SeqCst);
         if let Some(bytes) = inner.disk.read_cached(digest, &inner.budget) {
-            inner.memory.insert(*digest, bytes.clone());
+            inner.keep(*digest, bytes.clone(), purges);
             return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
         inner.flights.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
@@ -433,7 +434,7 @@ impl Inner {
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
         let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
-            self.memory.insert(digest, bytes.clone());
+            self.keep(digest, bytes.clone(), purges);
             return Ok(Loaded { bytes, source: Source::Disk });
         }
         // It is to be verified again, or somebody was faster.
@@ -442,7 +443,7 @@ impl Inner {
         }
         let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
         // What the disk cannot take is served from here.
-        let in_memory = self.memory.insert(digest, bytes.clone());
+        let in_memory = self.keep(digest, bytes.clone(), purges);
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
         let (inner, storing) = (self.clone(), bytes.clone());
         self.metrics.writes.inc();
@@ -454,6 +455,17 @@ impl Inner {
             }
         });
         Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
+    }
+
+    /// Takes an object into memory that was read or fetched since there were so many `purges`. True when it did.
+    fn keep(&self, digest: ObjectDigest, bytes: Bytes, purges: u64) -> bool {
+        let in_memory = self.memory.insert(digest, bytes);
+        // Looked at behind the insertion: a purge that comes later finds the object.
+        let is_purged = self.purges.load(Ordering::SeqCst) != purges;
+        if is_purged {
+            self.memory.remove(&digest);
+        }
+        in_memory && !is_purged
     }
 
     /// Removes an object. Its bytes, when it was here. Blocks.
@@ -489,5 +501,36 @@ impl Inner {
             is_writing: self.disk.last_failure().is_none(),
             being_fetched: self.flights.len() as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_before_a_purge_does_not_stay_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits {
+            dir: dir.path().to_owned(),
+            disk: 1 << 20,
+            memory: 4 << 20,
+            in_flight: 16 << 20,
+            fetches: 1,
+            fetch_idle: Duration::from_secs(1),
+            wait: Duration::from_secs(1),
+            waiters: 1,
+            decoders: 1,
+            encoders: 1,
+        };
+        let (lock, _) = DirectoryLock::take(dir.path()).unwrap();
+        let (origins, drain) = (Arc::new(Origins::new(Vec::new())), Drain::new());
+        let cache = Cache::open(&limits, lock, origins, Clock::begin(), &Registry::new(), &drain).unwrap();
+        let digest = ObjectDigest::of(b"object");
+        let keep = |purges| cache.inner.keep(digest, Bytes::from_static(b"object"), purges);
+        assert!(keep(0) && cache.tier(&digest) == Some(Tier::Memory));
+        assert_eq!(cache.purge_object(&digest), Some(6));
+        assert!(!keep(0) && cache.tier(&digest).is_none());
+        assert!(keep(1) && cache.tier(&digest).is_some());
     }
 }
