@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use http::{HeaderMap, Method, Request, Response};
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::{self, Admin};
@@ -83,7 +84,7 @@ impl OperatorApi {
                 self.check(request.headers()).await?;
                 let order = Order::parse(&request.into_body().read(MAX_ORDER_BYTES).await?)?;
                 let (status, metrics) = (self.status.clone(), self.metrics.clone());
-                let done = tokio::task::spawn_blocking(move || order.carry_out(&status, &metrics)).await;
+                let done = spawn_blocking(move || order.carry_out(&status, &metrics)).await;
                 let mut done = done.map_err(|_| OperatorError::Failed)?;
                 // What was purged stays purged over a restart, unless the disk fails.
                 done["durable"] = self.status.catalog.durable().await.is_ok().into();
@@ -95,11 +96,16 @@ impl OperatorApi {
                 }
                 self.check_reader(request.headers()).await?;
                 let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
-                Ok(admin::json(&self.status.explain(&service, digest.as_ref())))
+                let status = self.status.clone();
+                let explained = spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
+                Ok(admin::json(&explained.map_err(|_| OperatorError::Failed)?))
             }
             "/status" if reads => {
                 self.check_reader(request.headers()).await?;
-                Ok(self.admin.answer(&request))
+                // It goes through all services.
+                let admin = self.admin.clone();
+                let answered = spawn_blocking(move || admin.answer(&request)).await;
+                answered.map_err(|_| OperatorError::Failed)
             }
             _ => Ok(self.admin.answer(&request)),
         }

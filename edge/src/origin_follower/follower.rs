@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use weir_shared::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_shared::event::{Cursor, Event, EventKind, RevisionSeen};
 use weir_shared::name::ServiceName;
@@ -143,8 +144,8 @@ impl Follower {
                 EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
                     self.store(std::mem::take(&mut gathered)).await;
                     match kind {
-                        EventKind::Resync => self.begin(at),
-                        EventKind::SnapshotEnd => self.snapshot_ended(),
+                        EventKind::Resync => self.begin(at).await,
+                        EventKind::SnapshotEnd => self.snapshot_ended().await,
                         _ => self.heartbeat(at),
                     }
                 }
@@ -251,23 +252,25 @@ impl Follower {
         }
     }
 
-    fn begin(&mut self, at: Moment) {
+    async fn begin(&mut self, at: Moment) {
         let why = if self.cursor.is_some() { "cursor_unknown" } else { self.no_cursor };
         self.following.metrics.resynced(why);
         tracing::info!(origin = self.name(), why, "the events of an origin begin with everything that is current");
-        self.following.catalog.settle();
+        let catalog = self.following.catalog.clone();
+        let _ = spawn_blocking(move || catalog.settle()).await;
         self.following.catalog.revisions().snapshot_begun(self.id);
         self.lease().out_of_step();
         self.lease().begin(at);
         (self.begun, self.in_snapshot) = (true, true);
     }
 
-    fn snapshot_ended(&mut self) {
+    async fn snapshot_ended(&mut self) {
         self.in_snapshot = false;
         self.following.catalog.revisions().snapshot_ended(self.id);
         self.in_step();
         // Gone, or not published just now: the snapshot does not say, and the origin will.
-        let missing = self.following.catalog.missing_from_snapshot(self.id);
+        let (catalog, id) = (self.following.catalog.clone(), self.id);
+        let missing = spawn_blocking(move || catalog.missing_from_snapshot(id)).await.unwrap_or_default();
         if !missing.is_empty() {
             let services = missing.len();
             tracing::info!(origin = self.name(), services, "the origin is asked about what its snapshot left out");

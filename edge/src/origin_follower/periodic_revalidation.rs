@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tokio::task::spawn_blocking;
 use weir_shared::name::ServiceName;
 
 use super::Following;
@@ -24,10 +25,15 @@ pub(super) fn start(following: &Following, interval: Duration) {
         let rounds = async {
             loop {
                 tokio::time::sleep(interval / LOOKS).await;
-                let now = following.clock.now();
-                let mut services = following.catalog.all();
-                services.retain(|(service, entry)| is_due(service, entry, now, interval));
-                revalidate(&following.lookup, services.into_iter().map(|(service, _)| service)).await;
+                let (catalog, now) = (following.catalog.clone(), following.clock.now());
+                // A look at all services, which nobody else waits for.
+                let due = spawn_blocking(move || {
+                    let all = catalog.all().into_iter();
+                    all.filter(|(service, entry)| is_due(service, entry, now, interval))
+                        .map(|(service, _)| service)
+                        .collect::<Vec<_>>()
+                });
+                revalidate(&following.lookup, due.await.unwrap_or_default()).await;
             }
         };
         tokio::select! {
