@@ -68,18 +68,19 @@ async fn follow(edges: [Client; 2], first: usize, stop: &AtomicBool, done: &Done
     Ok(())
 }
 
-/// Whether there was no connection, or one that was going away and had not taken up the request: its last stream is named
-/// in GOAWAY, and what comes behind it can be asked again (RFC 9113 section 6.8). Nobody had promised anything yet.
+/// Whether nobody listened, or the connection was going away and had not taken up the request: its last stream is named in
+/// GOAWAY, and what comes behind it can be asked again (RFC 9113 section 6.8). Nobody had promised anything yet. A connection
+/// that the kernel had accepted is a promise.
 fn was_not_let_in(error: &anyhow::Error) -> bool {
     let mut causes = error.chain();
     causes.any(|cause| {
-        let is_connect = cause
-            .downcast_ref::<hyper_util::client::legacy::Error>()
-            .is_some_and(hyper_util::client::legacy::Error::is_connect);
+        let nobody_listens = cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
         let goes_away = cause.downcast_ref::<h2::Error>().is_some_and(|error| {
             error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
         });
-        is_connect || goes_away
+        nobody_listens || goes_away
     })
 }
 
