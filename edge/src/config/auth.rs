@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::ConfigError;
 
 /// `[auth]`: who may read.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
     /// Whether a reader must prove itself.
@@ -30,7 +30,7 @@ pub struct AuthConfig {
 }
 
 /// Whether a reader must prove itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
     /// No: whoever connects may read everything.
@@ -41,7 +41,7 @@ pub enum AuthMode {
 }
 
 /// `[[auth.certificate]]`: which agents may read which services by their certificate alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateRule {
     /// Names of agents: of certificates with `spiffe://weir/agent/<name>`.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use weir_shared::process::config::{ConfigError, duration, size};
 
 /// `[cache]`: where and how much is kept.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CacheConfig {
     /// The directory of objects and of the catalog. One edge alone uses it. Needed.

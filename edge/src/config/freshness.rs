@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::{ConfigError, duration};
 
 /// `[freshness]`: how old an answer may be.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FreshnessConfig {
     /// How long after its last validation an answer is served without asking the origin.
@@ -20,39 +20,32 @@ pub struct FreshnessConfig {
     #[serde(with = "duration")]
     pub wait: Duration,
     /// How long past its freshness an answer is served while the origin cannot be asked; without end when absent.
-    #[serde(deserialize_with = "optional_duration", serialize_with = "write_optional_duration")]
+    #[serde(deserialize_with = "optional_duration")]
     pub stale_if_error: Option<Duration>,
 }
 
 /// `[[freshness_for]]`: how old an answer may be for some services.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreshnessForConfig {
     /// Which: a pattern of names, such as `shop-*`.
     pub services: NameGlob,
     /// As in `[freshness]`, whose value holds when it is absent; so with the others.
-    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
+    #[serde(default, deserialize_with = "optional_duration")]
     pub fresh: Option<Duration>,
     /// As in `[freshness]`.
-    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
+    #[serde(default, deserialize_with = "optional_duration")]
     pub stale_while_revalidate: Option<Duration>,
     /// As in `[freshness]`.
-    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
+    #[serde(default, deserialize_with = "optional_duration")]
     pub wait: Option<Duration>,
     /// As in `[freshness]`.
-    #[serde(default, serialize_with = "write_optional_duration", deserialize_with = "optional_duration")]
+    #[serde(default, deserialize_with = "optional_duration")]
     pub stale_if_error: Option<Duration>,
 }
 
 fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     duration::deserialize(deserializer).map(Some)
-}
-
-fn write_optional_duration<S: Serializer>(optional: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    match optional {
-        Some(given) => duration::serialize(given, serializer),
-        None => serializer.serialize_none(),
-    }
 }
 
 impl Default for FreshnessConfig {

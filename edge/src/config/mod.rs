@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use weir_shared::name::NodeName;
 use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
@@ -26,7 +26,7 @@ pub use push::PushConfig;
 pub use tls::TlsConfig;
 
 /// The configuration of an edge.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The node's name: in `Cache-Status`, in logs.

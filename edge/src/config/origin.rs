@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use http::Uri;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use weir_shared::process::config::ConfigError;
 
 /// `[[origin]]`: a node that publishes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OriginConfig {
     /// `https://host:port`.

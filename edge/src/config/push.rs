@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use weir_shared::process::config::{ConfigError, duration};
 
 /// The least of `[push] ask_interval`.
 const LEAST_ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `[push]`: what the edge does beside the event streams of its origins.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushConfig {
     /// A new version of a service that was asked for within this time is fetched before anybody asks for it; zero: none.
