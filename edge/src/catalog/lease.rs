@@ -5,12 +5,7 @@
 //! the stream breaks off, they age from its last heartbeat on; when it is resumed where it was, the lease is renewed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weir_shared::name::ServiceName;
-
-use super::entry::Order;
-use super::missed::Missed;
 use crate::clock::{AtomicMoment, Moment};
 
 /// The freshness lease of one origin.
@@ -22,7 +17,6 @@ pub(crate) struct FreshnessLease {
     at: AtomicMoment,
     /// The stream is open, and all that it said was applied.
     in_step: AtomicBool,
-    missed: Mutex<Missed>,
 }
 
 impl Default for FreshnessLease {
@@ -32,7 +26,6 @@ impl Default for FreshnessLease {
             since: AtomicMoment::new(Moment::LATEST),
             at: AtomicMoment::new(Moment::EARLIEST),
             in_step: AtomicBool::new(false),
-            missed: Mutex::default(),
         }
     }
 }
@@ -51,7 +44,6 @@ impl FreshnessLease {
     /// The stream begins again: nothing that it said before counts. What the lease covered must have been settled.
     pub(crate) fn begin(&self, now: Moment) {
         self.since.set(now);
-        self.missed().clear();
     }
 
     /// Everything that was current when the stream began has been received.
@@ -59,17 +51,15 @@ impl FreshnessLease {
         self.in_step.store(true, Ordering::Relaxed);
     }
 
-    /// Everything up to now has been received. Returns the services of which a version was missed.
-    pub(crate) fn heartbeat(&self, now: Moment) -> Vec<(ServiceName, Order)> {
+    /// Everything up to now has been received.
+    pub(crate) fn heartbeat(&self, now: Moment) {
         self.at.advance(now);
         self.in_step();
-        self.missed().heartbeat()
     }
 
     /// The stream broke off, or ended.
     pub(crate) fn out_of_step(&self) {
         self.in_step.store(false, Ordering::Relaxed);
-        self.missed().clear();
     }
 
     /// The last heartbeat.
@@ -79,23 +69,6 @@ impl FreshnessLease {
 
     pub(crate) fn is_in_step(&self) -> bool {
         self.in_step.load(Ordering::Relaxed)
-    }
-
-    /// A query found a version that the stream should announce.
-    pub(super) fn found_by_query(&self, service: &ServiceName, version: Order) {
-        if self.is_in_step() {
-            self.missed().found(service, version);
-        }
-    }
-
-    /// The stream has announced a version, or it was known already.
-    pub(crate) fn announced(&self, service: &ServiceName, version: Order) {
-        self.missed().announced(service, version);
-    }
-
-    fn missed(&self) -> MutexGuard<'_, Missed> {
-        // Nothing that can panic runs while it is locked.
-        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

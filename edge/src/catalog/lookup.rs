@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_shared::cache_status::{CacheStatus, Forward};
-use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::TarballDigest;
 use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
@@ -22,7 +21,7 @@ use super::past::{PastVersion, PastVersions};
 use super::revisions::Seen;
 use super::store::Catalog;
 use super::updates::Outcome;
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::origin_client::{OriginId, Origins, Word};
 use crate::single_flight::{Full, Seat, SingleFlight};
 use crate::version::Version;
@@ -326,41 +325,19 @@ impl Lookup {
                 return Ok(Answer { entry: self.catalog.get(service).unwrap_or(stored), status: 304 });
             }
             (Word::Descriptor(origin, descriptor), _) => {
-                return self.take(service, origin, descriptor, source, at).await;
+                Update { origin: Some(origin), source, at, content: UpdateContent::Current(descriptor) }
             }
             (Word::Absent | Word::Unchanged, _) => {
                 Update { origin: owner, source, at, content: UpdateContent::Gone(service.clone(), None) }
             }
         };
         match self.catalog.apply(update).await {
-            // It has appeared while it was asked for.
-            Outcome::Unchanged(entry) if entry.version.is_some() => Ok(Answer { entry, status: 200 }),
-            _ => Err(LookupError::Absent),
-        }
-    }
-
-    async fn take(
-        &self,
-        service: &ServiceName,
-        origin: OriginId,
-        descriptor: Box<Descriptor>,
-        source: UpdateSource,
-        at: Moment,
-    ) -> Answered {
-        let (lease, version) = (self.catalog.lease(origin), descriptor.version());
-        // Before it is applied, so that the stream, which may announce it at this moment, finds it noted.
-        lease.found_by_query(service, version);
-        let update = Update { origin: Some(origin), source, at, content: UpdateContent::Current(descriptor) };
-        let outcome = self.catalog.apply(update).await;
-        if !matches!(outcome, Outcome::Taken(_) | Outcome::Revised(_)) {
-            lease.announced(service, version);
-        }
-        match outcome {
-            Outcome::Taken(entry) | Outcome::Revised(entry) | Outcome::Unchanged(entry) => {
+            // Also when it was said to be gone: it has appeared meanwhile.
+            Outcome::Taken(entry) | Outcome::Revised(entry) | Outcome::Unchanged(entry) if entry.version.is_some() => {
                 Ok(Answer { entry, status: 200 })
             }
             Outcome::Regressed => Err(LookupError::Regressed),
-            Outcome::OtherOrigin | Outcome::AskOthers | Outcome::Unknown => Err(LookupError::Absent),
+            _ => Err(LookupError::Absent),
         }
     }
 

@@ -12,7 +12,6 @@ mod journal;
 mod lease;
 mod lookup;
 mod metrics;
-mod missed;
 mod negative;
 mod past;
 mod record;

@@ -192,14 +192,12 @@ impl Follower {
 
     /// Stores what was gathered, and does what follows from it.
     async fn store(&self, Gathered { updates, revisions }: Gathered) {
-        let about: Vec<_> =
-            updates.iter().map(|update| (update.service().clone(), version(update), update.at)).collect();
+        let about: Vec<_> = updates.iter().map(|update| (update.service().clone(), update.at)).collect();
         let outcomes = self.following.catalog.apply_all(updates).await;
-        for ((service, version, at), outcome) in about.into_iter().zip(outcomes) {
-            self.lease().announced(&service, version);
+        for ((service, at), outcome) in about.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Taken(entry) => {
-                    self.observe_delay(version.0);
+                    self.observe_delay(entry.highest.0);
                     self.taken(service, &entry);
                 }
                 Outcome::Revised(entry) => self.taken(service, &entry),
@@ -285,13 +283,7 @@ impl Follower {
             return;
         }
         self.in_step();
-        for (service, (generation, revision)) in self.lease().heartbeat(at) {
-            self.following.metrics.push_missed.inc();
-            tracing::warn!(
-                origin = self.name(), %service, generation, revision,
-                "a query found a version that the origin's event stream never announced"
-            );
-        }
+        self.lease().heartbeat(at);
         self.following.metrics.heartbeat(self.name());
     }
 
@@ -310,13 +302,5 @@ impl Follower {
 
     fn name(&self) -> &str {
         self.following.origins.all()[self.id].name()
-    }
-}
-
-/// The version that an update announces: behind a tombstone come the next generations alone.
-fn version(update: &Update) -> (Generation, u64) {
-    match &update.content {
-        UpdateContent::Current(descriptor) => descriptor.version(),
-        UpdateContent::Gone(_, generation) => (generation.unwrap_or_default(), u64::MAX),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{Histogram, IntCounterVec, IntGaugeVec, Registry};
 use weir_shared::event::EventKind;
 use weir_shared::process::metric_families::MetricFamilies;
 
@@ -24,7 +24,6 @@ pub(crate) struct FollowerMetrics {
     ended: IntCounterVec,
     refused: IntCounterVec,
     pub(super) push_delay: Histogram,
-    pub(super) push_missed: IntCounter,
     prefetched: IntCounterVec,
 }
 
@@ -83,10 +82,6 @@ impl FollowerMetrics {
                 "weir_edge_push_delay_seconds",
                 "From a publication until it was in the catalog, by the wall clocks of both machines.",
                 &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0],
-            )?,
-            push_missed: family.counter(
-                "weir_edge_push_missed_total",
-                "Versions that a query found and that an event stream in step had not announced. Should be 0.",
             )?,
             prefetched: family.counters_of(
                 "weir_edge_prefetches_total",
