@@ -18,7 +18,7 @@ use weir_shared::process::shutdown::Drain;
 use crate::access::{Access, HeardFile};
 use crate::agent_api::{AgentApi, ApiMetrics, Sources};
 use crate::cache::Cache;
-use crate::catalog::{Catalog, CatalogMetrics, Lookup};
+use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::operator_api::{OperatorApi, OperatorMetrics};
@@ -130,7 +130,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
-    let cache = Cache::open(&config.cache_limits(), lock, origins.clone(), clock, &registry, &drain)?;
+    let cache = Cache::open(&config.cache, lock, origins.clone(), clock, &registry, &drain)?;
     let lookup = Lookup::new(catalog.clone(), &drain);
     let following = Following {
         catalog: catalog.clone(),
@@ -189,7 +189,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     probe::start(&origins, &drain);
-    access.follow(origin_follower::start(&following, cache.clone(), config.follow_options()), &drain);
+    access.follow(origin_follower::start(&following, cache.clone(), &config.push, config.cache.fetches), &drain);
     flush_now_and_then(&catalog, &drain);
     Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloading })
 }
@@ -205,8 +205,9 @@ fn load(
     let (lock, released) =
         DirectoryLock::take(dir).with_context(|| format!("cannot use [cache] dir {}", dir.display()))?;
     let heard = HeardFile::new(dir, lock.clone());
-    let (path, policies) = (dir.join("catalog.log"), Arc::new(config.freshness_policies()));
-    let catalog = Catalog::load(&path, lock.clone(), config.catalog_bounds(), origins, policies, clock, metrics);
+    let (path, policies) = (dir.join("catalog.log"), Arc::new(FreshnessPolicies::configured(config)));
+    let bounds = CatalogBounds { services: config.cache.services, bytes: config.cache.service_bytes.as_u64() };
+    let catalog = Catalog::load(&path, lock.clone(), bounds, origins, policies, clock, metrics);
     Ok((catalog, lock, heard, released))
 }
 

@@ -16,7 +16,6 @@ mod operator_api;
 mod origin_client;
 mod origin_follower;
 mod reload;
-mod settings;
 mod single_flight;
 mod status;
 mod version;

@@ -185,7 +185,7 @@ impl Status {
                 "held": self.cache.tier(&r.digest),
             })).collect::<Vec<_>>(),
             "last_failure": failures.get(name).map(LookupError::reason),
-            "refused_generation": entry.and_then(|entry| entry.refused()).map(|refused| refused.offered.0),
+            "refused_generation": entry.and_then(Entry::refused),
             "why": why,
         })
     }

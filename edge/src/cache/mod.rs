@@ -16,7 +16,6 @@ mod slots;
 mod waiter;
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,6 +42,7 @@ use self::representation::Frames;
 use self::slots::Slots;
 use self::waiter::{Flights, MAX_FLIGHTS, Waiter};
 use crate::clock::Clock;
+use crate::config::CacheConfig;
 use crate::origin_client::Origins;
 
 pub(crate) use self::body::{Delivery, ReadyBody};
@@ -54,31 +54,6 @@ pub(crate) use self::slots::Slot;
 
 /// Frames of one body that are fetched at a time before anybody asks for it: most of the slots are left to clients.
 const PREFETCHED_AT_A_TIME: usize = 4;
-
-/// Where objects are cached, and how much of everything there may be.
-#[derive(Debug, Clone)]
-pub(crate) struct Limits {
-    /// The edge's directory.
-    pub(crate) dir: PathBuf,
-    /// Bytes of files.
-    pub(crate) disk: u64,
-    /// Bytes of objects that stay in memory.
-    pub(crate) memory: u64,
-    /// Bytes of objects that are being fetched, or are read and do not stay in memory.
-    pub(crate) in_flight: u64,
-    /// Objects that are fetched from one origin at a time.
-    pub(crate) fetches: usize,
-    /// How long an origin may be silent.
-    pub(crate) fetch_idle: Duration,
-    /// How long a request waits for its first byte.
-    pub(crate) wait: Duration,
-    /// Requests that wait for an object.
-    pub(crate) waiters: usize,
-    /// Tarballs that are decoded at a time.
-    pub(crate) decoders: usize,
-    /// Tarballs that are made gzip at a time.
-    pub(crate) encoders: usize,
-}
 
 /// The cache. Cheap to clone.
 #[derive(Clone)]
@@ -170,7 +145,7 @@ impl Cache {
     /// # Errors
     /// A metric is registered already.
     pub(crate) fn open(
-        limits: &Limits,
+        config: &CacheConfig,
         lock: DirectoryLock,
         origins: Arc<Origins>,
         clock: Clock,
@@ -178,27 +153,28 @@ impl Cache {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
-        let slots = origins.all().iter().map(|_| Slots::new(limits.fetches)).collect();
-        let budget = Arc::new(Budget::new(limits.memory, limits.in_flight, limits.wait));
+        let slots = origins.all().iter().map(|_| Slots::new(config.fetches)).collect();
+        let (memory, in_flight) = (config.memory.as_u64(), config.in_flight.as_u64());
+        let budget = Arc::new(Budget::new(memory, in_flight, config.fetch_wait));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
             slots,
-            idle: limits.fetch_idle,
-            patience: limits.wait,
+            idle: config.fetch_idle,
+            patience: config.fetch_wait,
             metrics: metrics.clone(),
         };
         let inner = Inner {
-            memory: Memory::new(limits.memory, metrics.memory_evictions.clone()),
-            disk: Disk::open(&limits.dir, lock, limits.disk, clock, metrics.clone(), drain),
+            memory: Memory::new(memory, metrics.memory_evictions.clone()),
+            disk: Disk::open(&config.dir, lock, config.disk.as_u64(), clock, metrics.clone(), drain),
             budget,
-            in_flight: limits.in_flight,
+            in_flight,
             manifests: Manifests::new(),
-            flights: Flights::new(limits.waiters, metrics.clone(), drain),
+            flights: Flights::new(config.waiters, metrics.clone(), drain),
             fetcher,
-            decoders: Slots::new(limits.decoders),
-            encoders: Slots::new(limits.encoders),
-            wait: limits.wait,
+            decoders: Slots::new(config.decoders),
+            encoders: Slots::new(config.encoders),
+            wait: config.fetch_wait,
             purges: AtomicU64::new(0),
             metrics,
             drain: drain.clone(),
@@ -511,21 +487,10 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_before_a_purge_does_not_stay_in_memory() {
         let dir = tempfile::tempdir().unwrap();
-        let limits = Limits {
-            dir: dir.path().to_owned(),
-            disk: 1 << 20,
-            memory: 4 << 20,
-            in_flight: 16 << 20,
-            fetches: 1,
-            fetch_idle: Duration::from_secs(1),
-            wait: Duration::from_secs(1),
-            waiters: 1,
-            decoders: 1,
-            encoders: 1,
-        };
         let (lock, _) = DirectoryLock::take(dir.path()).unwrap();
         let (origins, drain) = (Arc::new(Origins::new(Vec::new())), Drain::new());
-        let cache = Cache::open(&limits, lock, origins, Clock::begin(), &Registry::new(), &drain).unwrap();
+        let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::begin(), &Registry::new(), &drain)
+            .unwrap();
         let digest = ObjectDigest::of(b"object");
         let keep = |purges| cache.inner.keep(digest, Bytes::from_static(b"object"), purges);
         assert!(keep(0) && cache.tier(&digest) == Some(Tier::Memory));

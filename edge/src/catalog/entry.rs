@@ -1,7 +1,7 @@
 //! What the catalog knows of one service.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_shared::descriptor::Generation;
@@ -43,16 +43,8 @@ pub(crate) struct Entry {
     unwritten: AtomicBool,
     soft_purged_at: AtomicMoment,
     hard_purged_at: AtomicMoment,
-    refused: Mutex<Option<Refused>>,
-}
-
-/// An offer of an origin that was refused, because a newer one was seen before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refused {
-    /// The generation and revision that were offered.
-    pub(crate) offered: Order,
-    /// When.
-    pub(crate) at: Moment,
+    /// The generation of the last offer that was refused; 0: none was.
+    refused: AtomicU64,
 }
 
 /// How far an operator's purge goes.
@@ -137,7 +129,7 @@ impl Entry {
             unwritten: AtomicBool::new(false),
             soft_purged_at: never(),
             hard_purged_at: never(),
-            refused: Mutex::default(),
+            refused: AtomicU64::new(0),
         }
     }
 
@@ -228,14 +220,14 @@ impl Entry {
         self.suspect(self.soft_purged_at.get().max(self.hard_purged_at.get()));
     }
 
-    /// An offer of the origin was refused.
-    pub(super) fn refuse(&self, offered: Order, at: Moment) {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused { offered, at });
+    /// An offer of the origin was refused, because a newer one was seen before.
+    pub(super) fn refuse(&self, offered: Generation) {
+        self.refused.store(offered, Ordering::Relaxed);
     }
 
-    /// The last offer that was refused.
-    pub(crate) fn refused(&self) -> Option<Refused> {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The generation of the last offer that was refused.
+    pub(crate) fn refused(&self) -> Option<Generation> {
+        Some(self.refused.load(Ordering::Relaxed)).filter(|generation| *generation > 0)
     }
 
     /// The origin is being asked about it.

@@ -7,21 +7,10 @@ use http::HeaderValue;
 use weir_shared::name::ServiceName;
 use weir_shared::name_glob::NameGlob;
 
+use crate::config::{AuthMode, Config, FreshnessConfig};
+
 /// What `stale-if-error` says when there is no maximum, in seconds: a year, which readers take for "without end".
 const WITHOUT_END: u64 = 31_536_000;
-
-/// How old answers may be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FreshnessLimits {
-    /// How long after its last validation an answer is served without asking the origin.
-    pub(crate) fresh: Duration,
-    /// How long after that it is served while the origin is asked in the background.
-    pub(crate) stale_while_revalidate: Duration,
-    /// How long a request waits for the origin after that.
-    pub(crate) wait: Duration,
-    /// How long past its freshness an answer is served while the origin cannot be asked. `None`: without end.
-    pub(crate) stale_if_error: Option<Duration>,
-}
 
 /// What to do with an answer of a certain age. From the mildest to the strictest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +29,7 @@ pub(crate) enum Freshness {
 #[derive(Debug)]
 pub(crate) struct FreshnessPolicy {
     /// The limits.
-    pub(crate) limits: FreshnessLimits,
+    pub(crate) limits: FreshnessConfig,
     /// The limits as `Cache-Control` states them.
     pub(crate) cache_control: HeaderValue,
 }
@@ -64,7 +53,7 @@ impl Freshness {
     }
 }
 
-impl FreshnessLimits {
+impl FreshnessConfig {
     /// What to do with an answer, `age` after its last validation.
     pub(crate) fn evaluate(&self, age: Duration) -> Freshness {
         let past = match age.checked_sub(self.fresh) {
@@ -106,7 +95,7 @@ impl FreshnessLimits {
 }
 
 impl FreshnessPolicy {
-    fn new(limits: FreshnessLimits, private: bool) -> Arc<Self> {
+    fn new(limits: FreshnessConfig, private: bool) -> Arc<Self> {
         let lifetime = limits.cache_control();
         let cache_control = if private { format!("private, {lifetime}") } else { lifetime };
         let cache_control = HeaderValue::try_from(cache_control).expect("words and numbers");
@@ -115,11 +104,18 @@ impl FreshnessPolicy {
 }
 
 impl FreshnessPolicies {
+    /// Those of a configuration.
+    pub(crate) fn configured(config: &Config) -> Self {
+        let by_name = config.freshness_for.iter();
+        let by_name = by_name.map(|some| (some.services.clone(), some.over(&config.freshness)));
+        Self::new(by_name, config.freshness.clone(), config.auth.mode == AuthMode::Required)
+    }
+
     /// `by_name` in the order in which they are tried. `private`: answers are for one authenticated reader, and no shared
     /// cache may store them.
-    pub(crate) fn new(
-        by_name: impl IntoIterator<Item = (NameGlob, FreshnessLimits)>,
-        default: FreshnessLimits,
+    pub(super) fn new(
+        by_name: impl IntoIterator<Item = (NameGlob, FreshnessConfig)>,
+        default: FreshnessConfig,
         private: bool,
     ) -> Self {
         let by_name = by_name.into_iter().map(|(services, limits)| (services, FreshnessPolicy::new(limits, private)));
@@ -138,8 +134,8 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    pub(in crate::catalog) fn limits(fresh: u64, stale_if_error: Option<u64>) -> FreshnessLimits {
-        FreshnessLimits {
+    pub(in crate::catalog) fn limits(fresh: u64, stale_if_error: Option<u64>) -> FreshnessConfig {
+        FreshnessConfig {
             fresh: Duration::from_secs(fresh),
             stale_while_revalidate: Duration::from_secs(60),
             wait: Duration::from_secs(2),
@@ -173,18 +169,6 @@ pub(super) mod tests {
         assert!(limits.cache_control().ends_with("stale-if-error=3600"));
     }
 
-    #[test]
-    fn the_first_pattern_that_matches_decides() {
-        let by_name =
-            [("shop-prod", 1), ("shop-*", 2)].map(|(glob, fresh)| (glob.parse().unwrap(), limits(fresh, None)));
-        let policies = FreshnessPolicies::new(by_name, limits(3, None), false);
-        for (service, fresh) in [("shop-prod", 1), ("shop-test", 2), ("docs", 3)] {
-            let policy = policies.of(&service.parse().unwrap());
-            assert_eq!(policy.limits, limits(fresh, None), "{service}");
-            assert!(policy.cache_control.to_str().unwrap().starts_with(&format!("max-age={fresh}, ")), "{service}");
-        }
-    }
-
     fn any_duration() -> impl Strategy<Value = Duration> {
         prop_oneof![
             (0u64..200_000).prop_map(Duration::from_millis),
@@ -199,7 +183,7 @@ pub(super) mod tests {
             fresh in any_duration(), swr in any_duration(), sie in proptest::option::of(any_duration()),
             one in any_duration(), other in any_duration(),
         ) {
-            let limits = FreshnessLimits {
+            let limits = FreshnessConfig {
                 fresh, stale_while_revalidate: swr, wait: Duration::from_secs(2),
                 stale_if_error: sie.map(|maximum| maximum.max(swr)),
             };

@@ -26,7 +26,7 @@ mod writer;
 pub(crate) use decision::{Update, UpdateContent, UpdateSource};
 pub(crate) use entry::{Entry, PurgeMode};
 pub(crate) use error::LookupError;
-pub(crate) use freshness::{FreshnessLimits, FreshnessPolicies};
+pub(crate) use freshness::FreshnessPolicies;
 pub(crate) use lease::FreshnessLease;
 pub(crate) use lookup::{Lookup, LookupResult, RevalidateMode};
 pub(crate) use metrics::CatalogMetrics;

@@ -98,7 +98,7 @@ impl Catalog {
                 stored.iter().for_each(|stored| stored.suspect(at));
                 // The stream may be late with what a query has overtaken. The origin is asked, and that decides.
                 if source != UpdateSource::Stream {
-                    stored.iter().for_each(|stored| stored.refuse(descriptor.version(), at));
+                    stored.iter().for_each(|stored| stored.refuse(descriptor.publication().generation));
                     self.alarm(&service, origin, &descriptor, known.unwrap_or_default());
                 }
                 Outcome::Regressed

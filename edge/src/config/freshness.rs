@@ -7,7 +7,7 @@ use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::{ConfigError, duration};
 
 /// `[freshness]`: how old an answer may be.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FreshnessConfig {
     /// How long after its last validation an answer is served without asking the origin.

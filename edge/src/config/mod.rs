@@ -217,7 +217,7 @@ mod tests {
             "{MINIMAL}\n[freshness]\nfresh = '5s'\n[[freshness_for]]\nservices = 'shop-*'\nwait = '7s'\n\
              [[freshness_for]]\nservices = '*'\nfresh = '0s'\nstale_if_error = '1h'"
         ));
-        let policies = config.unwrap().freshness_policies();
+        let policies = crate::catalog::FreshnessPolicies::configured(&config.unwrap());
         let of = |service: &str| policies.of(&service.parse().unwrap()).limits.clone();
         let seconds = Duration::from_secs;
         assert_eq!((of("shop-prod").fresh, of("shop-prod").wait), (seconds(5), seconds(7)));

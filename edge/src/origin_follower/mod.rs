@@ -12,7 +12,6 @@ mod prefetcher;
 mod stream;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -23,6 +22,7 @@ use self::prefetcher::Prefetcher;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, Lookup};
 use crate::clock::Clock;
+use crate::config::PushConfig;
 use crate::origin_client::Origins;
 
 pub(crate) use self::metrics::FollowerMetrics;
@@ -38,24 +38,13 @@ pub(crate) struct Following {
     pub(crate) drain: Drain,
 }
 
-/// What followers do besides.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FollowOptions {
-    /// New versions are fetched of services that a client requested within this time; zero: none.
-    pub(crate) prefetch_within: Duration,
-    /// Objects that are fetched at a time for whomever.
-    pub(crate) fetches: usize,
-    /// How often a service in use is revalidated although its origin's stream covers it.
-    pub(crate) revalidate_interval: Duration,
-}
-
 /// What each origin says of who may read: a JSON value, the last one. In the order of the configuration.
 pub(crate) type Access = Vec<watch::Receiver<Option<Bytes>>>;
 
-/// Follows all origins until the drain begins.
-pub(crate) fn start(following: &Following, cache: Cache, options: FollowOptions) -> Access {
-    let prefetcher = Prefetcher::start(following, cache, options.prefetch_within, options.fetches);
-    periodic_revalidation::start(following, options.revalidate_interval);
+/// Follows all origins until the drain begins. `fetches`: the objects that are fetched at a time for whomever.
+pub(crate) fn start(following: &Following, cache: Cache, config: &PushConfig, fetches: usize) -> Access {
+    let prefetcher = Prefetcher::start(following, cache, config.warm_within, fetches);
+    periodic_revalidation::start(following, config.ask_interval);
     let follow = |id| {
         let (access, received) = watch::channel(None);
         let follower = Follower::new(id, following.clone(), prefetcher.clone(), access);
