@@ -150,30 +150,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_who_ask_meanwhile_share_one_task_and_its_first_client_may_leave() {
-        let (flights, gate, _drain) = flights();
-        let begin = |value| {
-            let gate = gate.clone();
-            move || async move {
-                gate.acquire().await.unwrap().forget();
-                value
-            }
-        };
-        let first = flights.join(&"a", begin(1)).unwrap();
-        assert!(!first.collapsed);
-        let second = flights.join(&"a", begin(2)).unwrap();
-        assert!(second.collapsed);
-        drop(first);
-        gate.add_permits(1);
-        assert_eq!(second.result().await, Ok(1));
-        // Landed: the next to ask begins anew.
-        let third = flights.join(&"a", begin(3)).unwrap();
-        assert!(!third.collapsed);
-        gate.add_permits(1);
-        assert_eq!(third.result().await, Ok(3));
-    }
-
-    #[tokio::test]
     async fn a_panic_is_an_error_for_all_and_the_next_one_begins_anew() {
         let (flights, gate, _drain) = flights();
         let wait = gate.clone();

@@ -109,25 +109,3 @@ pub(super) async fn save(file: HeardFile, mut heard: watch::Receiver<Arc<Heard>>
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_read_back_and_damage_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = HeardFile::at(dir.path());
-        assert!(file.read().unwrap().is_empty());
-        let list =
-            AccessList::parse(br#"{"revoked_keys": ["k1"], "denied_tokens": [{"jti": "t1", "exp": 5}]}"#).unwrap();
-        let heard = Heard::from([("127.0.0.1:7400".to_owned(), list), ("other".to_owned(), AccessList::default())]);
-        file.write(&Heard::new()).unwrap();
-        file.write(&heard).unwrap();
-        assert_eq!(file.read().unwrap(), heard);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
-        fs::write(dir.path().join("access.json"), "{\"a\": {\"keys\": 1}}").unwrap();
-        let error = format!("{:#}", file.read().unwrap_err());
-        assert!(error.contains("access.json") && error.contains("move it away"), "{error}");
-    }
-}

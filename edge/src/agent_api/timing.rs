@@ -36,16 +36,3 @@ pub(super) fn write(response: &mut Response<Body>, cache: &str) {
         response.headers_mut().insert(SERVER_TIMING, value);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_milliseconds() {
-        let version = Duration::from_micros(1_240);
-        assert_eq!(Waited { version, body: None }.header("miss"), "cache;desc=miss, origin;dur=1.2");
-        let waited = Waited { version, body: Some(Duration::from_millis(30)) };
-        assert_eq!(waited.header("collapsed"), "cache;desc=collapsed, origin;dur=1.2, fill;dur=30.0");
-    }
-}

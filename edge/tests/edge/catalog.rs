@@ -11,7 +11,7 @@ use weir_shared::problem::Problem;
 
 use crate::mount::Mount;
 use crate::site::{Site, TARBALL, ZSTD, always_asking};
-use crate::test_origin::{Tarball, TestOrigin};
+use crate::test_origin::Tarball;
 
 const SERVICE: &str = "/v1/services/shop";
 
@@ -26,21 +26,10 @@ fn seen(revision: &str, reachable: bool) -> EventKind {
     })
 }
 
-/// An edge in step with its origin, which would not be asked for an hour.
-async fn following(prepare: impl FnOnce(&Site)) -> Site {
-    let mut site = Site::prepare().await;
-    site.origin.serve_events();
-    prepare(&site);
-    site.config.freshness.fresh = Duration::from_secs(3600);
-    site.start_edge().await;
-    site.until("the edge is in step", async || site.metric("weir_edge_stream_up", &[]) == 1.0).await;
-    site
-}
-
 #[tokio::test]
 async fn readers_of_a_descriptor_learn_up_to_which_revision_it_is_right() {
     let tarball = Tarball::random(1, 1000);
-    let site = following(|site| drop(site.origin.publish("shop", 7, 1, &tarball))).await;
+    let site = Site::following(|site| drop(site.origin.publish("shop", 7, 1, &tarball)), |_| {}).await;
     let mut client = site.client("h2").await;
     let plain = client.get(SERVICE, &[]).await;
     let descriptor: Value = serde_json::from_slice(plain.bytes()).unwrap();
@@ -69,7 +58,7 @@ async fn readers_of_a_descriptor_learn_up_to_which_revision_it_is_right() {
 
 #[tokio::test]
 async fn made_up_digests_of_an_absent_service_reach_no_origin() {
-    let site = following(|_| {}).await;
+    let site = Site::following(|_| {}, |_| {}).await;
     let mut client = site.client("h2").await;
     for seed in 0..100 {
         let path = format!("{TARBALL}s/{}", Tarball::random(seed, 10).digest());
@@ -81,10 +70,7 @@ async fn made_up_digests_of_an_absent_service_reach_no_origin() {
 #[tokio::test]
 async fn that_an_origin_cannot_say_just_now_is_no_absence() {
     let mut site = Site::prepare().await;
-    let second = TestOrigin::start(site.pki()).await;
-    let mut upstream = site.config.origins[0].clone();
-    upstream.url = second.url();
-    site.config.origins.push(upstream);
+    let second = site.second_origin().await;
     always_asking(&mut site.config);
     site.start_edge().await;
     let tarball = Tarball::random(1, 1000);

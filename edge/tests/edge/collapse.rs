@@ -3,13 +3,11 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::{Fault, Tarball};
+use crate::test_origin::Fault;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 8 << 20);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(8 << 20).await;
     let gate = Arc::new(Semaphore::new(0));
     site.origin.faults([Fault::Hold(gate.clone())]);
 
@@ -42,8 +40,7 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
 
 #[tokio::test]
 async fn the_first_word_of_a_service_is_asked_for_once() {
-    let site = Site::start().await;
-    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    let (site, _) = Site::serving(1000).await;
     let gate = site.origin.hold_descriptors();
     let mut polls = Vec::new();
     for _ in 0..20 {

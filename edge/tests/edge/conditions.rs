@@ -3,9 +3,7 @@ use crate::test_origin::Tarball;
 
 #[tokio::test]
 async fn a_304_repeats_the_tag_that_matched_and_says_what_it_must() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 10_000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(10_000).await;
     for version in ["h1", "h2", "h3"] {
         let mut client = site.client(version).await;
         let identity = client.head(TARBALL, &[]).await.header("etag").to_owned();
@@ -52,12 +50,16 @@ async fn a_descriptor_has_a_tag_of_its_own() {
 
 #[tokio::test]
 async fn if_match_is_compared_strongly() {
-    let site = Site::start().await;
-    site.origin.publish("shop", 7, 1, &Tarball::random(1, 100));
+    let (site, _) = Site::serving(100).await;
     let mut client = site.client("h2").await;
     let coded = client.head(TARBALL, &[ZSTD]).await.header("etag").to_owned();
     assert_eq!(client.get(TARBALL, &[ZSTD, ("if-match", &coded)]).await.status, 200);
     assert_eq!(client.get(TARBALL, &[ZSTD, ("if-match", "*")]).await.status, 200);
+    assert_eq!(client.get(TARBALL, &[ZSTD, ("if-match", &format!("\"x\", {coded}"))]).await.status, 200);
+    assert_eq!(client.get(TARBALL, &[ZSTD, ("if-match", &format!("W/{coded}"))]).await.status, 412);
+    // It comes before what would be a 304.
+    let both = [ZSTD, ("if-match", "\"x\""), ("if-none-match", &*coded)];
+    assert_eq!(client.get(TARBALL, &both).await.status, 412);
     let reply = client.get(TARBALL, &[("if-match", &coded)]).await;
     assert_eq!(
         (reply.status, reply.problem()["type"].as_str().unwrap()),

@@ -19,9 +19,7 @@ fn damaged(site: &Site) -> f64 {
 
 #[tokio::test]
 async fn a_bit_that_turns_on_disk_is_found_by_a_forced_refresh() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 300_000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(300_000).await;
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[ZSTD]).await;
     site.settled().await;
@@ -64,9 +62,7 @@ async fn damage_from_before_the_start_is_repaired_in_the_request() {
 
 #[tokio::test]
 async fn what_vanishes_under_a_running_edge_is_fetched_again() {
-    let mut site = Site::start().await;
-    let tarball = Tarball::random(1, 300_000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (mut site, tarball) = Site::serving(300_000).await;
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     site.settled().await;
     site.stop_edge().await;
@@ -80,9 +76,7 @@ async fn what_vanishes_under_a_running_edge_is_fetched_again() {
 
 #[tokio::test]
 async fn wrong_bytes_of_the_origin_reach_nobody() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 300_000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(300_000).await;
     let mut client = site.client("h2").await;
     for (fault, failures) in [(Fault::Flip, 3.0), (Fault::Longer, 6.0)] {
         site.origin.faults([fault.clone(), fault.clone(), fault]);

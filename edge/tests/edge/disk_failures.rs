@@ -100,9 +100,7 @@ async fn an_edge_starts_on_a_disk_that_has_become_read_only() {
 
 #[tokio::test]
 async fn a_file_that_cannot_be_read_costs_nobody_an_answer() {
-    let mut site = Site::start().await;
-    let tarball = Tarball::random(1, 2 * FRAME);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (mut site, tarball) = Site::serving(2 * FRAME).await;
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     site.settled().await;
     site.stop_edge().await;

@@ -55,9 +55,7 @@ async fn what_is_in_flight_is_finished() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_frees_the_directory_at_once_and_no_answer_ends_cleanly() {
-    let mut site = Site::start().await;
-    let tarball = Tarball::random(1, 24 << 20);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (mut site, _) = Site::serving(24 << 20).await;
     for version in ["h1", "h2", "h3"] {
         let mut client = site.client(version).await;
         let download = client.begin("GET", TARBALL, &[ZSTD]).await;

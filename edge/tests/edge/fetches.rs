@@ -47,9 +47,7 @@ fn fetched(site: &Site, result: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_streams_to_all_before_its_last_frame_is_there() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 4 * FRAME);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(4 * FRAME).await;
     let gate = gate();
     site.origin.fault_of(tarball.frames()[3], Fault::Gate(gate.clone()));
     // The last frame comes when all have what is before it.
@@ -79,9 +77,7 @@ async fn a_body_streams_to_all_before_its_last_frame_is_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 24 * FRAME);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(24 * FRAME).await;
     let gate = gate();
     for frame in tarball.frames() {
         site.origin.fault_of(frame, Fault::Hold(gate.clone()));
@@ -125,26 +121,6 @@ async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
     assert!(download.await.unwrap().bytes() == &tarball.zstd);
 }
 
-#[tokio::test]
-async fn a_client_that_leaves_lets_its_fetch_go_on() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 300_000);
-    site.origin.publish("shop", 7, 1, &tarball);
-    let gate = gate();
-    site.origin.faults([Fault::Gate(gate.clone())]);
-    let mut client = site.client("h2").await;
-    let asking = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
-    site.until("it is asked for", async || site.origin.asked("object").len() == 1).await;
-    asking.abort();
-    site.until("nobody waits", async || site.in_use("fill_waiters") == 0.0).await;
-    gate.add_permits(1);
-    site.until("it is fetched", async || fetched(&site, "ok") == 1.0).await;
-    site.settled().await;
-    let reply = site.client("h3").await.get(TARBALL, &[ZSTD]).await;
-    assert_eq!((reply.bytes(), reply.header("cache-status")), (&tarball.zstd, "edge-1; hit"));
-    assert_eq!(site.origin.asked("object").len(), 1);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stalls_holds_back_nobody_and_reads_on_when_its_frames_are_gone() {
     let site = Site::with(|config| {
@@ -178,9 +154,7 @@ async fn a_client_that_stalls_holds_back_nobody_and_reads_on_when_its_frames_are
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fetch_that_fails_releases_all_and_the_next_one_begins_again() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 300_000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(300_000).await;
     let gate = gate();
     site.origin.faults([Fault::GateAndBreak(gate.clone()), Fault::Break(1), Fault::Break(1)]);
     let mut waiting = Vec::new();

@@ -5,32 +5,17 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::Semaphore;
-use weir_edge::config::{Config, FreshnessForConfig};
+use weir_edge::config::FreshnessForConfig;
 use weir_shared::event::EventKind;
 use weir_shared::problem::Problem;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::{Fault, Tarball, TestOrigin};
+use crate::test_origin::{Fault, Tarball};
 
 /// An edge that would not ask for an hour, in step with its origin.
 async fn following(prepare: impl FnOnce(&Site)) -> Site {
-    following_with(prepare, |_| {}).await
-}
-
-async fn following_with(prepare: impl FnOnce(&Site), change: impl FnOnce(&mut Config)) -> Site {
-    let mut site = Site::prepare().await;
-    site.origin.serve_events();
-    prepare(&site);
-    site.config.freshness.fresh = Duration::from_secs(3600);
-    change(&mut site.config);
-    site.start_edge().await;
-    in_step(&site).await;
-    site
-}
-
-async fn in_step(site: &Site) {
-    site.until("the edge is in step", async || site.metric("weir_edge_stream_up", &[]) == 1.0).await;
+    Site::following(prepare, |_| {}).await
 }
 
 async fn generation(client: &mut Client) -> String {
@@ -72,7 +57,7 @@ async fn what_is_fetched_before_anybody_asks_leaves_room_for_those_who_do() {
     const SERVICES: u64 = 4;
     let name = |number: u64| format!("s{number}");
     let tarball = |seed| Tarball::random(seed, 500_000);
-    let site = following_with(
+    let site = Site::following(
         |site| {
             for number in 0..SERVICES {
                 site.origin.publish(&name(number), 7, 1, &Tarball::random(number, 1000));
@@ -112,7 +97,7 @@ async fn what_is_purged_is_asked_for_though_the_stream_says_that_nothing_has_cha
     site.config.freshness.fresh = Duration::from_secs(3600);
     site.config.admin.operator_token_file = Some(site.pki().join("operator-token"));
     site.start_edge().await;
-    in_step(&site).await;
+    site.in_step().await;
     let mut client = site.client("h2").await;
     client.head(TARBALL, &[]).await;
     assert_eq!(site.origin.asked("service").len(), 0);
@@ -208,10 +193,7 @@ async fn a_tombstone_ends_a_service_and_a_push_brings_it_back() {
 async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
     let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     let mut site = Site::prepare().await;
-    let second = TestOrigin::start(site.pki()).await;
-    let mut upstream = site.config.origins[0].clone();
-    upstream.url = second.url();
-    site.config.origins.push(upstream);
+    let second = site.second_origin().await;
     site.config.freshness.fresh = Duration::from_secs(3600);
     for origin in [&site.origin, &second] {
         origin.serve_events();
@@ -309,7 +291,7 @@ async fn something_older_is_refused_however_it_comes() {
 
 #[tokio::test]
 async fn what_the_stream_keeps_to_itself_is_found() {
-    let site = following_with(
+    let site = Site::following(
         |site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000))),
         |config| config.push.ask_interval = Duration::from_secs(1),
     )
@@ -332,7 +314,7 @@ async fn a_stream_that_makes_no_sense_is_begun_anew() {
         let lost = || site.metric("weir_edge_resyncs_total", &[("why", "lost")]);
         site.until("it begins anew", async || lost() == begun).await;
         assert_eq!(site.metric("weir_edge_streams_ended_total", &[("why", "malformed")]), begun);
-        in_step(&site).await;
+        site.in_step().await;
     }
     // What a newer origin writes is no reason to stop: its service is asked about.
     let newer = br#"{"publication": {"service": "shop", "format": 99}}"#;
@@ -346,9 +328,7 @@ async fn a_stream_that_makes_no_sense_is_begun_anew() {
 
 #[tokio::test]
 async fn an_origin_without_events_is_polled() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 1000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(1000).await;
     let refused = [("kind", "events"), ("status", "404")];
     let asked = || site.metric("weir_edge_origin_requests_total", &refused);
     site.until("the edge has looked for them", async || asked() == 1.0).await;
@@ -366,7 +346,7 @@ async fn each_service_has_the_freshness_of_its_own() {
         stale_if_error: Some(Duration::from_secs(7200)),
     };
     let tarball = Tarball::random(1, 1000);
-    let site = following_with(
+    let site = Site::following(
         |site| {
             for service in ["shop", "shop-prod"] {
                 site.origin.publish(service, 7, 1, &tarball);
@@ -401,5 +381,5 @@ async fn an_origin_that_does_not_answer_is_left_alone_and_tried_now_and_then() {
     assert_eq!(generation(&mut client).await, "7", "what is held is served");
     site.origin.go_up().await;
     site.until("it is closed again", async || circuit(&site).await == "closed").await;
-    in_step(&site).await;
+    site.in_step().await;
 }

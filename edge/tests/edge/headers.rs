@@ -97,8 +97,7 @@ async fn a_tarball_s_headers_are_the_contract_s() {
 
 #[tokio::test]
 async fn a_head_touches_no_object_and_says_what_the_catalog_did() {
-    let site = Site::start().await;
-    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    let (site, _) = Site::serving(1000).await;
     let mut client = site.client("h3").await;
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; hit");
@@ -131,8 +130,7 @@ async fn a_past_version_is_served_while_its_origin_is_down() {
 
 #[tokio::test]
 async fn problems_for_what_cannot_be_asked() {
-    let site = Site::start().await;
-    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    let (site, _) = Site::serving(1000).await;
     let missing = format!("/v1/services/shop/tarballs/{}", Tarball::random(3, 1).digest());
     let object = format!("/v1/objects/shop/{}", Tarball::random(1, 1000).named());
     for version in ["h1", "h2", "h3"] {

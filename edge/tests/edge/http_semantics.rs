@@ -1,13 +1,10 @@
 //! HTTP as RFC 9110 and 9111 have it, over each of its versions.
 
 use crate::site::{Site, TARBALL, ZSTD};
-use crate::test_origin::Tarball;
 
 #[tokio::test]
 async fn ranges() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 700_000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(700_000).await;
     let stored = &tarball.zstd;
     let length = stored.len();
     let all = 0..length;
@@ -56,9 +53,7 @@ async fn ranges() {
 
 #[tokio::test]
 async fn methods() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 1000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(1000).await;
     let immutable = format!("/v1/services/shop/tarballs/{}", tarball.digest());
     for version in ["h1", "h2", "h3"] {
         for path in [TARBALL, immutable.as_str(), "/v1/services/shop"] {
@@ -75,9 +70,7 @@ async fn methods() {
 
 #[tokio::test]
 async fn a_version_by_its_digest_is_conditional_too() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 5000);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(5000).await;
     let immutable = format!("/v1/services/shop/tarballs/{}", tarball.digest());
     for version in ["h1", "h2", "h3"] {
         let mut client = site.client(version).await;
@@ -107,36 +100,8 @@ async fn a_version_by_its_digest_is_conditional_too() {
 }
 
 #[tokio::test]
-async fn what_varies_says_so() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 5000);
-    site.origin.publish("shop", 7, 1, &tarball);
-    let mut client = site.client("h2").await;
-    let mut tags = Vec::new();
-    for accept in [vec![], vec![("accept-encoding", "identity")], vec![ZSTD], vec![("accept-encoding", "gzip;q=0, *")]]
-    {
-        for (method, condition) in [("GET", None), ("HEAD", None), ("GET", Some(("if-none-match", "*")))] {
-            let mut headers = accept.clone();
-            headers.extend(condition);
-            let reply = client.send(method, TARBALL, &headers).await;
-            assert_eq!(reply.status, if condition.is_some() { 304 } else { 200 });
-            assert_eq!(reply.header("vary"), "Accept-Encoding, Available-Dictionary", "{method} {accept:?}");
-            tags.push((accept.clone(), reply.header("etag").to_owned()));
-        }
-    }
-    let of = |wanted: &[(&str, &str)]| {
-        let mut found: Vec<_> = tags.iter().filter(|(accept, _)| accept == wanted).map(|(_, tag)| tag).collect();
-        found.dedup();
-        assert_eq!(found.len(), 1, "GET, HEAD and 304 have one tag: {found:?}");
-        found[0]
-    };
-    assert_ne!(of(&[]), of(&[ZSTD]), "a strong tag is one representation's");
-}
-
-#[tokio::test]
 async fn an_answer_that_was_waited_for_says_where_the_time_went() {
-    let site = Site::start().await;
-    site.origin.publish("shop", 7, 1, &Tarball::random(1, 5000));
+    let (site, _) = Site::serving(5000).await;
     let mut client = site.client("h2").await;
     let descriptor = client.get("/v1/services/shop", &[]).await;
     let timing = descriptor.header("server-timing");

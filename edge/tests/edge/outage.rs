@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 use weir_shared::problem::Problem;
 
 use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
-use crate::test_origin::{Fault, Tarball, TestOrigin};
+use crate::test_origin::{Fault, Tarball};
 
 #[tokio::test]
 async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
@@ -101,10 +101,7 @@ async fn an_origin_s_own_words_are_passed_on_when_nothing_is_held() {
 #[tokio::test]
 async fn several_origins_partition_the_services() {
     let mut site = Site::prepare().await;
-    let mut second = TestOrigin::start(site.pki()).await;
-    let mut upstream = site.config.origins[0].clone();
-    upstream.url = second.url();
-    site.config.origins.push(upstream);
+    let mut second = site.second_origin().await;
     always_asking(&mut site.config);
     site.start_edge().await;
     let (one, two) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
@@ -137,10 +134,7 @@ async fn several_origins_partition_the_services() {
 #[tokio::test]
 async fn an_origin_that_hangs_holds_up_no_fetch_from_another() {
     let mut site = Site::prepare().await;
-    let second = TestOrigin::start(site.pki()).await;
-    let mut upstream = site.config.origins[0].clone();
-    upstream.url = second.url();
-    site.config.origins.push(upstream);
+    let second = site.second_origin().await;
     (site.config.cache.fetches, site.config.cache.fetch_idle) = (1, Duration::from_secs(3600));
     site.start_edge().await;
     let (one, two) = (Tarball::random(1, 1000), Tarball::random(2, 1000));

@@ -78,30 +78,3 @@ fn with_a_key() -> Bytes {
     list.add_key_file(&key_line(key.public())).unwrap();
     list.json().get().as_bytes().to_vec().into()
 }
-
-#[tokio::test]
-async fn status_lists_one_service_or_those_that_follow() {
-    let site = Site::start().await;
-    let mut client = site.client("h2").await;
-    for number in 0..3 {
-        site.origin.publish(&format!("s{number}"), 7, 1, &Tarball::random(number, 5000));
-        client.head(&format!("/v1/services/s{number}/tarball"), &[]).await;
-    }
-    let listed = async |query: &str| {
-        let (code, body) = site.admin(&format!("/status{query}")).await;
-        let status: Value = serde_json::from_str(&body).unwrap();
-        let names: Vec<String> = status["services"]
-            .as_array()
-            .map(|all| all.iter().map(|one| one["service"].as_str().unwrap().to_owned()).collect())
-            .unwrap_or_default();
-        (code, names.join(" "))
-    };
-    assert_eq!(listed("").await, (200, "s0 s1 s2".to_owned()));
-    assert_eq!(listed("?service=s1").await, (200, "s1".to_owned()));
-    assert_eq!(listed("?after=s0").await, (200, "s1 s2".to_owned()));
-    assert_eq!(listed("?page=2").await.0, 400);
-    let (_, body) = site.admin("/status?service=s1").await;
-    let status: Value = serde_json::from_str(&body).unwrap();
-    let form = &status["services"][0]["representations"][0];
-    assert_eq!((form["encoding"].as_str(), form["held"].is_null()), (Some("zstd"), true), "no body was asked for");
-}

@@ -36,9 +36,7 @@ async fn is_trusted(site: &Site, version: &'static str, pki: &Path) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
-    let site = Site::start().await;
-    let tarball = Tarball::random(1, 4 << 20);
-    site.origin.publish("shop", 7, 1, &tarball);
+    let (site, tarball) = Site::serving(4 << 20).await;
     let pki = another();
     let before = site.metric("weir_edge_certificate_not_after_timestamp_seconds", &[]);
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
@@ -70,8 +68,7 @@ async fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
 
 #[tokio::test]
 async fn what_cannot_be_used_changes_nothing() {
-    let site = Site::start().await;
-    site.origin.publish("shop", 7, 1, &Tarball::random(1, 100));
+    let (site, _) = Site::serving(100).await;
     let (good, other) = (another(), another());
     copy(site.pki(), good.path(), &["ca.pem", "edge.pem", "edge.key", "edge-client.key"]);
     let of_other = |name: &str| fs::read(other.path().join(name)).unwrap();

@@ -12,7 +12,7 @@ use weir_shared::digest::ObjectDigest;
 use weir_shared::process::certificates;
 
 use crate::client::Client;
-use crate::test_origin::TestOrigin;
+use crate::test_origin::{Tarball, TestOrigin};
 
 /// How long anything that must happen may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,6 +37,38 @@ impl Site {
         change(&mut site.config);
         site.start_edge().await;
         site
+    }
+
+    /// An edge before an origin that publishes random content of so many bytes as `shop`.
+    pub(crate) async fn serving(bytes: usize) -> (Self, Tarball) {
+        let (site, tarball) = (Self::start().await, Tarball::random(1, bytes));
+        site.origin.publish("shop", 7, 1, &tarball);
+        (site, tarball)
+    }
+
+    /// An edge in step with its origin, which would not be asked for an hour.
+    pub(crate) async fn following(prepare: impl FnOnce(&Self), change: impl FnOnce(&mut Config)) -> Self {
+        let mut site = Self::prepare().await;
+        site.origin.serve_events();
+        prepare(&site);
+        site.config.freshness.fresh = Duration::from_secs(3600);
+        change(&mut site.config);
+        site.start_edge().await;
+        site.in_step().await;
+        site
+    }
+
+    pub(crate) async fn in_step(&self) {
+        self.until("the edge is in step", async || self.metric("weir_edge_stream_up", &[]) == 1.0).await;
+    }
+
+    /// A second origin, for an edge that is not started yet.
+    pub(crate) async fn second_origin(&mut self) -> TestOrigin {
+        let second = TestOrigin::start(self.pki()).await;
+        let mut upstream = self.config.origins[0].clone();
+        upstream.url = second.url();
+        self.config.origins.push(upstream);
+        second
     }
 
     /// Everything but the edge.

@@ -104,7 +104,7 @@ async fn status_and_metrics_tell_what_is_held() {
     client.get(TARBALL, &[]).await;
     site.settled().await;
     client.get(TARBALL, &[]).await;
-    let (code, body) = site.admin("/status").await;
+    let (code, body) = site.admin("/status?service=shop").await;
     let status: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, status["name"].as_str(), status["ready"].as_bool()), (200, Some("edge-1"), Some(true)));
     let first: Vec<_> = status.as_object().unwrap().keys().take(6).map(String::as_str).collect();
@@ -115,6 +115,7 @@ async fn status_and_metrics_tell_what_is_held() {
     assert_eq!((service["generation"].as_u64(), service["freshness"].as_str()), (Some(7), Some("fresh")));
     assert!(site.origin.url().ends_with(service["origin"].as_str().unwrap()));
     assert_eq!((status["cache"]["objects"].as_u64(), status["origins"][0]["up"].as_bool()), (Some(1), Some(true)));
+    assert_eq!(site.admin("/status?page=2").await.0, 400);
     let (_, metrics) = site.admin("/metrics").await;
     for line in [
         "weir_edge_requests_total{cache=\"hit\",method=\"GET\",route=\"tarball\",status=\"200\"} 1",
