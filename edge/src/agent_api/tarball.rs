@@ -169,7 +169,6 @@ impl Inner {
         body: ReadyBody,
         source: Source,
     ) -> Answer {
-        found.was_read(variant.stored.encoding);
         let published_at = found.version.descriptor().publication().published_at;
         // A clock that is behind the origin's makes nothing older than it is.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();

@@ -1,11 +1,10 @@
 //! What the catalog knows of one service.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_shared::descriptor::Generation;
-use weir_shared::encoding::Encoding;
 
 use super::freshness::{Freshness, FreshnessPolicy};
 use crate::clock::{AtomicMoment, Moment};
@@ -29,7 +28,7 @@ pub(crate) struct Entry {
     pub(crate) origin: Option<OriginId>,
     /// How old it may be.
     pub(crate) policy: Arc<FreshnessPolicy>,
-    /// How it is read; the same for all versions of the service.
+    /// When it was requested; the same for all versions of the service.
     pub(crate) usage: Arc<Usage>,
     /// When this version, or the tombstone, was taken.
     pub(super) since: Moment,
@@ -56,18 +55,16 @@ pub(crate) enum PurgeMode {
     Hard,
 }
 
-/// How clients read a service.
+/// When clients requested a service.
 #[derive(Debug)]
 pub(crate) struct Usage {
     last: AtomicMoment,
-    /// The codings whose bodies were read, a bit each.
-    read: AtomicU8,
 }
 
 impl Usage {
     /// `last`: when it was requested for the last time.
     pub(crate) fn new(last: Moment) -> Arc<Self> {
-        Arc::new(Self { last: AtomicMoment::new(last), read: AtomicU8::new(0) })
+        Arc::new(Self { last: AtomicMoment::new(last) })
     }
 
     /// A client requests it.
@@ -83,25 +80,6 @@ impl Usage {
     /// How long ago a client requested it.
     pub(crate) fn idle(&self, now: Moment) -> Duration {
         now.since(self.last.get())
-    }
-
-    /// A client was given a body in this coding.
-    pub(crate) fn read(&self, encoding: Encoding) {
-        self.read.fetch_or(bit(encoding), Ordering::Relaxed);
-    }
-
-    /// Whether a client was given a body in this coding.
-    pub(crate) fn was_read(&self, encoding: Encoding) -> bool {
-        self.read.load(Ordering::Relaxed) & bit(encoding) != 0
-    }
-}
-
-fn bit(encoding: Encoding) -> u8 {
-    match encoding {
-        Encoding::Identity => 1,
-        Encoding::Zstd => 2,
-        Encoding::Gzip => 4,
-        Encoding::Dcz => 8,
     }
 }
 
@@ -308,16 +286,6 @@ pub(super) mod tests {
             assert_eq!(at(&entry, 4), Freshness::Fresh);
             assert!(entry.can_be_leased() && entry.hard_purge().is_none());
             assert_eq!(entry.highest, (5, 2));
-        }
-    }
-
-    #[test]
-    fn codings_that_were_read_are_remembered() {
-        let usage = Usage::new(Clock::begin().now());
-        for encoding in Encoding::PREFERENCE {
-            assert!(!usage.was_read(encoding));
-            usage.read(encoding);
-            assert!(usage.was_read(encoding));
         }
     }
 }

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use weir_shared::cache_status::{CacheStatus, Forward};
 use weir_shared::digest::TarballDigest;
-use weir_shared::encoding::Encoding;
 use weir_shared::name::ServiceName;
 use weir_shared::process::bounds::Bound;
 use weir_shared::process::shutdown::Drain;
 
 use super::decision::{Update, UpdateContent, UpdateSource};
-use super::entry::{Entry, PurgeMode, Usage};
+use super::entry::{Entry, PurgeMode};
 use super::error::LookupError;
 use super::freshness::{Freshness, FreshnessPolicies, FreshnessPolicy};
 use super::metrics::{CatalogMetrics, StaleReason};
@@ -57,8 +56,6 @@ pub(crate) struct LookupResult {
     pub(crate) age: Duration,
     /// How old it may be.
     pub(crate) policy: Arc<FreshnessPolicy>,
-    /// How the service is read; `None` for a past version, which says nothing of what will be read.
-    usage: Option<Arc<Usage>>,
     /// What the catalog did.
     pub(crate) status: CacheStatus,
 }
@@ -67,13 +64,6 @@ impl LookupResult {
     /// Bytes of the tar.
     pub(crate) fn tar_size(&self) -> u64 {
         self.version.descriptor().publication().size
-    }
-
-    /// A client is given a body in this coding: that of a new version is worth fetching.
-    pub(crate) fn was_read(&self, encoding: Encoding) {
-        if let Some(usage) = &self.usage {
-            usage.read(encoding);
-        }
     }
 }
 
@@ -343,14 +333,13 @@ impl Lookup {
 
     fn found_past(&self, past: &PastVersion, age: Duration, status: CacheStatus) -> LookupResult {
         let policy = self.policies.of(&past.version.descriptor().publication().service).clone();
-        LookupResult { version: past.version.clone(), origin: Some(past.origin), age, policy, usage: None, status }
+        LookupResult { version: past.version.clone(), origin: Some(past.origin), age, policy, status }
     }
 }
 
 fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<LookupResult, LookupError> {
     let version = entry.version.clone().ok_or(LookupError::Absent)?;
-    let (policy, usage) = (entry.policy.clone(), Some(entry.usage.clone()));
-    Ok(LookupResult { version, origin: entry.origin, age, policy, usage, status })
+    Ok(LookupResult { version, origin: entry.origin, age, policy: entry.policy.clone(), status })
 }
 
 /// The result of a task, waited for at most `wait` from its beginning.

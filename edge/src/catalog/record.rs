@@ -20,7 +20,7 @@ pub(super) enum Record {
     /// A service; without a descriptor it is a tombstone.
     Service { service: ServiceName, row: StoredRow },
     /// A service was evicted.
-    Evicted { service: ServiceName, floor: StoredFloor },
+    Evicted { service: ServiceName, floor: Floor },
     /// A service was validated by itself.
     Validated { service: ServiceName, at: u64 },
     /// An operator has purged a service.
@@ -48,9 +48,9 @@ pub(super) struct StoredRow {
     pub(super) purged: Option<u64>,
 }
 
-/// An evicted service in the file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StoredFloor {
+/// What is remembered of an evicted service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Floor {
     /// The highest generation and revision that were seen.
     pub(super) highest: Order,
     /// When an operator purged it, if its origin was not heard since.
@@ -62,7 +62,7 @@ pub(super) struct StoredFloor {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) rows: HashMap<ServiceName, StoredRow>,
-    pub(super) floors: HashMap<ServiceName, StoredFloor>,
+    pub(super) floors: HashMap<ServiceName, Floor>,
     leases: HashMap<String, (u64, HashSet<ServiceName>)>,
     /// Lines that are damaged, or of another version of this program.
     pub(super) damaged: u64,
@@ -165,7 +165,7 @@ mod tests {
         let service = (0u8..4).prop_map(|number| -> ServiceName { format!("s{number}").parse().unwrap() });
         (service, 0u8..5, 1u64..8, 0u64..100).prop_map(|(service, kind, generation, at)| match kind {
             0 => Record::Service { service, row: row(generation, at) },
-            1 => Record::Evicted { service, floor: StoredFloor { highest: (generation, 1), purged: None } },
+            1 => Record::Evicted { service, floor: Floor { highest: (generation, 1), purged: None } },
             2 => Record::Validated { service, at },
             3 => Record::Purged { service, at },
             _ => Record::Leased { origin: "o:1".to_owned(), at, except: HashSet::from([service]) },
@@ -204,7 +204,7 @@ mod tests {
             for (record, line) in records.iter().zip(&lines) {
                 match (record, Record::parse(line)) {
                     (Record::Service { service, row: StoredRow { highest: order, .. } }, Some(_))
-                    | (Record::Evicted { service, floor: StoredFloor { highest: order, .. } }, Some(_)) => {
+                    | (Record::Evicted { service, floor: Floor { highest: order, .. } }, Some(_)) => {
                         let seen = highest.entry(service).or_insert(*order);
                         *seen = (*seen).max(*order);
                     }
@@ -231,7 +231,7 @@ mod tests {
     fn a_purge_outlives_eviction_and_a_lease_covers_all_but_its_exceptions() {
         let name = |name: &str| -> ServiceName { name.parse().unwrap() };
         let service = |service: &str, row| Record::Service { service: name(service), row };
-        let evicted = StoredFloor { highest: (7, 1), purged: Some(40) };
+        let evicted = Floor { highest: (7, 1), purged: Some(40) };
         let stored = read(&[
             line(&service("a", row(7, 10))),
             line(&Record::Purged { service: name("a"), at: 40 }),

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use weir_shared::name::ServiceName;
 
-use super::entry::{Entry, Order};
-use crate::clock::Moment;
+use super::entry::Entry;
+use super::record::Floor;
 
 /// Evicted services whose highest generation is remembered. Beyond it those with the lowest generations are forgotten.
 pub(super) const MAX_FLOORS: usize = 200_000;
@@ -103,15 +103,6 @@ impl Rows {
     }
 }
 
-/// What is remembered of a service that was evicted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Floor {
-    /// The highest version that was ever seen.
-    pub(super) highest: Order,
-    /// An operator has purged it then, and its origin was not heard since.
-    pub(super) purged_at: Option<Moment>,
-}
-
 /// What is remembered of the services that were evicted.
 #[derive(Debug, Default)]
 pub(super) struct Floors(HashMap<ServiceName, Floor>);
@@ -187,7 +178,7 @@ mod tests {
     fn floors_are_bounded_and_the_lowest_generations_go_first() {
         let mut floors = Floors::default();
         for number in 0..=MAX_FLOORS {
-            floors.insert(name(number), Floor { highest: (number as u64, 1), purged_at: None });
+            floors.insert(name(number), Floor { highest: (number as u64, 1), purged: None });
         }
         assert!(floors.len() <= MAX_FLOORS && floors.len() > MAX_FLOORS / 2);
         assert!(floors.get(&name(0)).is_none() && floors.get(&name(MAX_FLOORS)).is_some());

@@ -15,9 +15,9 @@ use super::freshness::FreshnessPolicies;
 use super::journal::Journal;
 use super::lease::{FreshnessLease, absence_validated};
 use super::metrics::CatalogMetrics;
-use super::record::{Record, Stored, StoredFloor, StoredRow};
+use super::record::{Floor, Record, Stored, StoredRow};
 use super::revisions::{Revisions, Seen};
-use super::rows::{CatalogBounds, Floor, MAX_FLOORS, Rows};
+use super::rows::{CatalogBounds, MAX_FLOORS, Rows};
 use super::writer::{Ledger, WriteState};
 use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, Origins};
@@ -87,18 +87,14 @@ impl Catalog {
     /// `is_whole`: no record is missing. Otherwise the origins are asked before anything is served.
     fn take_stored(&self, stored: Stored, is_whole: bool) {
         let (now, wall) = (self.clock.now(), SystemTime::now());
-        // A clock that was set back does not say how long ago it was.
-        let purged_at = |purged: Option<u64>| purged.map(|at| Moment::from_the_wall(at, now, wall).unwrap_or(now));
         let mut ledger = self.ledger();
-        for (service, StoredFloor { highest, purged }) in stored.floors {
-            ledger.floors.insert(service, Floor { highest, purged_at: purged_at(purged) });
-        }
+        stored.floors.into_iter().for_each(|(service, floor)| ledger.floors.insert(service, floor));
         for (service, row) in stored.rows {
             let version = match row.descriptor.map(|bytes| Descriptor::parse(bytes.into())).transpose() {
                 Ok(descriptor) => descriptor.map(|descriptor| Arc::new(Version::new(descriptor))),
                 Err(error) => {
                     tracing::warn!(%service, %error, "a stored descriptor cannot be read: its origin will be asked");
-                    ledger.floors.insert(service, Floor { highest: row.highest, purged_at: purged_at(row.purged) });
+                    ledger.floors.insert(service, Floor { highest: row.highest, purged: row.purged });
                     continue;
                 }
             };
@@ -106,16 +102,22 @@ impl Catalog {
             let unknown = now.before(policy.limits.unknown_age());
             let validated = Moment::from_the_wall(row.validated, now, wall).unwrap_or(unknown);
             let validated = if is_whole { validated } else { validated.min(unknown) };
-            let since = Moment::from_the_wall(row.since, now, wall).unwrap_or(now);
+            let since = self.moment(row.since);
             let origin = self.origins.find(&row.origin);
             // Who still wants it asks again soon.
             let usage = Usage::new(Moment::EARLIEST);
             let entry = Entry::new(version, row.highest, origin, policy, usage, since);
             let entry = entry.validated_at(validated);
-            purged_at(row.purged).into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
+            row.purged.into_iter().for_each(|at| entry.purge(PurgeMode::Hard, self.moment(at)));
             self.rows.insert(service, Arc::new(entry));
         }
         self.make_room(&mut ledger);
+    }
+
+    /// When the wall clock showed this. One that was set back since does not say how long ago it was: now.
+    pub(super) fn moment(&self, at: u64) -> Moment {
+        let now = self.clock.now();
+        Moment::from_the_wall(at, now, SystemTime::now()).unwrap_or(now)
     }
 
     /// What is known of a service.
@@ -218,11 +220,11 @@ impl Catalog {
         let known = [ledger.pending.get(service).cloned(), self.rows.get(service)];
         known.iter().flatten().for_each(|entry| entry.purge(mode, now));
         if mode == PurgeMode::Hard {
+            let at = now.on_the_wall(now, SystemTime::now());
             if known.iter().all(Option::is_none) {
                 let highest = ledger.floors.get(service).unwrap_or_default().highest;
-                ledger.floors.insert(service.clone(), Floor { highest, purged_at: Some(now) });
+                ledger.floors.insert(service.clone(), Floor { highest, purged: Some(at) });
             }
-            let at = now.on_the_wall(now, SystemTime::now());
             let service = service.clone();
             self.queue(&mut ledger, |ledger| ledger.push(Record::Purged { service, at }));
         }

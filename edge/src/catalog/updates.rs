@@ -74,7 +74,8 @@ impl Catalog {
             let policy = self.policies.of(&service).clone();
             let entry = Entry::new(version.map(Arc::new), highest, origin, policy, usage, at).confirmed_when_taken();
             stored.iter().for_each(|stored| entry.inherit_purges(stored));
-            floor.and_then(|floor| floor.purged_at).into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
+            let purged = floor.and_then(|floor| floor.purged).map(|at| self.moment(at));
+            purged.into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
             Arc::new(entry)
         };
         match (decision, content, &stored) {

@@ -13,8 +13,8 @@ use weir_shared::name::ServiceName;
 
 use super::entry::Entry;
 use super::metrics::EvictionReason;
-use super::record::{Record, StoredFloor};
-use super::rows::{Floor, Floors};
+use super::record::{Floor, Record};
+use super::rows::Floors;
 use super::store::Catalog;
 use crate::clock::Moment;
 
@@ -162,7 +162,6 @@ impl Catalog {
     }
 
     fn write_queued(&self) {
-        let _running = Running(self);
         loop {
             let Some(batch) = ({
                 let mut ledger = self.ledger();
@@ -187,7 +186,7 @@ impl Catalog {
         rows.extend(batch.pending.clone());
         let floors = self.ledger().floors.all();
         let (now, wall) = (self.clock.now(), SystemTime::now());
-        let floors = floors.into_iter().map(|(service, floor)| evicted(service, floor, now, wall));
+        let floors = floors.into_iter().map(|(service, floor)| Record::Evicted { service, floor });
         // A floor that is raised just now stands before the row that takes its place.
         let rows = rows.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
         journal.rewrite(floors.chain(rows))
@@ -250,9 +249,10 @@ impl Catalog {
 
     fn evict(&self, ledger: &mut Ledger, service: &ServiceName, reason: EvictionReason) {
         let Some(entry) = self.rows.remove(service) else { return };
-        let floor = Floor { highest: entry.highest, purged_at: entry.hard_purge() };
+        let purged = entry.hard_purge().map(|at| at.on_the_wall(self.clock.now(), SystemTime::now()));
+        let floor = Floor { highest: entry.highest, purged };
         ledger.floors.insert(service.clone(), floor);
-        ledger.push(evicted(service.clone(), floor, self.clock.now(), SystemTime::now()));
+        ledger.push(Record::Evicted { service: service.clone(), floor });
         self.metrics.evicted(reason);
     }
 
@@ -298,22 +298,5 @@ impl Catalog {
         validations.into_iter().for_each(|record| ledger.push(record));
         let has_failed = self.write_failure().is_some();
         self.queue(&mut ledger, |ledger| ledger.rewrite |= has_failed);
-    }
-}
-
-fn evicted(service: ServiceName, floor: Floor, now: Moment, wall: SystemTime) -> Record {
-    let purged = floor.purged_at.map(|at| at.on_the_wall(now, wall));
-    Record::Evicted { service, floor: StoredFloor { highest: floor.highest, purged } }
-}
-
-/// The thread that writes; while it unwinds from a panic, nobody writes any more, and the next change begins again.
-struct Running<'a>(&'a Catalog);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let mut ledger = self.0.ledger();
-            (ledger.is_writing, ledger.rewrite, ledger.write_begun) = (false, true, None);
-        }
     }
 }

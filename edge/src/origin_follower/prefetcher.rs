@@ -69,17 +69,15 @@ async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiv
     }
 }
 
-/// Fetches what clients of a service will want of its version: zstd, and the codings in which they have read it.
+/// Fetches what most clients of a service will want of its version: zstd, from which identity is made, too.
 async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName) {
     // A version that waited may be superseded by now: only the newest is of use.
     let Some(entry) = catalog.get(service) else { return };
     let Some(version) = &entry.version else { return };
     let publication = version.descriptor().publication();
-    for stored in version.descriptor().representations() {
-        if stored.encoding == Encoding::Zstd || entry.usage.was_read(stored.encoding) {
-            let (repository, stored) = (publication.repository.clone(), stored.clone());
-            let request = BodyRequest { repository, origin: entry.origin, stored, tar_size: publication.size };
-            cache.prefetch(request).await;
-        }
+    let mut stored = version.descriptor().representations().iter();
+    if let Some(stored) = stored.find(|stored| stored.encoding == Encoding::Zstd) {
+        let (repository, stored) = (publication.repository.clone(), stored.clone());
+        cache.prefetch(BodyRequest { repository, origin: entry.origin, stored, tar_size: publication.size }).await;
     }
 }
