@@ -115,8 +115,16 @@ impl Running {
 /// cannot be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
-    let started = SystemTime::now();
     let drain = Drain::new();
+    let started = compose(config, &drain).await;
+    if started.is_err() {
+        drain.cut().await;
+    }
+    started
+}
+
+async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
+    let started = SystemTime::now();
     let registry = Registry::new();
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
@@ -130,30 +138,23 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
-    let cache = Cache::open(&config.cache, lock, origins.clone(), clock, &registry, &drain)?;
-    let lookup = Lookup::new(catalog.clone(), &drain);
+    let cache = Cache::open(&config.cache, lock, origins.clone(), clock, &registry, drain)?;
+    let lookup = Lookup::new(catalog.clone(), drain);
+    let api_metrics = ApiMetrics::register(&MetricFamilies(&registry))?;
+    let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
+    let access = Access::start(&config.auth, names, heard, &registry, drain).await?;
     let following = Following {
         catalog: catalog.clone(),
         lookup: lookup.clone(),
         origins: origins.clone(),
+        access: access.clone(),
         clock,
         metrics: FollowerMetrics::register(&registry)?,
         drain: drain.clone(),
     };
-    let api_metrics = ApiMetrics::register(&MetricFamilies(&registry))?;
-    let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
-    let access = Access::start(&config.auth, names, heard, &registry, &drain).await;
-    let access = match access {
-        Ok(access) => access,
-        Err(error) => {
-            drain.cut().await;
-            return Err(error);
-        }
-    };
-
     let reloading = Arc::new(Reloading::new(config.clone(), handshakes, origins.clone(), &registry)?);
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
-    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), &drain);
+    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain);
     let status = Arc::new(Status {
         name: config.name.to_string(),
         catalog: catalog.clone(),
@@ -169,29 +170,19 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let operator_metrics = OperatorMetrics::register(&registry)?;
     let looked_at = Arc::downgrade(&status);
     bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
-    let listening = async {
-        let address = listen(config.listen, &reloading.tls(), api, &http_metrics, &drain).await?;
-        // Last of all, so that nobody reads "ready" before agents can connect.
-        let admin_address = match config.admin_listen {
-            Some(admin) => {
-                let operators = operator_api(admin, &config, &status, &registry, operator_metrics, &drain)?;
-                Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, &drain).await?)
-            }
-            None => None,
-        };
-        anyhow::Ok((address, admin_address))
-    };
-    let (address, admin_address) = match listening.await {
-        Ok(addresses) => addresses,
-        Err(error) => {
-            drain.cut().await;
-            return Err(error);
+    let address = listen(config.listen, &reloading.tls(), api, &http_metrics, drain).await?;
+    // Last of all, so that nobody reads "ready" before agents can connect.
+    let admin_address = match config.admin_listen {
+        Some(admin) => {
+            let operators = operator_api(admin, &config, &status, &registry, operator_metrics, drain)?;
+            Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, drain).await?)
         }
+        None => None,
     };
-    probe::start(&origins, &drain);
-    access.follow(origin_follower::start(&following, cache.clone(), &config.push, config.cache.fetches), &drain);
-    flush_now_and_then(&catalog, &drain);
-    Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloading })
+    probe::start(&origins, drain);
+    origin_follower::start(&following, cache.clone(), &config.push, config.cache.fetches);
+    flush_now_and_then(&catalog, drain);
+    Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloading })
 }
 
 /// Opens what is on disk. Blocks.

@@ -32,7 +32,6 @@ use self::metrics::AccessMetrics;
 use self::standing::Standing;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::OriginId;
-use crate::origin_follower;
 
 /// Decides. Cheap to clone.
 #[derive(Clone)]
@@ -171,25 +170,6 @@ impl Access {
         self.inner.metrics.decided(decision);
         if let Decision::Unauthorized(refusal) = decision {
             tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a reader was turned away");
-        }
-    }
-
-    /// Takes what each origin says of keys and denials, until the drain. `told`: the last JSON of each, in the order of
-    /// their ids; none before the first.
-    pub(crate) fn follow(&self, told: origin_follower::Access, drain: &Drain) {
-        for (origin, mut told) in told.into_iter().enumerate() {
-            let (access, begun) = (self.clone(), drain.clone());
-            let changes = async move {
-                while told.changed().await.is_ok() {
-                    let json = told.borrow_and_update().clone();
-                    if let Some(json) = json {
-                        access.heard(origin, &json);
-                    }
-                }
-            };
-            drain.spawn(async move {
-                tokio::select! { () = changes => {}, () = begun.begun() => {} }
-            });
         }
     }
 

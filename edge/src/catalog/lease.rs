@@ -85,13 +85,6 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_stream_that_never_began_validates_nothing() {
-        let (lease, now) = (FreshnessLease::default(), Clock::begin().now());
-        lease.heartbeat(now.after(Duration::from_secs(9)));
-        assert_eq!(lease.validated(now), now);
-    }
-
-    #[test]
     fn absence_needs_the_leases_of_all_origins() {
         let begun = Clock::begin().now();
         let later = |seconds| begun.after(Duration::from_secs(seconds));

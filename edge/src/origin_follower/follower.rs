@@ -4,7 +4,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_shared::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_shared::event::{Cursor, Event, EventKind, RevisionSeen};
@@ -24,7 +23,6 @@ pub(super) struct Follower {
     id: OriginId,
     following: Following,
     prefetcher: Prefetcher,
-    access: watch::Sender<Option<Bytes>>,
     /// That event, and all before it, were applied.
     cursor: Option<Cursor>,
     /// Why there is no cursor, when there is none.
@@ -45,18 +43,12 @@ struct Gathered {
 }
 
 impl Follower {
-    pub(super) fn new(
-        id: OriginId,
-        following: Following,
-        prefetcher: Prefetcher,
-        access: watch::Sender<Option<Bytes>>,
-    ) -> Self {
+    pub(super) fn new(id: OriginId, following: Following, prefetcher: Prefetcher) -> Self {
         following.metrics.stream_up(following.origins.all()[id].name(), false);
         Self {
             id,
             following,
             prefetcher,
-            access,
             cursor: None,
             no_cursor: "start",
             begun: false,
@@ -137,9 +129,7 @@ impl Follower {
                     gathered.updates.push(self.update(UpdateContent::Gone(service, Some(generation)), at));
                 }
                 EventKind::Revision(seen) => gathered.revisions.push(seen),
-                EventKind::Access(access) => {
-                    self.access.send_replace(Some(Bytes::copy_from_slice(&access)));
-                }
+                EventKind::Access(access) => self.following.access.heard(self.id, &access),
                 // These are about all events before them.
                 EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
                     self.store(std::mem::take(&mut gathered)).await;

@@ -13,12 +13,11 @@ mod stream;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use tokio::sync::watch;
 use weir_shared::process::shutdown::Drain;
 
 use self::follower::Follower;
 use self::prefetcher::Prefetcher;
+use crate::access::Access;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, Lookup};
 use crate::clock::Clock;
@@ -33,23 +32,17 @@ pub(crate) struct Following {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) lookup: Lookup,
     pub(crate) origins: Arc<Origins>,
+    pub(crate) access: Access,
     pub(crate) clock: Clock,
     pub(crate) metrics: FollowerMetrics,
     pub(crate) drain: Drain,
 }
 
-/// What each origin says of who may read: a JSON value, the last one. In the order of the configuration.
-pub(crate) type Access = Vec<watch::Receiver<Option<Bytes>>>;
-
 /// Follows all origins until the drain begins. `fetches`: the objects that are fetched at a time for whomever.
-pub(crate) fn start(following: &Following, cache: Cache, config: &PushConfig, fetches: usize) -> Access {
+pub(crate) fn start(following: &Following, cache: Cache, config: &PushConfig, fetches: usize) {
     let prefetcher = Prefetcher::start(following, cache, config.warm_within, fetches);
     periodic_revalidation::start(following, config.ask_interval);
-    let follow = |id| {
-        let (access, received) = watch::channel(None);
-        let follower = Follower::new(id, following.clone(), prefetcher.clone(), access);
-        following.drain.spawn(follower.run());
-        received
-    };
-    (0..following.origins.all().len()).map(follow).collect()
+    for id in 0..following.origins.all().len() {
+        following.drain.spawn(Follower::new(id, following.clone(), prefetcher.clone()).run());
+    }
 }

@@ -50,6 +50,7 @@ async fn a_service_that_is_gone_is_served_no_longer_and_its_generation_is_rememb
     assert_eq!(site.metric("weir_edge_generation_regressions_total", &[]), 1.0);
     site.origin.publish("shop", 10, 1, &tarball);
     site.until("it is back", async || client.get(TARBALL, &[]).await.status == 200).await;
+    assert_eq!(client.get(&immutable, &[]).await.status, 200, "by its digest, too");
 }
 
 #[tokio::test]
@@ -71,19 +72,4 @@ async fn an_object_that_is_gone_has_the_descriptor_asked_for_again() {
     site.origin.forget_object(&tarball);
     let reply = client.get(&format!("/v1/services/shop/tarballs/{}", again.digest()), &[ZSTD]).await;
     assert_eq!(reply.bytes(), &again.zstd, "what is held needs no origin");
-}
-
-#[tokio::test]
-async fn a_service_that_comes_back_is_found_by_digest_too() {
-    let site = Site::with(always_asking).await;
-    let tarball = Tarball::random(1, 1000);
-    site.origin.publish("shop", 9, 1, &tarball);
-    let immutable = format!("/v1/services/shop/tarballs/{}", tarball.digest());
-    let mut client = site.client("h2").await;
-    assert_eq!(client.get(TARBALL, &[]).await.status, 200);
-    site.origin.withdraw("shop");
-    a_moment().await;
-    assert_eq!(client.get(TARBALL, &[]).await.status, 404);
-    site.origin.publish("shop", 10, 1, &tarball);
-    site.until("it is back", async || client.get(&immutable, &[]).await.status == 200).await;
 }
