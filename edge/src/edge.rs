@@ -21,7 +21,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::operator_api::{OperatorApi, OperatorMetrics};
+use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, probe};
 use crate::origin_follower::{self, FollowerMetrics, Following};
 use crate::reload::{Handshakes, Reloading};
@@ -167,14 +167,13 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         started,
         drain: drain.clone(),
     });
-    let operator_metrics = OperatorMetrics::register(&registry)?;
     let looked_at = Arc::downgrade(&status);
     bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let address = listen(config.listen, &reloading.tls(), api, &http_metrics, drain).await?;
     // Last of all, so that nobody reads "ready" before agents can connect.
     let admin_address = match config.admin_listen {
         Some(admin) => {
-            let operators = operator_api(admin, &config, &status, &registry, operator_metrics, drain)?;
+            let operators = operator_api(admin, &config, &status, &registry, drain)?;
             Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, drain).await?)
         }
         None => None,
@@ -208,7 +207,6 @@ fn operator_api(
     config: &Config,
     status: &Arc<Status>,
     registry: &Registry,
-    metrics: OperatorMetrics,
     drain: &Drain,
 ) -> anyhow::Result<OperatorApi> {
     let (ready, shown) = (status.clone(), status.clone());
@@ -218,7 +216,7 @@ fn operator_api(
         status: Arc::new(move |query| shown.document(query).map_err(|error| error.to_string())),
         drain: drain.clone(),
     };
-    OperatorApi::new(listen, &config.admin, admin, status.clone(), metrics)
+    OperatorApi::new(listen, &config.admin, admin, status.clone())
 }
 
 /// Binds TCP, then UDP with the same port, and serves on both.

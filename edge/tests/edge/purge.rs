@@ -49,12 +49,21 @@ async fn only_who_shows_the_token_may_purge() {
         let (status, body) = site.admin_request("POST", "/v1/purge", token, order).await;
         assert_eq!(status, 401, "{body}");
     }
-    for (method, body, expected) in
-        [("GET", "", 405), ("POST", "{}", 400), ("POST", "{\"service\": \"A\"}", 400), ("POST", &"x".repeat(5000), 413)]
-    {
-        let (status, answer) = site.admin_request(method, "/v1/purge", Some(TOKEN), body).await;
-        assert_eq!(status, expected, "{answer}");
+    for (body, expected) in [
+        ("", 400),
+        ("{}", 400),
+        (r#"{"soft": true}"#, 400),
+        (r#"{"service": "A"}"#, 400),
+        (r#"{"digest": "b3-0"}"#, 400),
+        (r#"{"service": "a", "repository": "b"}"#, 400),
+        (r#"{"service": "a", "sofd": true}"#, 400),
+        (r#"{"service": "a"} more"#, 400),
+        (&"x".repeat(5000), 413),
+    ] {
+        let (status, answer) = site.admin_request("POST", "/v1/purge", Some(TOKEN), body).await;
+        assert_eq!(status, expected, "{body}: {answer}");
     }
+    assert_eq!(site.admin_request("GET", "/v1/purge", Some(TOKEN), "").await.0, 405);
     assert_eq!(counts(&purge(&site, order).await), [0, 0, 0], "nothing is held, and that is no error");
     assert_eq!(site.metric("weir_edge_purges_total", &[("kind", "service"), ("mode", "hard")]), 1.0);
 }

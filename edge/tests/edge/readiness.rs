@@ -51,6 +51,9 @@ async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_
     let mut site = Site::prepare().await;
     site.config.auth.mode = AuthMode::Required;
     site.config.auth.keys_from_origins = true;
+    let denied = site.pki().join("denied");
+    std::fs::write(&denied, "").unwrap();
+    site.config.auth.deny = Some(denied.clone());
     site.origin.serve_events();
     site.start_edge().await;
     let unready = site.admin("/readyz").await;
@@ -66,6 +69,10 @@ async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_
     assert!(seen.0 == 503 && seen.1.contains("no usable key"), "{}", seen.1);
     site.origin.tell(EventKind::Access(with_a_key()));
     site.until("somebody can read", async || site.admin("/readyz").await == (200, "ready\n".to_owned())).await;
+    std::fs::write(&denied, "tokn lost\n").unwrap();
+    let told = async || site.admin("/readyz").await.1.contains("degraded: a file of keys or denials");
+    site.until("an unreadable file is told", told).await;
+    std::fs::write(&denied, "").unwrap();
     site.origin.go_down().await;
     site.stop_edge().await;
     site.start_edge().await;

@@ -73,6 +73,11 @@ async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_w
     for (fault, called, file) in [(&faults[0], "[tls]", "edge.pem"), (&faults[1], "[[origin]]", "edge-client.pem")] {
         assert!(fault.contains(called) && fault.contains(file) && fault.contains("it ended on"), "{fault}");
     }
+    let mut site = site;
+    site.start_edge().await;
+    let (status, reason) = site.admin("/readyz").await;
+    assert!(status == 503 && reason.contains("has ended"), "{status} {reason}");
+    site.cut_edge().await;
     certificates::write(site.pki(), &[]).unwrap();
     let Some(_mount) = Mount::tmpfs(&site.pki().join("disk"), "ro") else { return };
     let mut config = site.config.clone();
