@@ -315,6 +315,14 @@ impl Cache {
         inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
     }
 
+    /// Begins to fetch the manifest of a body that somebody will probably ask for next: its first frame is then one exchange
+    /// with the origin away, not two. `request` is made only when it is needed.
+    pub(crate) fn announce(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
+        if stored.frames > 1 && self.tier(&stored.digest).is_none() {
+            drop(self.fetch_ahead(&request().named()));
+        }
+    }
+
     /// The frames of a representation as far as they can be told without fetching anything. Blocks.
     fn peek_frames(&self, request: &BodyRequest) -> Option<Frames> {
         if !request.has_manifest() {

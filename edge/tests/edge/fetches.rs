@@ -97,6 +97,18 @@ async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
     assert_eq!(site.origin.asked("object").len(), 25);
 }
 
+#[tokio::test]
+async fn a_poll_that_finds_something_new_brings_its_manifest_and_no_frame() {
+    let (site, tarball) = Site::serving(3 * FRAME).await;
+    let mut client = site.client("h2").await;
+    assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 200);
+    site.until("the manifest is stored", async || site.object_files().len() == 1).await;
+    assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 200);
+    assert_eq!(site.origin.asked("object").len(), 1);
+    assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &tarball.zstd);
+    assert_eq!(site.origin.asked("object").len(), 4);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
     let site = Site::with(|config| {

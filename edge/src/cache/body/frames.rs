@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use tokio::time::timeout;
 use weir_shared::manifest::{Frame, Slice};
 
 use super::super::fetch::FetchError;
@@ -19,6 +22,10 @@ const FIRST_WINDOW: u64 = 2 << 20;
 
 /// The same once as much has come: more than a line of 1 Gbit/s carries in 50 ms.
 const MAX_WINDOW: u64 = 8 << 20;
+
+/// How much earlier the first frame is asked for than those behind it. A near origin has sent it by then, and nothing else
+/// took its processors and its line; a far one loses little.
+const HEAD_START: Duration = Duration::from_millis(5);
 
 /// A reader of frames.
 pub(crate) struct FrameReader {
@@ -103,10 +110,13 @@ impl FrameReader {
         }
         // One that failed some time ago has another chance now that it is needed.
         let request = self.request.frame(self.frames.get(slice.index));
-        let loading = self.cache.begin_load(&request, self.verify_again, is_first)?;
-        // It is asked for first, and those behind it while it comes.
+        let mut loading = pin!(self.cache.begin_load(&request, self.verify_again, is_first)?.result());
+        if is_first && let Ok(loaded) = timeout(HEAD_START, &mut loading).await {
+            return Ok(Some((slice, loaded?)));
+        }
+        // Those behind it are asked for while it comes.
         self.fetch_ahead();
-        Ok(Some((slice, loading.result().await?)))
+        Ok(Some((slice, loading.await?)))
     }
 
     /// Begins to fetch what is not here of the next frames. Nobody waits for more than there is memory for.
