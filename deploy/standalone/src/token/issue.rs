@@ -1,19 +1,19 @@
 //! `weir token issue`.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use weir_shared::access_list::DenyLine;
 use weir_shared::name::NodeName;
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::duration;
 use weir_shared::process::output::print;
 use weir_shared::token::{Claims, SigningKey, TokenId, unix_seconds};
-
-use super::file::create_secret;
-use super::inspect::moment;
 
 /// The longest life of a token that is issued: beyond it is a slip of the pen.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -21,7 +21,7 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// Issues a token: who may read which services, and until when.
 ///
 /// The token goes to standard output, or into a new file that its owner alone can read. Whoever holds it may read what it
-/// opens: treat it as a password. Its id, which revokes it, goes to standard error.
+/// opens: treat it as a password. The line of a deny file that revokes it goes to standard error.
 #[derive(Debug, Args)]
 pub(crate) struct IssueArguments {
     /// The private key that `weir token key` made.
@@ -65,11 +65,25 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
         None => print(token)?,
     }
     eprintln!(
-        "token {} of {}, signed with the key {}, ends {}",
-        claims.id,
+        "a token of {}, signed with the key {}; until its end a deny file revokes it with the line",
         claims.subject,
-        key.public().id(),
-        moment(claims.expires, now)
+        key.public().id()
     );
+    eprintln!("{}", DenyLine::Token(claims.id, Some(claims.expires)));
     Ok(())
+}
+
+/// Writes a new file that its owner alone may read, and never over one that is there.
+fn create_secret(path: &Path, contents: &str) -> anyhow::Result<()> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = match opened {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!("{} is there already, and is not written over", path.display())
+        }
+        opened => opened.with_context(|| format!("cannot write {}", path.display()))?,
+    };
+    file.write_all(contents.as_bytes()).and_then(|()| file.sync_all()).with_context(|| {
+        let _ = fs::remove_file(path);
+        format!("cannot write {}", path.display())
+    })
 }
