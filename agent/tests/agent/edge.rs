@@ -257,6 +257,7 @@ fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<
 }
 
 /// How a body ends.
+#[derive(Clone, Copy)]
 enum Tail {
     End,
     Error,

@@ -1,9 +1,7 @@
 //! `weir token issue`.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
@@ -12,6 +10,7 @@ use weir_shared::access_list::DenyLine;
 use weir_shared::name::NodeName;
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::duration;
+use weir_shared::process::key_pair;
 use weir_shared::process::output::print;
 use weir_shared::token::{Claims, SigningKey, TokenId, unix_seconds};
 
@@ -61,7 +60,7 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     };
     let token = key.issue(&claims)?;
     match &arguments.out {
-        Some(path) => create_secret(path, &format!("{token}\n"))?,
+        Some(path) => key_pair::create(path, 0o600, &format!("{token}\n"))?,
         None => print(token)?,
     }
     eprintln!(
@@ -71,19 +70,4 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     );
     eprintln!("{}", DenyLine::Token(claims.id, Some(claims.expires)));
     Ok(())
-}
-
-/// Writes a new file that its owner alone may read, and never over one that is there.
-fn create_secret(path: &Path, contents: &str) -> anyhow::Result<()> {
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = match opened {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            bail!("{} is there already, and is not written over", path.display())
-        }
-        opened => opened.with_context(|| format!("cannot write {}", path.display()))?,
-    };
-    file.write_all(contents.as_bytes()).and_then(|()| file.sync_all()).with_context(|| {
-        let _ = fs::remove_file(path);
-        format!("cannot write {}", path.display())
-    })
 }
