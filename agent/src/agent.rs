@@ -108,7 +108,7 @@ struct Start {
 
 impl Start {
     async fn open(&self, service: &ServiceConfig) -> anyhow::Result<Arc<ServiceDirectory>> {
-        let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes };
+        let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
         let (root, name, keep) = (self.config.root.clone(), service.name.clone(), self.config.keep_releases);
         let lock = self.lock.clone();
         let opened = tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, lock));

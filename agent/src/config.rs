@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_shared::name::{NodeName, ServiceName};
-use weir_shared::process::config::{self, ConfigError, duration};
+use weir_shared::process::config::{self, ConfigError, duration, size};
 
 pub use crate::edge_client::EdgeUrl;
 
@@ -99,8 +100,8 @@ pub struct Config {
     /// Releases kept per service, the current and the previous one among them.
     pub keep_releases: usize,
     /// The largest tarball, uncompressed, in bytes.
-    #[serde(with = "bytes")]
-    pub max_tarball_bytes: u64,
+    #[serde(with = "size")]
+    pub max_tarball_bytes: ByteSize,
     /// The most entries that a tarball may have.
     pub max_files: u64,
     /// Downloads under way at a time, over all services.
@@ -134,27 +135,12 @@ impl Default for Config {
             idle_timeout: Duration::from_secs(10),
             exec_timeout: Duration::from_secs(300),
             keep_releases: 3,
-            max_tarball_bytes: 4 << 30,
+            max_tarball_bytes: ByteSize::gib(4),
             max_files: 1_000_000,
             max_downloads: 4,
             metrics_by_service: false,
             services: Vec::new(),
         }
-    }
-}
-
-/// Sizes as people write them (`4GiB`).
-mod bytes {
-    use bytesize::ByteSize;
-    use serde::{Deserializer, Serializer};
-    use weir_shared::process::config::size;
-
-    pub(super) fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        size::serialize(&ByteSize::b(*bytes), serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        Ok(size::deserialize(deserializer)?.as_u64())
     }
 }
 
@@ -226,7 +212,7 @@ impl Config {
             "`h3_connect_timeout` is 0: to speak HTTP/2 alone, set `http = \"h2\"`",
         );
         refuse(self.keep_releases == 0, "`keep_releases` is 0: the current release is always kept, so at least 1");
-        let is_zero = self.max_downloads == 0 || self.max_tarball_bytes == 0 || self.max_files == 0;
+        let is_zero = self.max_downloads == 0 || self.max_tarball_bytes.as_u64() == 0 || self.max_files == 0;
         refuse(is_zero, "`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
         refuse(self.max_downloads > MAX_DOWNLOADS, &format!("`max_downloads` is more than {MAX_DOWNLOADS}"));
         let is_half = self.client_certificate.is_some() != self.client_key.is_some();
@@ -301,7 +287,7 @@ mod tests {
         assert_eq!(config, expected);
 
         std::fs::write(&path, format!("max_tarball_bytes = '1MiB'\n{text}")).unwrap();
-        assert_eq!(Config::load(&path).unwrap().max_tarball_bytes, 1 << 20);
+        assert_eq!(Config::load(&path).unwrap().max_tarball_bytes, ByteSize::mib(1));
         for (wrong, named) in [
             (format!("pol_interval = '1s'\n{text}"), "pol_interval"),
             (text.replace("30s", "10ms"), "poll_interval"),

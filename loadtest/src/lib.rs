@@ -4,6 +4,7 @@
 //! roles in this process, [`processes`] starts their binaries.
 
 pub mod cluster;
+mod connect;
 pub mod git_repository;
 pub mod git_server;
 pub mod poller;

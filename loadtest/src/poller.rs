@@ -13,14 +13,12 @@ use http::{Method, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use quinn::crypto::rustls::QuicClientConfig;
+use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
 use weir_shared::process::tls;
+
+use crate::connect::{self, Http3Requests};
 
 /// The versions of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,40 +141,28 @@ const WINDOW: u32 = 16 << 20;
 enum Connection {
     Http1(Arc<tokio::sync::Mutex<http1::SendRequest<Empty<Bytes>>>>),
     Http2(http2::SendRequest<Empty<Bytes>>),
-    Http3(h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>),
+    Http3(Http3Requests),
 }
 
 impl Connection {
-    async fn open(plan: &Plan, mut tls: ClientConfig) -> anyhow::Result<Self> {
-        if plan.version == Version::Http3 {
-            tls.alpn_protocols = vec![b"h3".to_vec()];
-            let mut endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into())?;
-            let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-            endpoint.set_default_client_config(config);
-            let connection = endpoint.connect(plan.server, &plan.server.ip().to_string())?.await?;
-            let (mut driver, sender) =
-                h3::client::builder().send_grease(false).build(h3_quinn::Connection::new(connection)).await?;
-            tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
-            return Ok(Self::Http3(sender));
-        }
-        let protocol: &[u8] = if plan.version == Version::Http2 { b"h2" } else { b"http/1.1" };
-        tls.alpn_protocols = vec![protocol.to_vec()];
-        let stream = TcpStream::connect(plan.server).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::IpAddress(plan.server.ip().into());
-        let stream = TokioIo::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?);
-        Ok(if plan.version == Version::Http2 {
-            let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-                .initial_stream_window_size(WINDOW)
-                .initial_connection_window_size(WINDOW)
-                .handshake(stream)
-                .await?;
-            tokio::spawn(driver);
-            Self::Http2(sender)
-        } else {
-            let (sender, driver) = http1::handshake(stream).await?;
-            tokio::spawn(driver);
-            Self::Http1(Arc::new(tokio::sync::Mutex::new(sender)))
+    async fn open(plan: &Plan, tls: ClientConfig) -> anyhow::Result<Self> {
+        Ok(match plan.version {
+            Version::Http1 => {
+                let stream = connect::tls(plan.server, tls, b"http/1.1", None).await?;
+                let (sender, driver) = http1::handshake(stream).await?;
+                tokio::spawn(driver);
+                Self::Http1(Arc::new(tokio::sync::Mutex::new(sender)))
+            }
+            Version::Http2 => {
+                let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+                    .initial_stream_window_size(WINDOW)
+                    .initial_connection_window_size(WINDOW)
+                    .handshake(connect::tls(plan.server, tls, b"h2", None).await?)
+                    .await?;
+                tokio::spawn(driver);
+                Self::Http2(sender)
+            }
+            Version::Http3 => Self::Http3(connect::http3(plan.server, tls, None).await?),
         })
     }
 

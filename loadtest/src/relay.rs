@@ -44,7 +44,6 @@ pub struct Relay {
 struct State {
     damage: AtomicBool,
     flipped: AtomicU64,
-    passed: AtomicU64,
     severed: watch::Sender<bool>,
 }
 
@@ -109,11 +108,6 @@ impl Relay {
     pub fn flipped(&self) -> u64 {
         self.state.flipped.load(Ordering::Relaxed)
     }
-
-    /// Bytes of answers that were put on the line so far.
-    pub fn passed(&self) -> u64 {
-        self.state.passed.load(Ordering::Relaxed)
-    }
 }
 
 async fn pass_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
@@ -137,7 +131,6 @@ async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, line: Lin
                     is_free.max(Instant::now() - TIMER_SLACK) + Duration::from_secs_f64(read as f64 / width as f64);
                 sleep_until(is_free).await;
             }
-            state.passed.fetch_add(read as u64, Ordering::Relaxed);
             if sender.send((Instant::now() + line.delay, part[..read].to_vec())).await.is_err() {
                 break;
             }

@@ -58,7 +58,7 @@ impl Exchange {
         Self {
             edges,
             incoming,
-            max_tarball_bytes: config.max_tarball_bytes,
+            max_tarball_bytes: config.max_tarball_bytes.as_u64(),
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
             downloads,

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body::Frame;
+use http_body_util::StreamBody;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_shared::conditional::{if_none_match, tarball_etag};
@@ -244,25 +244,19 @@ fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<
     } else {
         tar
     };
-    let tail = match fault {
-        Some(Fault::Truncate) => {
-            body.truncate(body.len() / 2);
-            Tail::End
-        }
-        Some(Fault::BreakOff) => {
-            body.truncate(body.len() / 2);
-            Tail::Error
-        }
-        Some(Fault::Stall) => {
-            body.truncate(body.len() / 2);
-            Tail::Nothing
-        }
-        _ => Tail::End,
+    let half = body.len() / 2;
+    let (length, tail) = match fault {
+        Some(Fault::Truncate) => (half, Tail::End),
+        Some(Fault::BreakOff) => (half, Tail::Error),
+        Some(Fault::Stall) => (half, Tail::Nothing),
+        _ => (body.len(), Tail::End),
     };
-    let body = Body::stream(Parts { rest: body.into(), tail });
-    response.header("content-type", "application/x-tar").header("etag", etag).body(body).expect("a response")
+    body.truncate(length);
+    let response = response.header("content-type", "application/x-tar").header("etag", etag);
+    response.body(in_parts(&body, tail)).expect("a response")
 }
 
+/// How a body ends.
 #[derive(Clone, Copy)]
 enum Tail {
     End,
@@ -271,26 +265,14 @@ enum Tail {
 }
 
 /// A body in small parts, with one end or another.
-struct Parts {
-    rest: Bytes,
-    tail: Tail,
-}
-
-impl http_body::Body for Parts {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.rest.is_empty() {
-            return match self.tail {
-                Tail::End => Poll::Ready(None),
-                Tail::Error => Poll::Ready(Some(Err("broken off".into()))),
-                Tail::Nothing => Poll::Pending,
-            };
-        }
-        let length = self.rest.len().min(16 << 10);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
-    }
+fn in_parts(body: &[u8], tail: Tail) -> Body {
+    let parts: Vec<_> = body.chunks(16 << 10).map(|part| Ok(Frame::data(Bytes::copy_from_slice(part)))).collect();
+    let end = match tail {
+        Tail::End => stream::empty().boxed(),
+        Tail::Error => stream::iter([Err(BoxError::from("broken off"))]).boxed(),
+        Tail::Nothing => stream::pending().boxed(),
+    };
+    Body::stream(StreamBody::new(stream::iter(parts).chain(end)))
 }
 
 impl Handler for Answers {

@@ -1,5 +1,6 @@
 //! Tarballs whose digest is right and whose contents must not be unpacked.
 
+use bytesize::ByteSize;
 use tar::EntryType;
 
 use crate::agent_under_test::{Agent, World, shop};
@@ -12,7 +13,7 @@ async fn is_refused(tars: Vec<(&str, Vec<u8>)>) {
     edge.answers.publish(&shop(), with_content("good"));
     let mut config = world.config(&[edge.url()]);
     config.max_files = 100;
-    config.max_tarball_bytes = 1 << 20;
+    config.max_tarball_bytes = ByteSize::mib(1);
     let mut agent = Agent::with_release(config).await;
     let good = world.current();
     for (reason, tar) in tars {

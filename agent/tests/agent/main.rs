@@ -11,7 +11,6 @@ mod edges;
 mod exec;
 mod follow;
 mod hostile;
-mod killed;
 mod once;
 mod refresh;
 mod reload;

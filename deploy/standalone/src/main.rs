@@ -42,7 +42,7 @@ enum Command {
         host: Vec<String>,
     },
 
-    /// Makes keys and tokens for the readers of edges, shows what a token says, and revokes.
+    /// Makes keys and tokens for the readers of edges.
     #[command(after_long_help = token::EXAMPLES, after_help = token::EXAMPLES)]
     Token {
         #[command(subcommand)]

@@ -28,7 +28,6 @@ const TARGETS: &[(&str, Target)] = &[
     ("http3_request", http::http3_request),
     ("http3_control", http::http3_control),
     ("descriptor", wire::descriptor),
-    ("envelope", wire::envelope),
     ("manifest", weir_shared::manifest::fuzz_manifest),
     ("event_stream", wire::event_stream),
     ("token", access::token),

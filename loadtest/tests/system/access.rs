@@ -44,7 +44,7 @@ async fn an_agent_follows_by_its_token_until_that_is_revoked() -> anyhow::Result
     assert_eq!(anonymous.status(), 401);
 
     // The origin's file: the edge hears of it on the event stream.
-    token(&dir, "revoke --deny denied --keys fleet.key.pub agent.token")?;
+    fs::write(dir.join("denied"), "token first\n")?;
     site.until_status(&site.agent, "the agent says that its token was revoked", |status| {
         let error = status["services"]["shop-prod"]["last_error"].as_str().unwrap_or_default();
         error.contains("401 Unauthorized: The token was revoked") && error.contains("agent.token")

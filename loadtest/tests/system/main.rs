@@ -2,10 +2,15 @@
 
 mod access;
 mod documentation;
+mod first_readers;
 mod fleet;
 mod following;
+mod gzip;
 mod kills;
+mod one_service;
+mod operators;
 mod outages;
+mod polls;
 mod push;
 mod reload;
 mod rolling_restart;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weir_edge::Running;
 use weir_loadtest::cluster::{Cluster, Plan};
@@ -16,16 +16,6 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 const EDGES: usize = 3;
-
-/// Commits whose way is measured. An origin polls at most once a second.
-const ROUNDS: usize = 5;
-
-/// Within this time of its publication a commit is in the tables of all edges: the median over the rounds. A quiet machine
-/// needs a tenth of it.
-const PUSHED_WITHIN: Duration = Duration::from_millis(100);
-
-/// Where the report is left.
-const REPORT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/push-delay.txt");
 
 /// An hour: whatever arrives earlier was pushed.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -71,28 +61,33 @@ impl Site {
     }
 
     /// Pushes a commit with another version of a file, has the repository polled as a webhook does, and waits until all
-    /// services are published at it. Returns the generation of `s0`, and when the last publication was seen.
-    async fn publish(&self, file: &str, version: &str) -> anyhow::Result<(u64, Instant)> {
+    /// services are published at it.
+    async fn publish(&self, file: &str, version: &str) -> anyhow::Result<()> {
         self.upstream.write(file, version)?;
         let commit = self.upstream.commit_and_push(version)?;
         self.cluster.origin.kick(&"shop".parse()?);
         let is_it = |descriptor: &Option<Arc<Descriptor>>| {
             descriptor.as_ref().is_some_and(|descriptor| descriptor.publication().commit.as_str() == commit)
         };
-        let mut generation = 0;
         for service in self.services.iter().rev() {
             let mut published = self.cluster.origin.service(service).expect("it is configured");
-            let found = tokio::time::timeout(PATIENCE, published.wait_for(is_it)).await??;
-            generation = found.as_ref().expect("it is published").publication().generation;
+            tokio::time::timeout(PATIENCE, published.wait_for(is_it)).await??;
         }
-        Ok((generation, Instant::now()))
+        Ok(())
     }
 
-    /// A service with the generation that is published.
-    fn generation(&self, service: &ServiceName) -> (String, u64) {
-        let published = self.cluster.origin.service(service).expect("it is configured");
-        let generation = published.borrow().as_ref().expect("it is published").publication().generation;
-        (service.to_string(), generation)
+    /// Waits until each edge has what is published now in its table.
+    async fn until_in_all_tables(&self) -> anyhow::Result<()> {
+        let generation = |service: &ServiceName| {
+            let published = self.cluster.origin.service(service).expect("it is configured");
+            let generation = published.borrow().as_ref().expect("it is published").publication().generation;
+            (service.to_string(), generation)
+        };
+        let published: BTreeMap<String, u64> = self.services.iter().map(generation).collect();
+        for edge in &self.cluster.edges {
+            until("the edge has it in its table", async || held(admin(edge)).await == published).await?;
+        }
+        Ok(())
     }
 }
 
@@ -117,44 +112,19 @@ async fn held(edge: SocketAddr) -> BTreeMap<String, u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow::Result<()> {
     let site = Site::start(1, None).await?;
-    let (edges, service) = (&site.cluster.edges, &site.services[0]);
-    for edge in edges {
+    for edge in &site.cluster.edges {
         until_in_step(edge).await?;
     }
-    let mut report = String::from("from a publication until it is in the table of each edge, in ms\n");
-    let mut until_all_had_it = Vec::new();
-    for round in 1..=ROUNDS {
-        let (generation, seen) = site.publish("deploy/version", &format!("version {round}")).await?;
-        let mut delays = Vec::new();
-        for edge in edges {
-            // No other event tells of it; a look costs about a millisecond, which is counted.
-            while held(admin(edge)).await.get(service.as_str()) != Some(&generation) {
-                anyhow::ensure!(seen.elapsed() < PATIENCE, "generation {generation} does not arrive");
-            }
-            delays.push(format!("{:.1}", seen.elapsed().as_secs_f64() * 1000.0));
-        }
-        until_all_had_it.push(seen.elapsed());
-        report.push_str(&format!("round {round}: {}\n", delays.join("  ")));
-    }
-    until_all_had_it.sort();
-    let median = until_all_had_it[ROUNDS / 2];
-    report.push_str(&format!(
-        "median until all {EDGES} edges have it: {:.1} ms; at most {} ms are asserted\n",
-        median.as_secs_f64() * 1000.0,
-        PUSHED_WITHIN.as_millis()
-    ));
-    for edge in edges {
+    site.publish("deploy/version", "2").await?;
+    site.until_in_all_tables().await?;
+    for edge in &site.cluster.edges {
         let metrics = Metrics::read(admin(edge)).await?;
-        let mut by_bucket: Vec<_> = metrics.series("weir_edge_push_delay_seconds_bucket").collect();
-        by_bucket.retain(|(_, count)| *count > 0.0);
-        report.push_str(&format!("as the edge counts it (wall clocks): {by_bucket:?}\n"));
-        assert!(metrics.sum("weir_edge_push_delay_seconds_count", &[]) >= ROUNDS as f64, "each of them was pushed");
+        let [pushed, took] = ["count", "sum"].map(|of| metrics.sum(&format!("weir_edge_push_delay_seconds_{of}"), &[]));
+        println!("{pushed} pushes, on their way for {:.1} ms on average", took * 1000.0 / pushed);
+        assert!(pushed >= 1.0, "it was pushed");
         let asked = metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]);
         assert_eq!(asked, 0.0, "nobody asked");
     }
-    println!("{report}");
-    std::fs::write(REPORT, &report)?;
-    assert!(median <= PUSHED_WITHIN, "{report}");
     assert!(site.cluster.drain(PATIENCE).await);
     Ok(())
 }
@@ -173,9 +143,8 @@ async fn a_follower_that_missed_more_than_a_thousand_events_catches_up_by_a_snap
         site.publish("deploy/version", &version.to_string()).await?;
     }
     relay.sever(false);
-    let published: BTreeMap<String, u64> = site.services.iter().map(|service| site.generation(service)).collect();
+    site.until_in_all_tables().await?;
     for edge in &site.cluster.edges {
-        until("the edge has caught up", async || held(admin(edge)).await == published).await?;
         let metrics = Metrics::read(admin(edge)).await?;
         assert_eq!(metrics.sum("weir_edge_resyncs_total", &["why=\"cursor_unknown\""]), 1.0);
         assert_eq!(metrics.sum("weir_edge_generation_regressions_total", &[]), 0.0);

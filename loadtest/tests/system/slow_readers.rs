@@ -2,7 +2,6 @@
 //! and serves everybody else as if they were not there.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use http::StatusCode;
@@ -12,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::poller::Version;
-use weir_loadtest::processes::PATIENCE;
+use weir_loadtest::processes::until;
 use weir_loadtest::slow_reader::SlowReader;
 use weir_shared::process::tls;
 
@@ -60,15 +59,9 @@ async fn two_thousand_slow_readers_are_borne_within_a_stated_memory() -> anyhow:
         let (status, etag) = (response.status(), header(&response, "etag").to_owned());
         anyhow::Ok((status, etag, response.into_body().collect().await?.to_bytes()))
     };
-    let mut answer = whole(&client).await?;
-    let is_there = async {
-        while answer.0 != StatusCode::OK {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            answer = whole(&client).await?;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(PATIENCE, is_there).await.context("the tarball is not served")??;
+    until("the tarball is served", async || whole(&client).await.is_ok_and(|answer| answer.0 == StatusCode::OK))
+        .await?;
+    let answer = whole(&client).await?;
     let body = blake3::hash(&answer.2);
 
     let tls = tls::client_config(&site.path("ca.pem"), None)?;

@@ -11,7 +11,7 @@ use weir_shared::process::access_files::AccessFiles;
 pub struct AccessConfig {
     /// Files of public keys, as `weir token key` writes them. Read again when they change.
     pub keys: Vec<PathBuf>,
-    /// A file of denied tokens and revoked keys, as `weir token revoke` writes it. Read again when it changes.
+    /// A file of denied tokens and revoked keys. Read again when it changes.
     pub deny: Option<PathBuf>,
 }
 

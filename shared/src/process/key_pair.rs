@@ -81,7 +81,11 @@ pub fn write(private: &Path) -> Result<(SigningKey, PathBuf), KeyPairError> {
     Ok((key, public))
 }
 
-fn create(path: &Path, mode: u32, contents: &str) -> Result<(), KeyPairError> {
+/// Writes a new file with this mode, and never over one that is there.
+///
+/// # Errors
+/// There is one, or it cannot be written.
+pub fn create(path: &Path, mode: u32, contents: &str) -> Result<(), KeyPairError> {
     let failed = |error: io::Error| {
         let error = match error.kind() {
             ErrorKind::AlreadyExists => io::Error::other("it is there already, and is not written over"),

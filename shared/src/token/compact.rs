@@ -102,13 +102,14 @@ impl<'a> UnverifiedToken<'a> {
         if !key.signed(self.message.as_bytes(), &self.signature) {
             return Err(TokenError::BadSignature);
         }
-        self.claims()
+        Claims::parse(&self.payload)
     }
 
-    /// What it says, whoever wrote it: to be shown to people, and for nothing else.
+    /// What it says, whoever wrote it.
     ///
     /// # Errors
     /// The claims are not what they have to be.
+    #[cfg(fuzzing)]
     pub fn claims(&self) -> Result<Claims, TokenError> {
         Claims::parse(&self.payload)
     }

@@ -25,15 +25,6 @@ checked_text! {
     KeyId, is_valid, IdError, |text| IdError { kind: "key", text: beginning(text) }
 }
 
-impl KeyId {
-    /// Whether it has the form of the thumbprint that a key is called by unless it is given an id of its own (RFC 7638):
-    /// SHA-256 in base64url without padding.
-    pub fn is_thumbprint(&self) -> bool {
-        self.as_str().len() == 43
-            && self.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-    }
-}
-
 checked_text! {
     /// The id of a token: the `jti` of RFC 7519.
     TokenId, is_valid, IdError, |text| IdError { kind: "token", text: beginning(text) }

@@ -6,14 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use weir_shared::access_list::DenyLine;
 use weir_shared::name::NodeName;
 use weir_shared::name_glob::NameGlob;
 use weir_shared::process::config::duration;
+use weir_shared::process::key_pair;
 use weir_shared::process::output::print;
 use weir_shared::token::{Claims, SigningKey, TokenId, unix_seconds};
-
-use super::file::create_secret;
-use super::inspect::moment;
 
 /// The longest life of a token that is issued: beyond it is a slip of the pen.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -21,7 +20,7 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// Issues a token: who may read which services, and until when.
 ///
 /// The token goes to standard output, or into a new file that its owner alone can read. Whoever holds it may read what it
-/// opens: treat it as a password. Its id, which revokes it, goes to standard error.
+/// opens: treat it as a password. The line of a deny file that revokes it goes to standard error.
 #[derive(Debug, Args)]
 pub(crate) struct IssueArguments {
     /// The private key that `weir token key` made.
@@ -61,15 +60,14 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     };
     let token = key.issue(&claims)?;
     match &arguments.out {
-        Some(path) => create_secret(path, &format!("{token}\n"))?,
+        Some(path) => key_pair::create(path, 0o600, &format!("{token}\n"))?,
         None => print(token)?,
     }
     eprintln!(
-        "token {} of {}, signed with the key {}, ends {}",
-        claims.id,
+        "a token of {}, signed with the key {}; until its end a deny file revokes it with the line",
         claims.subject,
-        key.public().id(),
-        moment(claims.expires, now)
+        key.public().id()
     );
+    eprintln!("{}", DenyLine::Token(claims.id, Some(claims.expires)));
     Ok(())
 }

@@ -1,0 +1,51 @@
+//! Many first readers of one large tarball are one reader to the origin.
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+use tokio::task::JoinSet;
+use weir_loadtest::processes::until;
+use weir_shared::digest::TarballDigest;
+
+use crate::one_service::{OneService, TARBALL};
+use crate::site::{Client, header, noise};
+
+const READERS: usize = 50;
+const BYTES: usize = 64 << 20;
+
+/// More than the manifest has, and less than a frame.
+const BESIDES: usize = 64 << 10;
+
+async fn read(client: Client) -> anyhow::Result<()> {
+    let response = client.send("GET", TARBALL, &[("accept-encoding", "identity")]).await?;
+    anyhow::ensure!(response.status() == StatusCode::OK, "{}", response.status());
+    let digest = header(&response, "weir-digest").to_owned();
+    let (mut body, mut hasher) = (response.into_body(), blake3::Hasher::new());
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            hasher.update(&data);
+        }
+    }
+    anyhow::ensure!(TarballDigest::from(hasher.finalize()).to_string() == digest, "wrong bytes");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_first_readers_of_64_mb_fetch_each_object_once_and_the_first_of_them_may_die() -> anyhow::Result<()> {
+    let one = OneService::start(noise(BYTES), false).await?;
+    let first = tokio::spawn(read(one.client()?));
+    until("the first reader has the edge fetch", async || {
+        one.at_origin("weir_origin_object_requests_total").await.is_ok_and(|requests| requests > 0.0)
+    })
+    .await?;
+    let mut readers = JoinSet::new();
+    for _ in 1..READERS {
+        readers.spawn(read(one.client()?));
+    }
+    first.abort();
+    while let Some(reader) = readers.join_next().await {
+        reader??;
+    }
+    let sent = one.at_origin("weir_origin_object_sent_bytes_total").await?;
+    assert!((BYTES..BYTES + BESIDES).contains(&(sent as usize)), "the origin sent {sent} bytes for {BYTES}");
+    Ok(())
+}

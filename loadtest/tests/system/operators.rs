@@ -1,0 +1,108 @@
+//! An origin that starts with nothing: operators define with curl what it mirrors and publishes, and agents follow.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_loadtest::git_server;
+use weir_loadtest::processes::{free_address, until};
+
+use crate::site::{Plan, Site};
+
+const TOKEN: &str = "the-operators-own-token";
+const REPOSITORY: &str = "/v1/repositories/shop";
+const SERVICE: &str = "/v1/services/shop-prod";
+
+/// A site whose origin has nothing in its file but an operators' listener, and the URL of that.
+async fn site() -> anyhow::Result<(Site, String)> {
+    let fill = |upstream: &weir_loadtest::git_repository::GitRepository| {
+        upstream.write("deploy/prod/version", "1")?;
+        upstream.write("deploy/stage/version", "stage")?;
+        upstream.commit_and_push("one").map(drop)
+    };
+    let site = Site::new(fill, Plan { services: String::new(), ..Plan::default() }).await?;
+    let listen = free_address()?;
+    let file = fs::read_to_string(site.path("origin.toml"))?;
+    let (nothing, _) = file.split_once("[[repository]]").context("there is a repository")?;
+    // The upstream of a test is on this machine.
+    let operators = "[operator]\noperator_token_file = \"operator-token\"\nsecrets_dir = \"secrets\"\n\
+                     [upstreams]\nprivate_addresses = true\n";
+    fs::write(site.path("origin.toml"), format!("operator_listen = \"{listen}\"\n{nothing}{operators}"))?;
+    fs::write(site.path("operator-token"), TOKEN)?;
+    fs::create_dir_all(site.path("secrets/localhost"))?;
+    fs::copy(site.path("git-ca.pem"), site.path("secrets/localhost/ca.pem"))?;
+    fs::copy(site.path("git-password"), site.path("secrets/localhost/password"))?;
+    Ok((site, format!("https://{listen}")))
+}
+
+/// What curl was answered: the status, and the document.
+async fn curl(site: &Site, method: &str, url: String, document: Option<Value>) -> anyhow::Result<(u16, Value)> {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--write-out", "\n%{http_code}", "--request", method]);
+    curl.arg("--cacert").arg(site.path("ca.pem")).args(["--header", &format!("Authorization: Bearer {TOKEN}")]);
+    if let Some(document) = document {
+        curl.args(["--data", &document.to_string()]);
+    }
+    curl.arg(url);
+    let output = tokio::task::spawn_blocking(move || curl.output()).await?.context("the tests need curl")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    let (body, status) = text.rsplit_once('\n').context("curl writes the status")?;
+    Ok((status.parse()?, if body.is_empty() { Value::Null } else { serde_json::from_str(body)? }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_defines_changes_and_deletes_what_agents_follow() -> anyhow::Result<()> {
+    let (mut site, base) = site().await?;
+    site.start().await?;
+    let url = site.git.as_ref().context("the Git server runs")?.url("shop");
+    let repository = json!({
+        "url": url, "poll_interval": "1s", "ca": "ca.pem", "username": git_server::USERNAME, "password_file": "password",
+    });
+    let service = |folder: &str| json!({ "repository": "shop", "ref": "main", "folder": folder });
+    let put = async |site: &Site, path: &str, document: Value| {
+        anyhow::Ok(curl(site, "PUT", format!("{base}{path}"), Some(document)).await?.0)
+    };
+
+    assert_eq!(put(&site, SERVICE, service("deploy/prod")).await?, 409, "it has no repository");
+    assert_eq!(put(&site, REPOSITORY, repository.clone()).await?, 201);
+    assert_eq!(put(&site, SERVICE, service("deploy/prod")).await?, 201);
+    site.until_released("shop-prod", "version", "1").await?;
+    assert_eq!(put(&site, SERVICE, service("deploy/stage")).await?, 200);
+    site.until_released("shop-prod", "version", "stage").await?;
+
+    // A restart that nobody prepared.
+    site.origin.kill()?;
+    site.origin.start().await?;
+    let (status, read) = curl(&site, "GET", format!("{base}{SERVICE}"), None).await?;
+    assert_eq!((status, &read["folder"], &read["defined_by"]), (200, &json!("deploy/stage"), &json!("api")));
+    site.upstream.write("deploy/stage/version", "later")?;
+    site.upstream.commit_and_push("later")?;
+    site.until_released("shop-prod", "version", "later").await?;
+
+    // A deletion reaches those who ask the edge; what the agent has stays.
+    let deleted = curl(&site, "DELETE", format!("{base}{REPOSITORY}?cascade=true"), None).await?;
+    assert_eq!(deleted.0, 204, "{deleted:?}");
+    let client = site.client()?;
+    until("the edge says that it is gone", async || {
+        let asked = client.send("HEAD", "/v1/services/shop-prod/tarball", &[]).await;
+        asked.is_ok_and(|answer| answer.status() == StatusCode::NOT_FOUND)
+    })
+    .await
+    .with_context(|| site.logs())?;
+    site.until_status(&site.agent, "the agent is told so", |status| {
+        let error = status["services"]["shop-prod"]["last_error"].as_str().unwrap_or_default();
+        error.contains("404")
+    })
+    .await?;
+    assert_eq!(fs::read_to_string(site.current("shop-prod").join("version"))?, "later");
+
+    // It comes again, newer than before.
+    assert_eq!(put(&site, REPOSITORY, repository).await?, 201);
+    assert_eq!(put(&site, SERVICE, service("deploy/prod")).await?, 201);
+    site.until_released("shop-prod", "version", "1").await?;
+    assert!(![git_server::PASSWORD, TOKEN].iter().any(|secret| site.logs().contains(secret)), "{}", site.logs());
+    Ok(())
+}
