@@ -2,6 +2,8 @@
 
 use super::verify::{Report, Severity, Verifier};
 use super::*;
+use crate::store::ObjectError;
+use crate::tar_reader::{ReadError, TarReader};
 
 #[tokio::test(start_paused = true)]
 async fn what_is_verified_is_what_is_stored_and_not_what_is_cached() {
@@ -20,6 +22,8 @@ async fn what_is_verified_is_what_is_stored_and_not_what_is_cached() {
     std::fs::write(world.pages().await.remove(0), page_bytes(&world).await).unwrap();
     let report = verify(&world, false).await;
     assert!(report.exit_code() == 1 && report.findings[0].object.contains(&frame.to_string()), "{report:?}");
+    let rolled_back_to = TarReader::open(&world.objects, &current(&shop_prod)).await;
+    assert!(matches!(rolled_back_to, Err(ReadError::Object(ObjectError::Corrupt(_)))), "{rolled_back_to:?}");
 }
 
 /// The first state page, as the cache has it.
