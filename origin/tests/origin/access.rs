@@ -87,20 +87,6 @@ async fn an_object_is_immutable_and_what_is_private_is_not_to_be_had() {
 }
 
 #[tokio::test]
-async fn readiness_and_status_say_what_is() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
-    node.repository(|state| state.attempts > 0).await;
-    assert_eq!(node.admin("/readyz").await.0, 200);
-    let status = node.status().await;
-    assert_eq!(status["repositories"][0]["health"], "healthy");
-    assert_eq!(status["repositories"][0]["phase"], "idle");
-    assert_eq!(status["services"][0]["published"]["digest"], descriptor.publication().digest.to_string());
-    assert_eq!(status["services"][0]["published"]["omitted"], 0);
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn what_edges_are_told_of_tokens_follows_the_files() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = home.config(&upstream.url());

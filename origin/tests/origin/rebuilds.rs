@@ -32,6 +32,19 @@ async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
 }
 
 #[tokio::test]
+async fn a_file_that_cannot_be_read_for_good_is_replaced() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    let file = home.object(&object_of(&descriptor));
+    std::fs::remove_file(&file).unwrap();
+    // A link to itself is opened by nobody.
+    std::os::unix::fs::symlink(&file, &file).unwrap();
+    node.tarball(&descriptor).await;
+    assert!(file.symlink_metadata().unwrap().is_file());
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn an_object_that_is_gone_is_rebuilt_once_for_all_who_ask() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, descriptor) = home.start_published(&upstream).await;

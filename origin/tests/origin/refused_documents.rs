@@ -2,12 +2,13 @@
 //! until an operator mends them.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_shared::descriptor::Descriptor;
 
-use crate::node::{Home, Node, SERVICE, in_time, object_of, object_path};
+use crate::node::{Home, Node, SERVICE, object_of, object_path};
 use crate::operator::{Operator, empty_config, repository_at, serve};
 use crate::smart_http::SmartHttp;
 use crate::stored_state::{replace_repository, replace_service};
@@ -19,17 +20,11 @@ struct Stopped {
     upstream: Upstream,
     server: SmartHttp,
     /// What each of them is at.
-    deploy: Descriptor,
-    docs: Descriptor,
+    deploy: Arc<Descriptor>,
+    docs: Arc<Descriptor>,
 }
 
 const DOCS: &str = "docs";
-
-async fn published(node: &Node, service: &str) -> Descriptor {
-    let mut current = node.running.service(&service.parse().unwrap()).unwrap();
-    let published = in_time(current.wait_for(Option::is_some)).await.unwrap().clone();
-    Descriptor::clone(&published.unwrap())
-}
 
 /// What a service is at can be had as it was.
 async fn serves(node: &Node, descriptor: &Descriptor) {
@@ -53,7 +48,7 @@ impl Stopped {
             let document = json!({ "repository": "shop", "ref": "main", "folder": folder });
             assert_eq!(operator.put(&format!("/v1/services/{name}"), document).await.status, 201);
         }
-        let (deploy, docs) = (published(&node, SERVICE).await, published(&node, DOCS).await);
+        let [deploy, docs] = [node.published_of(SERVICE, |_| true).await, node.published_of(DOCS, |_| true).await];
         node.stop().await;
         Self { home, upstream, server, deploy, docs }
     }
@@ -110,11 +105,7 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
     let etag = operator.get("/v1/services/docs").await.etag;
     let mended = operator.send(Method::PUT, "/v1/services/docs", &[("if-match", &etag)], Some(document)).await;
     assert_eq!(mended.status, StatusCode::OK, "{mended:?}");
-    let mut current = node.running.service(&DOCS.parse().unwrap()).unwrap();
-    let is_new = |now: &Option<std::sync::Arc<Descriptor>>| {
-        now.as_ref().is_some_and(|now| now.publication().digest != stopped.docs.publication().digest)
-    };
-    in_time(current.wait_for(is_new)).await.unwrap();
+    node.published_of(DOCS, |now| now.publication().digest != stopped.docs.publication().digest).await;
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 0.0);
     node.stop().await;
 }
@@ -128,7 +119,7 @@ async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_servic
     let other = json!({ "repository": "blog", "ref": "main", "folder": "deploy" });
     assert_eq!(operator.put("/v1/repositories/blog", repository_at(&stopped.server)).await.status, 201);
     assert_eq!(operator.put("/v1/services/blog", other).await.status, 201);
-    published(&node, "blog").await;
+    node.published_of("blog", |_| true).await;
     for descriptor in [&stopped.deploy, &stopped.docs] {
         serves(&node, descriptor).await;
     }
@@ -182,10 +173,7 @@ async fn a_check_of_the_configuration_names_what_would_be_refused_while_an_origi
     let stopped = Stopped::new().await;
     let refused = json!({ "name": DOCS, "repository": "shop", "ref": "refs/replace/x" });
     replace_service(&stopped.home, DOCS, &refused);
-    let file = stopped.home.file("origin.toml");
-    let text = "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n\
-                [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n";
-    std::fs::write(&file, text).unwrap();
+    let file = stopped.home.write_config("");
     let check = || {
         let mut program = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
         let output = program.arg("--config").arg(&file).arg("--check-config").output().unwrap();
