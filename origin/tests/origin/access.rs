@@ -17,8 +17,13 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
     let (node, descriptor) = home.start_published(&upstream).await;
     for role in ["agent", "operator"] {
         let client = home.client(role);
-        for path in [&format!("/v1/services/{SERVICE}"), &object_path(&object_of(&descriptor)), "/", "/v1/services/no"]
-        {
+        for path in [
+            &format!("/v1/services/{SERVICE}"),
+            &object_path(&object_of(&descriptor)),
+            "/",
+            "/v1/services/no",
+            "/v1/events",
+        ] {
             let answer = request(&client, &node.running, Method::GET, path, &[]).await;
             assert_eq!(answer.status, 401, "{role} {path}");
             assert_eq!(answer.problem().0, "unauthorized");

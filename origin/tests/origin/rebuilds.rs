@@ -61,19 +61,6 @@ async fn an_object_that_is_gone_is_rebuilt_once_for_all_who_ask() {
 }
 
 #[tokio::test]
-async fn a_retained_version_is_rebuilt_from_its_own_commit() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
-    upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    node.poll().await;
-    flip_a_bit(&home.object(&object_of(&old)));
-    node.tarball(&old).await;
-    assert!(corrupt_reads(&node).await > 0.0);
-    assert!(node.descriptor().await.publication().generation > old.publication().generation);
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn a_missing_frame_of_many_and_a_missing_manifest_are_rebuilt() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut noise = vec![0; 9 << 20];

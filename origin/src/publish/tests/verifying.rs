@@ -46,19 +46,6 @@ async fn objects_without_a_record_are_named() {
     assert!(report.findings[0].object.contains("repositories/shop") && !report.findings[0].deleted, "{report:?}");
 }
 
-#[tokio::test]
-async fn where_nothing_is_stored_nothing_is_verified_and_nothing_created() {
-    let dir = tempfile::tempdir().unwrap();
-    let tls = crate::config::TlsConfig { certificate: "a".into(), key: "b".into(), client_ca: "c".into() };
-    let mut config = crate::config::Config::new("origin-1".parse().unwrap(), dir.path().join("mistyped"), tls);
-    let error = super::verify::verify(&config, true).await.unwrap_err().to_string();
-    assert!(error.contains("mistyped/records does not exist") && !config.data_dir.exists(), "{error}");
-    // Some other folder.
-    config.data_dir = dir.path().to_owned();
-    super::verify::verify(&config, true).await.unwrap_err();
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-}
-
 async fn verify(world: &World, delete_corrupt: bool) -> Report {
     let (objects, records) = (world.objects.clone(), world.records.clone());
     Verifier::new(&objects, records, delete_corrupt).run().await.unwrap()
