@@ -225,8 +225,7 @@ async fn load(
         tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
     }
     // What a document is stored for is not taken for deleted, whatever the document is like.
-    let services = defined.services.iter().map(|(name, each)| (name.clone(), each.document.repository().clone()));
-    let started = publisher.start(&services.collect(), now).await?;
+    let started = publisher.start(&defined.services.keys().cloned().collect(), now).await?;
     Ok(Loaded { publisher, started, stored })
 }
 

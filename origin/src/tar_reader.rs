@@ -33,19 +33,20 @@ pub(crate) enum ReadError {
 }
 
 impl TarReader {
-    /// Reads which frames a version has, and verifies each.
+    /// Reads which frames a version has, and verifies each as it is stored, whatever is cached of it.
     ///
     /// # Errors
     /// The manifest cannot be read, or an object is missing or damaged.
     pub(crate) async fn open(objects: &Objects, version: &Descriptor) -> Result<Self, ReadError> {
         let zstd = version.representation(Encoding::Zstd).ok_or(ReadError::NoZstd)?;
         let repository = version.publication().repository.clone();
-        let first = objects.get(&repository, Area::Public, &zstd.digest).await?;
+        let stored = objects.past_cache();
+        let first = stored.get(&repository, Area::Public, &zstd.digest).await?;
         let mut frames = VecDeque::from([zstd.digest]);
         if zstd.frames > 1 {
             frames = Manifest::parse(&first)?.frames().iter().map(|frame| frame.digest).collect();
             for frame in &frames {
-                objects.get(&repository, Area::Public, frame).await?;
+                stored.get(&repository, Area::Public, frame).await?;
             }
         }
         Ok(Self { objects: objects.clone(), repository, frames })

@@ -200,8 +200,7 @@ impl Versions {
         drop(turn);
         // Looked up again: it may have been changed meanwhile.
         let service = self.service(&service.name)?;
-        self.to_the_end(move |publisher| async move { publisher.pin(&service, Some(&digest), asked.change()).await })
-            .await
+        Ok(self.publisher.pin(&service, Some(&digest), asked.change()).await?)
     }
 
     /// Pins a service to what it is at, until it is unpinned.
@@ -210,7 +209,7 @@ impl Versions {
     /// There is no such service, nothing is published of it, or another generation is current than the expected one.
     pub async fn pin(&self, service: &ServiceName, asked: Asked) -> Result<(), VersionError> {
         let service = self.service(service)?;
-        self.to_the_end(move |publisher| async move { publisher.pin(&service, None, asked.change()).await }).await
+        Ok(self.publisher.pin(&service, None, asked.change()).await?)
     }
 
     /// Lets a service follow its ref again, at once, by what the mirror holds. False: it was not pinned.
@@ -219,14 +218,12 @@ impl Versions {
     /// There is no such service, or another generation is current than the expected one.
     pub async fn unpin(&self, service: &ServiceName, asked: Asked) -> Result<bool, VersionError> {
         let service = self.service(service)?;
-        let of = service.clone();
-        let was_pinned =
-            self.to_the_end(move |publisher| async move { publisher.unpin(&of, asked.change()).await }).await;
+        let was_pinned = self.publisher.unpin(&service, asked.change()).await;
         // Without an agent it is done all the same, and followed as soon as there is one. What failed may have been done.
         if let Some(agent) = self.catalog.repository(&service.repository) {
             agent.look();
         }
-        was_pinned
+        Ok(was_pinned?)
     }
 
     /// Takes over what can be read of a repository's state after damage: it publishes again. False: it was not suspended.
@@ -234,23 +231,11 @@ impl Versions {
     /// # Errors
     /// The state cannot be read or written.
     pub async fn confirm(&self, repository: &RepositoryName) -> Result<bool, VersionError> {
-        let (publisher, repository) = (self.publisher.clone(), repository.clone());
-        let confirmed = tokio::spawn(async move { publisher.confirm(&repository).await });
-        Ok(confirmed.await.map_err(|_| VersionError::Fault)??)
+        Ok(self.publisher.confirm(repository).await?)
     }
 
     fn service(&self, name: &ServiceName) -> Result<Arc<Service>, VersionError> {
         self.catalog.service(name).ok_or_else(|| VersionError::NoSuchService(name.clone()))
-    }
-
-    /// Makes a change in a task of its own: whoever gives up the call does not leave it half made.
-    async fn to_the_end<T: Send + 'static, F: Future<Output = Result<T, VersionChangeError>> + Send>(
-        &self,
-        change: impl FnOnce(Arc<Publisher>) -> F + Send + 'static,
-    ) -> Result<T, VersionError> {
-        let publisher = self.publisher.clone();
-        let made = tokio::spawn(async move { change(publisher).await });
-        Ok(made.await.map_err(|_| VersionError::Fault)??)
     }
 
     /// The tar of a version all of whose objects are stored. One of which an object is missing or damaged is rebuilt first.

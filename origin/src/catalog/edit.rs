@@ -76,38 +76,44 @@ impl Outcome {
     }
 }
 
-/// Why an edit is not made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why an edit is not made, in plain words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
+    #[error("There is no repository `{0}` here.")]
     NoSuchRepository(RepositoryName),
+    #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
-    /// It stands in the configuration file.
-    OfTheFile {
-        kind: &'static str,
-        name: String,
-    },
+    #[error("{kind} `{name}` stands in the origin's configuration file: change it there, and send SIGHUP.")]
+    OfTheFile { kind: &'static str, name: String },
     /// `If-Match` or `If-None-Match` is not met.
-    Precondition {
-        kind: &'static str,
-        name: String,
-        current: Option<String>,
-    },
-    /// The document was made from a version that is not the current one.
-    Lost {
-        kind: &'static str,
-        name: String,
-        current: Option<String>,
-    },
+    #[error("{kind} `{name}` is not what the request expects: {}. Read it again.", now(current.as_ref()))]
+    Precondition { kind: &'static str, name: String, current: Option<String> },
+    #[error(
+        "the document was made from a version of {kind} `{name}` that is not the current one: {}. Read it again, or leave \
+         `version` out to overwrite it.",
+        now(current.as_ref())
+    )]
+    Lost { kind: &'static str, name: String, current: Option<String> },
     /// The repository has these services.
+    #[error("Delete its services first ({}), or ask for `?cascade=true`.", first_of(.1))]
     HasServices(RepositoryName, Vec<ServiceName>),
-    /// The service's repository does not exist.
+    #[error("`repository`: there is no repository `{1}`: put that first.")]
     MissingRepository(ServiceName, RepositoryName),
-    /// There are as many as there may be; the key of the limit.
-    TooMany {
-        kind: &'static str,
-        key: &'static str,
-        limit: usize,
-    },
+    /// With the key of the limit.
+    #[error("There are {limit} {kind}, which is `{key}` in `[limits]` of the origin's configuration.")]
+    TooMany { kind: &'static str, key: &'static str, limit: usize },
+}
+
+fn now(current: Option<&String>) -> String {
+    current.map_or("it does not exist".to_owned(), |version| format!("it is at version `{version}`"))
+}
+
+fn first_of(services: &[ServiceName]) -> String {
+    let shown = services.iter().take(10).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match services.len().saturating_sub(10) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 impl Edit {

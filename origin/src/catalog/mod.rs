@@ -1,16 +1,19 @@
 //! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
 //!
 //! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
-//! name, `written` which stored documents the rules refuse by now. `owner` alone changes anything, and brings agents and
-//! services to it (`reconcile`).
+//! name, `written` which stored documents the rules refuse by now. `owner` alone changes anything: it makes
+//! `edits` durable, and brings agents and services to them (`reconcile`).
 
 mod collector;
 mod definitions;
 mod edit;
+mod edits;
 mod owner;
 mod permitted;
 mod reconcile;
 mod storing;
+#[cfg(test)]
+mod tests;
 mod written;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -27,7 +30,8 @@ use crate::service::Service;
 pub(crate) use collector::CatalogCollector;
 pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
-pub(crate) use owner::{Dependencies, EditError, Editor, Made, begin};
+pub(crate) use edits::{EditError, Editor, Made};
+pub(crate) use owner::{Dependencies, begin};
 pub(crate) use permitted::permitted;
 #[cfg(fuzzing)]
 pub use written::fuzz_document;

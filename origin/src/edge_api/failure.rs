@@ -20,38 +20,49 @@ const LATER: Duration = Duration::from_secs(10);
 /// The longest `Retry-After`.
 const LATEST: Duration = Duration::from_secs(120);
 
-/// Why a request is not answered with what it asked for.
-#[derive(Debug)]
+/// Why a request is not answered with what it asked for: its text is what the problem says in detail.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The certificate is not an edge's.
+    #[error("Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.")]
     NotAnEdge,
+    #[error("This path leads nowhere.")]
     NoSuchPath,
+    #[error("Use GET or HEAD.")]
     MethodNotAllowed,
+    #[error("{0}")]
     Malformed(String),
+    #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
+    #[error("`{0}` has no version {1}, or it is not kept any more.")]
     NoSuchVersion(ServiceName, TarballDigest),
     /// It is not stored, and no version refers to it.
+    #[error("No version of repository `{0}` refers to this object (any more): request the descriptor again.")]
     NoSuchObject(RepositoryName, ObjectDigest),
     /// It is not defined, and what operators defined may not all be known: why.
+    #[error("`{0}` is not defined here, but {1}.")]
     DefinitionsMissing(ServiceName, &'static str),
     /// Nothing was ever published; the state of things tells why.
+    #[error("`{0}` {1}.")]
     NotPublished(ServiceName, Unpublished),
     /// A version refers to it, and it cannot be read just now.
+    #[error("The object is missing or damaged and is being rebuilt, or the store does not answer.")]
     ObjectUnavailable(ObjectDigest),
-    /// Too many objects are being sent already.
+    #[error("Too many objects are being sent or looked for at this moment.")]
     Overloaded,
-    /// The store cannot be read just now.
+    #[error("What is stored of this service cannot be read; the origin's log says why.")]
     Unreadable,
-    /// As many event streams as may be are open.
+    #[error("The origin serves as many event streams as its limit allows: poll, and try again later.")]
     TooManyStreams,
 }
 
 /// Why nothing was ever published of a service.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unpublished {
     /// It is being made.
+    #[error("is not published yet: {detail}")]
     Coming { detail: String },
     /// The upstream, or what it holds, stands in the way.
+    #[error("was never published: {detail}")]
     Failing { timeout: bool, detail: String, retry_after: Duration },
 }
 
@@ -96,84 +107,50 @@ impl Unpublished {
 
 impl Failure {
     fn problem(&self) -> Problem {
+        use StatusCode as S;
+        let (status, kind, title) = match self {
+            Self::NoSuchPath => return Problem::no_such_path(),
+            Self::MethodNotAllowed => return Problem::method_not_allowed(),
+            Self::Malformed(detail) => return Problem::malformed(detail.as_str()),
+            Self::NoSuchService(service) => return Problem::no_such_service(service),
+            Self::NotAnEdge => (S::UNAUTHORIZED, "unauthorized", "The certificate opens nothing here"),
+            Self::NoSuchVersion(..) => (S::NOT_FOUND, "no-such-version", "No such version"),
+            Self::NoSuchObject(..) => (S::NOT_FOUND, "no-such-object", "No such object"),
+            Self::DefinitionsMissing(..) => {
+                let title = "The origin may not know all that operators defined";
+                (S::SERVICE_UNAVAILABLE, "definitions-missing", title)
+            }
+            Self::NotPublished(_, Unpublished::Coming { .. }) => {
+                (S::SERVICE_UNAVAILABLE, "not-published-yet", "The service is not published yet")
+            }
+            Self::NotPublished(_, Unpublished::Failing { timeout, .. }) => {
+                let title = "The service was never published and its upstream fails";
+                let timed_out = (S::GATEWAY_TIMEOUT, "upstream-timeout", title);
+                if *timeout { timed_out } else { (S::BAD_GATEWAY, "upstream-failure", title) }
+            }
+            Self::ObjectUnavailable(_) => {
+                (S::SERVICE_UNAVAILABLE, "object-unavailable", "The object cannot be read just now")
+            }
+            Self::Overloaded => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+            Self::Unreadable => (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now"),
+            Self::TooManyStreams => (S::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open"),
+        };
+        let problem = Problem::new(status, kind, title, self.to_string());
         match self {
-            Self::NotAnEdge => Problem::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthorized",
-                "The certificate opens nothing here",
-                "Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.",
-            ),
-            Self::NoSuchPath => Problem::no_such_path(),
-            Self::MethodNotAllowed => Problem::method_not_allowed(),
-            Self::Malformed(detail) => Problem::malformed(detail.as_str()),
-            Self::NoSuchService(service) => Problem::no_such_service(service),
-            Self::NoSuchVersion(service, digest) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-such-version",
-                "No such version",
-                format!("`{service}` has no version {digest}, or it is not kept any more."),
-            )
-            .about("service", service),
-            Self::NoSuchObject(repository, object) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-such-object",
-                "No such object",
-                format!("No version of repository `{repository}` refers to this object (any more): request the descriptor again."),
-            )
-            .about("object", object),
-            Self::DefinitionsMissing(service, why) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "definitions-missing",
-                "The origin may not know all that operators defined",
-                format!("`{service}` is not defined here, but {why}."),
-            )
-            .about("service", service)
-            .retry_after(LATER),
-            Self::NotPublished(service, Unpublished::Coming { detail }) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "not-published-yet",
-                "The service is not published yet",
-                format!("`{service}` is not published yet: {detail}."),
-            )
-            .about("service", service)
-            .retry_after(SOON),
-            Self::NotPublished(service, Unpublished::Failing { timeout, detail, retry_after }) => Problem::new(
-                if *timeout { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY },
-                if *timeout { "upstream-timeout" } else { "upstream-failure" },
-                "The service was never published and its upstream fails",
-                format!("`{service}` was never published: {detail}."),
-            )
-            .about("service", service)
-            .retry_after(*retry_after),
-            Self::ObjectUnavailable(object) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "object-unavailable",
-                "The object cannot be read just now",
-                "The object is missing or damaged and is being rebuilt, or the store does not answer.",
-            )
-            .about("object", object)
-            .retry_after(SOON),
-            Self::Overloaded => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "overloaded",
-                "The origin has too much to do",
-                "Too many objects are being sent or looked for at this moment.",
-            )
-            .retry_after(SOON),
-            Self::Unreadable => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "store-unavailable",
-                "The store cannot be read just now",
-                "What is stored of this service cannot be read; the origin's log says why.",
-            )
-            .retry_after(LATER),
-            Self::TooManyStreams => Problem::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                "too-many-streams",
-                "Too many event streams are open",
-                "The origin serves as many event streams as its limit allows: poll, and try again later.",
-            )
-            .retry_after(LATER),
+            Self::NoSuchVersion(service, _) => problem.about("service", service),
+            Self::NoSuchObject(_, object) => problem.about("object", object),
+            Self::ObjectUnavailable(object) => problem.about("object", object).retry_after(SOON),
+            Self::DefinitionsMissing(service, _) => problem.about("service", service).retry_after(LATER),
+            Self::NotPublished(service, unpublished) => {
+                let retry_after = match unpublished {
+                    Unpublished::Coming { .. } => SOON,
+                    Unpublished::Failing { retry_after, .. } => *retry_after,
+                };
+                problem.about("service", service).retry_after(retry_after)
+            }
+            Self::Overloaded => problem.retry_after(SOON),
+            Self::Unreadable | Self::TooManyStreams => problem.retry_after(LATER),
+            _ => problem,
         }
     }
 

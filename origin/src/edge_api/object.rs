@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body as HttpBody, Frame};
 use prometheus::IntCounter;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use weir_shared::conditional;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::name::RepositoryName;
@@ -21,6 +21,9 @@ use crate::store::{Area, ObjectError};
 
 /// How long a request waits for an object to be rebuilt.
 const REBUILD_WAIT: Duration = Duration::from_secs(10);
+
+/// When an object in a local folder is read again that could not be read.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a request waits until fewer objects are in memory.
 const PERMIT_WAIT: Duration = Duration::from_secs(10);
@@ -54,15 +57,22 @@ impl EdgeApi {
         Ok(response)
     }
 
-    /// An object that is missing or corrupt is waited for while it is rebuilt, if a version refers to it. Whoever waits for
+    /// An object that is missing, corrupt or unreadable for good is waited for while it is rebuilt, if a version refers to it. Whoever waits for
     /// that has nothing in memory, and no permit.
     async fn read(
         &self,
         repository: &RepositoryName,
         digest: &ObjectDigest,
     ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
-        match self.read_once(repository, digest).await? {
+        let mut read = self.read_once(repository, digest).await?;
+        if matches!(read, Err(ObjectError::Unavailable(_))) && self.publisher.objects().is_local() {
+            // Of a disk that answers, one file may be unreadable for good: a build puts another in its place.
+            sleep(READ_AGAIN_AFTER).await;
+            read = self.read_once(repository, digest).await?;
+        }
+        match read {
             Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => {}
+            Err(ObjectError::Unavailable(_)) if self.publisher.objects().is_local() => {}
             read => return read.map_err(|error| unavailable(digest, &error)),
         }
         // Each looks through the manifests of a repository.

@@ -200,36 +200,3 @@ fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_is_of_one_commit_one_document_and_one_process() {
-        let document = |folder: &str| {
-            let named = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
-            ServiceConfig { folder: folder.parse().unwrap(), ..named }
-        };
-        let commit: CommitId = "0123456789012345678901234567890123456789".parse().unwrap();
-        let (key, other_key) = ([1; 32], [2; 32]);
-        let cursor = Cursor::new(&key, &document("a"), commit, 30).to_string();
-        let read = |text: &str| Part::parse(Some(&format!("limit=7&page={text}")));
-        let part = read(&cursor).unwrap();
-        assert_eq!((part.limit, part.after.as_ref().map(ToString::to_string)), (7, Some(cursor.clone())));
-        let checked = |text: &str, key, folder: &str| {
-            read(text).unwrap().after.unwrap().checked(key, &document(folder)).is_some()
-        };
-        assert!(checked(&cursor, &key, "a"));
-        assert!(!checked(&cursor, &key, "b") && !checked(&cursor, &other_key, "a"));
-        assert!(!checked(&cursor.replace(".30.", ".31."), &key, "a"));
-        assert!(!checked(&cursor.replacen('0', "1", 1), &key, "a"));
-        let cut = &cursor[..cursor.len() - 1];
-        for wrong in [cut, "7", "main.3", &cursor[..44], &cursor.replace(".30.", ".x.")] {
-            assert!(read(wrong).is_err(), "{wrong}");
-        }
-        for wrong in ["limit=0", "limit=10001", "all=1"] {
-            assert!(Part::parse(Some(wrong)).is_err(), "{wrong}");
-        }
-    }
-}

@@ -19,54 +19,70 @@ use crate::webhook::UnknownProvider;
 /// When to try again what could not be done just now.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Why an operator's request is refused.
-#[derive(Debug)]
+/// Why an operator's request is refused: its text is what the problem says in detail.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum OperatorError {
-    /// Nobody may without a certificate, because no token is configured.
+    #[error(
+        "Connect with a client certificate whose SAN is `spiffe://weir/operator/<name>`; or set `operator_token_file` in \
+         `[operator]` of the origin's configuration to a file with a token of at least 16 bytes, and send it as \
+         `Authorization: Bearer <token>`."
+    )]
     NoTokenConfigured,
     /// Neither a certificate nor the token.
+    #[error(
+        "Send the token of `operator_token_file` as `Authorization: Bearer <token>`, or connect with a client certificate \
+         whose SAN is `spiffe://weir/operator/<name>`."
+    )]
     Unauthorized,
-    /// The token's file cannot be used any more.
+    #[error("The file of the operator token cannot be used any more; the origin's log says why.")]
     TokenUnusable,
+    #[error("This path leads nowhere.")]
     NoSuchPath,
-    /// Of webhooks.
+    #[error("Webhooks come to /v1/webhooks/<provider>/<repository>; {UnknownProvider}.")]
     NoSuchProvider,
     /// With those that are allowed.
+    #[error("Use one of these: {0}.")]
     MethodNotAllowed(&'static str),
+    #[error("{0}")]
     Malformed(String),
-    /// A body of more than so many bytes.
+    #[error("The request's body may have {0} bytes.")]
     TooLong(usize),
-    /// The body takes too long to come.
+    #[error("The request's body did not come in time.")]
     TooSlow,
+    #[error("There is no repository `{0}` here.")]
     NoSuchRepository(RepositoryName),
+    #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
     /// A document that cannot be taken.
-    Faults {
-        kind: &'static str,
-        name: String,
-        faults: Vec<Fault>,
-    },
+    #[error("{}", config::told(faults))]
+    Faults { kind: &'static str, name: String, faults: Vec<Fault> },
+    #[error("{0}")]
     Refused(Refusal),
-    /// The repository has not been cloned yet; with the failure of the last try, if there was one.
+    /// With the failure of the last try, if there was one.
+    #[error("{}", not_mirrored(.0, .1.as_ref()))]
     NotMirrored(RepositoryName, Option<Failure>),
     /// A dry run comes to nothing: where, and why.
-    NotPublishable {
-        service: ServiceName,
-        step: &'static str,
-        reason: String,
-    },
-    /// A dry run took longer than this.
+    #[error("The upstream's content could not be published (step: {step}): {reason}")]
+    NotPublishable { service: ServiceName, step: &'static str, reason: String },
+    #[error("It was stopped after {} s: the folder or the history is large, or the origin busy.", .0.as_secs())]
     DryRunTooSlow(Duration),
+    #[error("{0}.")]
     Version(VersionError),
-    /// The signature of a webhook's delivery is wrong, or nobody can tell.
+    /// One answer for a wrong signature, for no secret and for no repository.
+    #[error("Its signature is wrong or missing, there is no such repository, or that has no `webhook_secret_files`.")]
     DeliveryRefused,
-    /// As many deliveries are being read as may be.
+    #[error("As many deliveries of webhooks are being read as may be at a time.")]
     TooManyDeliveries,
-    /// Too many changes wait already.
+    #[error("Too many changes or dry runs wait already, or the origin is about to end.")]
     Busy,
-    /// What operators define could not be written: why.
+    #[error(
+        "The change could not be written: {0}. It may have landed all the same: look at what `GET` says before you try again."
+    )]
     EditFailed(String),
-    /// The origin itself failed.
+    #[error(
+        "The origin itself cannot do this just now; its log says why. A change that was asked for may have been made all the \
+         same: look at what `GET` says before you try again."
+    )]
     Failed,
 }
 
@@ -144,222 +160,115 @@ impl OperatorError {
 
     /// What it comes to on the wire.
     pub(super) fn problem(&self) -> Problem {
-        match self {
-            Self::NoTokenConfigured => Problem::new(
-                StatusCode::FORBIDDEN,
-                "no-operator-token",
-                "No operator token is configured",
-                "Connect with a client certificate whose SAN is `spiffe://weir/operator/<name>`; or set \
-                 `operator_token_file` in `[operator]` of the origin's configuration to a file with a token of at least \
-                 16 bytes, and send it as `Authorization: Bearer <token>`.",
-            ),
-            Self::Unauthorized => Problem::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthorized",
-                "The operator token is missing or wrong",
-                "Send the token of `operator_token_file` as `Authorization: Bearer <token>`, or connect with a client \
-                 certificate whose SAN is `spiffe://weir/operator/<name>`.",
-            ),
-            Self::TokenUnusable => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "operator-token-unusable",
-                "The operator token cannot be read",
-                "The file of the operator token cannot be used any more; the origin's log says why.",
-            ),
-            Self::NoSuchPath => Problem::no_such_path(),
-            Self::NoSuchProvider => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-such-path",
-                "No such path",
-                format!("Webhooks come to /v1/webhooks/<provider>/<repository>; {UnknownProvider}."),
-            ),
-            Self::MethodNotAllowed(_) => Problem::method_not_allowed(),
-            Self::Malformed(detail) => Problem::malformed(detail.as_str()),
-            Self::TooLong(limit) => Problem::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "too-large",
-                "The request is too large",
-                format!("The request's body may have {limit} bytes."),
-            ),
-            Self::TooSlow => Problem::body_too_slow(),
-            Self::NoSuchRepository(name) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-such-repository",
-                "No such repository",
-                format!("There is no repository `{name}` here."),
-            )
-            .about("repository", name),
-            Self::Faults { kind, name, faults } => {
-                let detail = config::told(faults);
-                let errors = serde_json::to_value(faults).unwrap_or_default();
-                let title = "The document cannot be taken";
-                Problem::new(StatusCode::BAD_REQUEST, "invalid-document", title, detail)
-                    .about(kind, name)
-                    .with_errors(errors)
+        let problem = match self {
+            Self::NoSuchPath => return Problem::no_such_path(),
+            Self::MethodNotAllowed(_) => return Problem::method_not_allowed(),
+            Self::Malformed(detail) => return Problem::malformed(detail.as_str()),
+            Self::TooSlow => return Problem::body_too_slow(),
+            _ => {
+                let (status, kind, title) = self.kind();
+                Problem::new(status, kind, title, self.to_string())
             }
+        };
+        match self {
+            Self::NoSuchRepository(name) => problem.about("repository", name),
+            Self::NotMirrored(name, _) => problem.about("repository", name).retry_after(SOON),
+            Self::NoSuchService(name) | Self::NotPublishable { service: name, .. } => problem.about("service", name),
+            Self::Faults { kind, name, faults } => {
+                problem.about(kind, name).with_errors(serde_json::to_value(faults).unwrap_or_default())
+            }
+            Self::Refused(refusal) => about(refusal, problem),
+            Self::DryRunTooSlow(_) | Self::TooManyDeliveries | Self::Busy | Self::Failed | Self::EditFailed(_) => {
+                problem.retry_after(SOON)
+            }
+            Self::Version(VersionError::Busy(_)) => problem.retry_after(SOON),
+            _ => problem,
+        }
+    }
+
+    /// The status, the kind and the title.
+    fn kind(&self) -> (StatusCode, &'static str, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::NoTokenConfigured => (S::FORBIDDEN, "no-operator-token", "No operator token is configured"),
+            Self::Unauthorized => (S::UNAUTHORIZED, "unauthorized", "The operator token is missing or wrong"),
+            Self::TokenUnusable => {
+                (S::SERVICE_UNAVAILABLE, "operator-token-unusable", "The operator token cannot be read")
+            }
+            Self::NoSuchPath | Self::NoSuchProvider => (S::NOT_FOUND, "no-such-path", "No such path"),
+            Self::MethodNotAllowed(_) => {
+                (S::METHOD_NOT_ALLOWED, "method-not-allowed", "The method is not allowed here")
+            }
+            Self::Malformed(_) => (S::BAD_REQUEST, "malformed-request", "The request cannot be read"),
+            Self::TooLong(_) => (S::PAYLOAD_TOO_LARGE, "too-large", "The request is too large"),
+            Self::TooSlow => (S::REQUEST_TIMEOUT, "too-slow", "The request takes too long"),
+            Self::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
+            Self::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
+            Self::Faults { .. } => (S::BAD_REQUEST, "invalid-document", "The document cannot be taken"),
             Self::Refused(refusal) => refused(refusal),
-            Self::NotMirrored(repository, failure) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "not-mirrored",
-                "The repository is not mirrored yet",
-                match failure {
-                    None => format!(
-                        "The first clone of repository `{repository}` is under way; its `status` says how far it is."
-                    ),
-                    Some(Failure { step, reason, .. }) => format!(
-                        "Repository `{repository}` could not be cloned yet (step: {step}): {reason}. It is tried again."
-                    ),
-                },
-            )
-            .about("repository", repository)
-            .retry_after(SOON),
-            Self::NotPublishable { service, step, reason } => Problem::new(
-                StatusCode::CONFLICT,
-                "not-publishable",
-                "Nothing could be published",
-                format!("The upstream's content could not be published (step: {step}): {reason}"),
-            )
-            .about("service", service),
-            Self::DryRunTooSlow(deadline) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "dry-run-too-slow",
-                "The dry run took too long",
-                format!(
-                    "It was stopped after {} s: the folder or the history is large, or the origin busy.",
-                    deadline.as_secs()
-                ),
-            )
-            .retry_after(SOON),
+            Self::NotMirrored(..) => (S::SERVICE_UNAVAILABLE, "not-mirrored", "The repository is not mirrored yet"),
+            Self::NotPublishable { .. } => (S::CONFLICT, "not-publishable", "Nothing could be published"),
+            Self::DryRunTooSlow(_) => (S::SERVICE_UNAVAILABLE, "dry-run-too-slow", "The dry run took too long"),
             Self::Version(error) => version(error),
-            // One answer for a wrong signature, for no secret and for no repository.
-            Self::DeliveryRefused => Problem::new(
-                StatusCode::UNAUTHORIZED,
-                "webhook-refused",
-                "The delivery is refused",
-                "Its signature is wrong or missing, there is no such repository, or that has no `webhook_secret_files`.",
-            ),
-            Self::TooManyDeliveries => Problem::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                "overloaded",
-                "Too many deliveries at once",
-                "As many deliveries of webhooks are being read as may be at a time.",
-            )
-            .retry_after(SOON),
-            Self::Busy => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "overloaded",
-                "The origin has too much to do",
-                "Too many changes or dry runs wait already, or the origin is about to end.",
-            )
-            .retry_after(SOON),
-            Self::Failed => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "origin-failed",
-                "The origin failed",
-                "The origin itself cannot do this just now; its log says why. A change that was asked for may have been \
-                 made all the same: look at what `GET` says before you try again.",
-            )
-            .retry_after(SOON),
-            Self::EditFailed(reason) => Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "origin-failed",
-                "The origin failed",
-                format!(
-                    "The change could not be written: {reason}. It may have landed all the same: look at what `GET` says \
-                     before you try again."
-                ),
-            )
-            .retry_after(SOON),
-            Self::NoSuchService(name) => Problem::new(
-                StatusCode::NOT_FOUND,
-                "no-such-service",
-                "No such service",
-                format!("There is no service `{name}` here."),
-            )
-            .about("service", name),
+            Self::DeliveryRefused => (S::UNAUTHORIZED, "webhook-refused", "The delivery is refused"),
+            Self::TooManyDeliveries => (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once"),
+            Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+            Self::EditFailed(_) | Self::Failed => (S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed"),
+        }
+    }
+}
+
+fn not_mirrored(repository: &RepositoryName, failure: Option<&Failure>) -> String {
+    match failure {
+        None => format!("The first clone of repository `{repository}` is under way; its `status` says how far it is."),
+        Some(Failure { step, reason, .. }) => {
+            format!("Repository `{repository}` could not be cloned yet (step: {step}): {reason}. It is tried again.")
         }
     }
 }
 
 /// Why an edit is not made.
-fn refused(refusal: &Refusal) -> Problem {
-    let now = |current: &Option<String>| match current {
-        Some(version) => format!("it is at version `{version}`"),
-        None => "it does not exist".to_owned(),
-    };
+fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
+    use StatusCode as S;
     match refusal {
-        Refusal::NoSuchRepository(name) => OperatorError::NoSuchRepository(name.clone()).problem(),
-        Refusal::NoSuchService(name) => OperatorError::NoSuchService(name.clone()).problem(),
-        Refusal::OfTheFile { kind, name } => Problem::new(
-            StatusCode::CONFLICT,
-            "defined-by-file",
-            "It stands in the configuration file",
-            format!("{kind} `{name}` stands in the origin's configuration file: change it there, and send SIGHUP."),
-        )
-        .about(kind, name),
-        Refusal::Precondition { kind, name, current } => Problem::new(
-            StatusCode::PRECONDITION_FAILED,
-            "precondition-failed",
-            "The precondition is not met",
-            format!("{kind} `{name}` is not what the request expects: {}. Read it again.", now(current)),
-        )
-        .about(kind, name),
-        Refusal::Lost { kind, name, current } => Problem::new(
-            StatusCode::CONFLICT,
-            "lost-update",
-            "A newer write was first",
-            format!(
-                "the document was made from a version of {kind} `{name}` that is not the current one: {}. Read it again, \
-                 or leave `version` out to overwrite it.",
-                now(current)
-            ),
-        )
-        .about(kind, name),
-        Refusal::HasServices(repository, services) => {
-            let shown = services.iter().take(10).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            let more = services.len().saturating_sub(10);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            Problem::new(
-                StatusCode::CONFLICT,
-                "repository-has-services",
-                "The repository has services",
-                format!("Delete its services first ({shown}{more}), or ask for `?cascade=true`."),
-            )
-            .about("repository", repository)
+        Refusal::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
+        Refusal::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
+        Refusal::OfTheFile { .. } => (S::CONFLICT, "defined-by-file", "It stands in the configuration file"),
+        Refusal::Precondition { .. } => (S::PRECONDITION_FAILED, "precondition-failed", "The precondition is not met"),
+        Refusal::Lost { .. } => (S::CONFLICT, "lost-update", "A newer write was first"),
+        Refusal::HasServices(..) => (S::CONFLICT, "repository-has-services", "The repository has services"),
+        Refusal::MissingRepository(..) => {
+            (S::CONFLICT, "repository-missing", "The service's repository does not exist")
         }
-        Refusal::MissingRepository(service, repository) => Problem::new(
-            StatusCode::CONFLICT,
-            "repository-missing",
-            "The service's repository does not exist",
-            format!("`repository`: there is no repository `{repository}`: put that first."),
-        )
-        .about("service", service),
-        Refusal::TooMany { kind, key, limit } => Problem::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "limit-reached",
-            "There are as many as there may be",
-            format!("There are {limit} {kind}, which is `{key}` in `[limits]` of the origin's configuration."),
-        ),
+        Refusal::TooMany { .. } => (S::TOO_MANY_REQUESTS, "limit-reached", "There are as many as there may be"),
+    }
+}
+
+fn about(refusal: &Refusal, problem: Problem) -> Problem {
+    match refusal {
+        Refusal::OfTheFile { kind, name }
+        | Refusal::Precondition { kind, name, .. }
+        | Refusal::Lost { kind, name, .. } => problem.about(kind, name),
+        Refusal::NoSuchRepository(name) | Refusal::HasServices(name, _) => problem.about("repository", name),
+        Refusal::NoSuchService(name) | Refusal::MissingRepository(name, _) => problem.about("service", name),
+        Refusal::TooMany { .. } => problem,
     }
 }
 
 /// Why nothing can be done with a version.
-fn version(error: &VersionError) -> Problem {
-    let (status, kind, title) = match error {
-        VersionError::NotRetained(..) => (StatusCode::NOT_FOUND, "no-such-version", "No such version"),
-        VersionError::NothingPublished(_) => (StatusCode::CONFLICT, "nothing-published", "Nothing is published"),
+fn version(error: &VersionError) -> (StatusCode, &'static str, &'static str) {
+    use StatusCode as S;
+    match error {
+        VersionError::NotRetained(..) => (S::NOT_FOUND, "no-such-version", "No such version"),
+        VersionError::NothingPublished(_) => (S::CONFLICT, "nothing-published", "Nothing is published"),
         VersionError::GenerationConflict { .. } | VersionError::Withdrawn(_) => {
-            (StatusCode::CONFLICT, "lost-update", "A newer write was first")
+            (S::CONFLICT, "lost-update", "A newer write was first")
         }
-        VersionError::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
-        VersionError::TooLong => (StatusCode::SERVICE_UNAVAILABLE, "too-long", "The comparison takes too long"),
-        VersionError::Lost(_) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "object-unavailable", "The version's bytes are lost")
-        }
+        VersionError::Busy(_) => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+        VersionError::TooLong => (S::SERVICE_UNAVAILABLE, "too-long", "The comparison takes too long"),
+        VersionError::Lost(_) => (S::SERVICE_UNAVAILABLE, "object-unavailable", "The version's bytes are lost"),
         VersionError::NoSuchService(_) | VersionError::Unreadable(_) | VersionError::Fault => {
-            (StatusCode::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed")
+            (S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed")
         }
-    };
-    let problem = Problem::new(status, kind, title, format!("{error}."));
-    if matches!(error, VersionError::Busy(_)) { problem.retry_after(SOON) } else { problem }
+    }
 }

@@ -178,10 +178,6 @@ impl<'a> Draft<'a> {
         let source = self.row(source)?;
         let Some(version) = source.versions().find(|version| version.key == *key) else { return Ok(None) };
         let descriptor = parsed(version)?;
-        // Objects belong to a repository: what a service had in another one is built here.
-        if descriptor.publication().repository != service.repository {
-            return Ok(None);
-        }
         let (content, recipe) = (Content::of(&descriptor), version.recipe);
         let found = Found { service: service.clone(), commit: commit.clone(), key: *key, content, recipe };
         self.publish(found, now).map(Some)

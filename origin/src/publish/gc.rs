@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use tokio::time::sleep;
+use weir_shared::descriptor::Generation;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::process::shutdown::Drain;
@@ -18,7 +19,7 @@ use super::error::PublishError;
 use super::mark::Mark;
 use super::protection::Collection;
 use super::publisher::Publisher;
-use super::retention::{is_too_old, over_limit};
+use super::retention::{Usage, is_too_old, over_limit};
 use super::writer::Repository;
 use crate::failpoint::failpoint;
 use crate::store::Area;
@@ -29,6 +30,9 @@ const MAX_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Services of a repository that are gone and whose last generation is stored, at the most; the oldest are forgotten.
 const MAX_TOMBSTONES: usize = 10_000;
+
+/// Collections of a repository that fail in a row until it counts as blocked.
+const MAX_FAILURES: u32 = 3;
 
 /// Objects that are deleted at a time.
 const CONCURRENT_DELETIONS: usize = 8;
@@ -47,6 +51,8 @@ pub(super) struct Collected {
     pub(super) deleted: usize,
     /// Something cannot be read.
     pub(super) is_blocked: bool,
+    /// Collections in a row that failed.
+    failures: u32,
 }
 
 impl Totals {
@@ -67,6 +73,7 @@ impl Publisher {
                 () = sleep(interval) => {}
             }
             let all = async {
+                self.retire_where_they_were(SystemTime::now()).await;
                 for repository in self.due() {
                     self.collect(&repository, &mut totals, Instant::now()).await;
                 }
@@ -74,6 +81,34 @@ impl Publisher {
             tokio::select! {
                 () = drain.begun() => return,
                 () = all => {}
+            }
+        }
+    }
+
+    /// Retires services where they were, once something was published of them in the repository where they are now.
+    pub(super) async fn retire_where_they_were(&self, now: SystemTime) {
+        let repositories = self.repositories();
+        let mut newest: HashMap<ServiceName, Generation> = HashMap::new();
+        for repository in &repositories {
+            for (service, known) in repository.known().services.iter().filter(|(_, known)| known.current.is_some()) {
+                let generation = newest.entry(service.clone()).or_default();
+                *generation = known.generation.max(*generation);
+            }
+        }
+        for repository in repositories {
+            let is_older =
+                |service: &ServiceName, generation| newest.get(service).is_some_and(|newest| generation < *newest);
+            let moved: Vec<_> = {
+                let known = repository.known();
+                let current = known.services.iter().filter(|(_, known)| known.current.is_some());
+                let moved = current.filter(|(service, known)| is_older(service, known.generation));
+                moved.map(|(service, known)| (service.clone(), known.generation)).collect()
+            };
+            if moved.is_empty() || repository.suspension().is_some() {
+                continue;
+            }
+            if let Err(error) = self.retire_at(&repository.name, moved, now).await {
+                tracing::warn!(repository = %repository.name, %error, "services that were moved stay there for now");
             }
         }
     }
@@ -113,7 +148,8 @@ impl Publisher {
                 // It is tried again: the repository may have changed.
                 repository.is_dirty.store(true, Ordering::Relaxed);
                 tracing::warn!(repository = %repository.name, %error, "its garbage cannot be collected just now");
-                (before, "failed")
+                let failures = before.failures + 1;
+                (Collected { deleted: 0, is_blocked: failures >= MAX_FAILURES, failures, ..before }, "failed")
             }
         };
         let metrics = &self.shared.metrics;
@@ -146,25 +182,29 @@ impl Publisher {
             repository.is_dirty.store(true, Ordering::Relaxed);
             return Ok(Collected { is_blocked: true, ..Collected::default() });
         }
-        let mut mark = self.mark(&repository.name, &record).await;
+        let mut mark = Mark::of(self.objects(), &repository.name, &record).await;
         if let Some(error) = mark.failure {
             return Err(PublishError::Object(error));
         }
-        let bytes = mark.public.bytes();
+        let mut public = Usage::default();
+        mark.versions.iter().for_each(|version| public.add(&version.objects));
+        let bytes = public.bytes();
+        // It may refer to any object.
+        mark.unreadable_pages.append(&mut mark.unreadable_versions);
         let is_blocked = !mark.unreadable_pages.is_empty() || !mark.unreadable_manifests.is_empty();
         for error in mark.unreadable_pages.iter().chain(&mark.unreadable_manifests) {
             tracing::error!(repository = %repository.name, error, "it may refer to any object, so none of that kind is deleted");
         }
-        let (unreferenced, deleted) = self.sweep(repository, &mark, &collection, now).await?;
+        let (unreferenced, deleted) = self.sweep(repository, (&mark, &public), &collection, now).await?;
         drop(collection);
         let limit = self.retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64().saturating_sub(bytes_of_others));
-        let over = over_limit(std::mem::take(&mut mark.superseded), &mut mark.public, limit);
+        let over = over_limit(mark.versions, &mut public, limit);
         self.expire(repository, "bytes", over.into_iter().map(|version| (version.service, version.digest))).await?;
         if is_blocked {
             // Damage may be repaired without a publication.
             repository.is_dirty.store(true, Ordering::Relaxed);
         }
-        Ok(Collected { bytes, unreferenced, deleted, is_blocked })
+        Ok(Collected { bytes, unreferenced, deleted, is_blocked, failures: 0 })
     }
 
     async fn expire_old(&self, repository: &Repository, now: Instant) -> Result<(), PublishError> {
@@ -204,7 +244,7 @@ impl Publisher {
     async fn sweep(
         &self,
         repository: &Repository,
-        mark: &Mark,
+        (mark, public): (&Mark, &Usage),
         collection: &Collection<'_>,
         now: Instant,
     ) -> Result<(usize, usize), PublishError> {
@@ -214,9 +254,9 @@ impl Publisher {
         self.identity.check(self.objects()).await?;
         let mut found: HashMap<ObjectDigest, Area> = HashMap::new();
         if mark.unreadable_manifests.is_empty() {
-            let public = self.objects().list(&repository.name, Area::Public).await?;
-            let public = public.iter().filter(|object| !mark.public.contains(&object.digest));
-            found.extend(public.map(|object| (object.digest, Area::Public)));
+            let stored = self.objects().list(&repository.name, Area::Public).await?;
+            let unreferenced = stored.iter().filter(|object| !public.contains(&object.digest));
+            found.extend(unreferenced.map(|object| (object.digest, Area::Public)));
         }
         let private = self.objects().list(&repository.name, Area::Private).await?;
         let private = private.iter().filter(|object| !mark.private.contains(&object.digest));

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weir_shared::digest::ObjectDigest;
+use weir_shared::manifest::Manifest;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
@@ -25,6 +26,7 @@ pub(super) struct Loaded {
     pub(super) definitions: BTreeMap<ServiceName, Definition>,
     /// What can be read in place of damaged pages, by their position.
     pub(super) replaced: BTreeMap<usize, Page>,
+    pub(super) problems: Problems,
 }
 
 /// Reads a repository. What cannot be read is said in its suspension.
@@ -79,7 +81,7 @@ pub(super) async fn load(objects: &Objects, records: &Records, repository: &Repo
         }
     }
     known.suspension = problems.suspension();
-    Loaded { known, definitions, replaced }
+    Loaded { known, definitions, replaced, problems }
 }
 
 /// The repositories that have private objects and none of these records. It is lost, or their first publication was
@@ -119,13 +121,22 @@ pub(super) async fn read_pages(
     stream::iter(read).buffer_unordered(CONCURRENT_PAGES).try_collect().await
 }
 
-/// A page cannot be read.
+/// A page or a manifest cannot be read.
 #[derive(Debug, Clone)]
 pub(super) enum ReadError {
     /// It is gone or its bytes are wrong.
     Damaged(String),
     /// The store did not answer.
     Failed(String),
+}
+
+impl From<ObjectError> for ReadError {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Missing(_) | ObjectError::Corrupt(_) => Self::Damaged(error.to_string()),
+            ObjectError::Unavailable(_) => Self::Failed(error.to_string()),
+        }
+    }
 }
 
 impl From<ReadError> for PublishError {
@@ -140,11 +151,18 @@ pub(super) async fn read_page(
     repository: &RepositoryName,
     digest: &ObjectDigest,
 ) -> Result<Page, ReadError> {
-    let bytes = objects.get(repository, Area::Private, digest).await.map_err(|error| match error {
-        ObjectError::Missing(_) | ObjectError::Corrupt(_) => ReadError::Damaged(error.to_string()),
-        ObjectError::Unavailable(_) => ReadError::Failed(error.to_string()),
-    })?;
+    let bytes = objects.get(repository, Area::Private, digest).await?;
     Page::parse(&bytes).map_err(|error| ReadError::Damaged(format!("object {repository}/private/{digest}: {error}")))
+}
+
+/// Reads a manifest.
+pub(super) async fn read_manifest(
+    objects: &Objects,
+    repository: &RepositoryName,
+    digest: &ObjectDigest,
+) -> Result<Manifest, ReadError> {
+    let bytes = objects.get(repository, Area::Public, digest).await?;
+    Manifest::parse(&bytes).map_err(|error| ReadError::Damaged(format!("manifest {digest}: {error}")))
 }
 
 enum Read {
@@ -178,7 +196,7 @@ async fn read_or_previous(objects: &Objects, repository: &RepositoryName, pages:
 ///
 /// # Errors
 /// The store did not answer.
-pub(super) async fn previous_rows(
+async fn previous_rows(
     objects: &Objects,
     repository: &RepositoryName,
     pages: &[PageRef],
@@ -210,10 +228,12 @@ fn range(pages: &[PageRef], position: usize) -> (Option<&ServiceName>, Option<&S
     (from, pages.get(position + 1).map(|next| &next.first))
 }
 
-#[derive(Default)]
-struct Problems {
-    damage: Vec<String>,
-    failures: Vec<String>,
+/// What is wrong with a repository's record and pages.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    pub(super) damage: Vec<String>,
+    /// The store did not answer.
+    pub(super) failures: Vec<String>,
 }
 
 impl Problems {
@@ -221,11 +241,11 @@ impl Problems {
         self.damage.push(reason);
     }
 
-    fn suspension(self) -> Option<Suspension> {
+    fn suspension(&self) -> Option<Suspension> {
         // What did not answer may be good: an operator is not asked before it can be read.
         let (until, reasons) = match self.failures.is_empty() {
-            true => (Until::Confirmed, self.damage),
-            false => (Until::Read, self.failures),
+            true => (Until::Confirmed, &self.damage),
+            false => (Until::Read, &self.failures),
         };
         let first = reasons.first()?;
         let reason = match reasons.len() {

@@ -1,19 +1,17 @@
-//! Which objects a repository's state refers to.
+//! Which objects a repository's state refers to: for garbage collection, and for `weir-origin verify`.
 
 use std::collections::HashSet;
 
 use futures_util::{StreamExt, stream};
 use weir_shared::descriptor::Representation;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::draft::parsed;
-use super::load::{ReadError, read_page};
-use super::publisher::Publisher;
-use super::queries::ManifestReadError;
+use super::load::{ReadError, read_manifest, read_page};
 use super::record::RepositoryRecord;
-use super::retention::{Superseded, Usage};
 use super::row::{Row, StoredVersion};
+use crate::store::Objects;
 
 /// Manifests that are read at a time.
 const CONCURRENT_MANIFESTS: usize = 8;
@@ -23,24 +21,35 @@ const CONCURRENT_MANIFESTS: usize = 8;
 pub(super) struct Mark {
     /// Pages, history, recipes.
     pub(super) private: HashSet<ObjectDigest>,
-    /// Frames and manifests of all versions.
-    pub(super) public: Usage,
-    /// The superseded versions.
-    pub(super) superseded: Vec<Superseded>,
+    pub(super) versions: Vec<MarkedVersion>,
     /// What cannot be read, and so may refer to anything.
     pub(super) unreadable_pages: Vec<String>,
+    /// The same, of descriptors.
+    pub(super) unreadable_versions: Vec<String>,
     /// The same; it may refer to public objects only.
     pub(super) unreadable_manifests: Vec<String>,
     /// The store did not answer: try again.
     pub(super) failure: Option<String>,
 }
 
-impl Publisher {
+/// A version with its objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MarkedVersion {
+    pub(super) service: ServiceName,
+    pub(super) digest: TarballDigest,
+    /// Unix milliseconds; `None`: it is current.
+    pub(super) superseded_at: Option<u64>,
+    pub(super) recipe: Option<ObjectDigest>,
+    /// The frames and manifests, each with its size. One that a body repeats is here once.
+    pub(super) objects: Vec<(ObjectDigest, u64)>,
+}
+
+impl Mark {
     /// Reads everything that a record names.
-    pub(super) async fn mark(&self, repository: &RepositoryName, record: &RepositoryRecord) -> Mark {
-        let mut mark = Mark { private: record.objects().collect(), ..Mark::default() };
+    pub(super) async fn of(objects: &Objects, repository: &RepositoryName, record: &RepositoryRecord) -> Self {
+        let mut mark = Self { private: record.objects().collect(), ..Self::default() };
         for page in &record.pages {
-            let rows = match read_page(self.objects(), repository, &page.digest).await {
+            let rows = match read_page(objects, repository, &page.digest).await {
                 Ok(rows) => rows,
                 Err(ReadError::Damaged(error)) => {
                     mark.unreadable_pages.push(error);
@@ -53,7 +62,7 @@ impl Publisher {
             };
             for row in rows.rows() {
                 match row {
-                    Ok(row) => self.mark_row(repository, &row, &mut mark).await,
+                    Ok(row) => mark.add(objects, repository, &row).await,
                     Err(error) => mark.unreadable_pages.push(format!("page {}: {error}", page.digest)),
                 }
             }
@@ -61,66 +70,53 @@ impl Publisher {
         mark
     }
 
-    async fn mark_row(&self, repository: &RepositoryName, row: &Row, mark: &mut Mark) {
-        mark.private.extend(row.versions().filter_map(|version| version.recipe));
-        if let Some(current) = &row.current {
-            let objects = self.objects_of(repository, current, mark).await;
-            mark.public.add(&objects);
-        }
-        for retained in &row.retained {
-            let objects = self.objects_of(repository, &retained.version, mark).await;
-            mark.public.add(&objects);
-            let (service, digest) = (row.service.clone(), retained.version.digest);
-            let superseded = Superseded { service, digest, superseded_at: retained.superseded_at, objects };
-            mark.superseded.push(superseded);
+    async fn add(&mut self, objects: &Objects, repository: &RepositoryName, row: &Row) {
+        self.private.extend(row.versions().filter_map(|version| version.recipe));
+        let superseded = row.retained.iter().map(|retained| (&retained.version, Some(retained.superseded_at)));
+        for (version, superseded_at) in row.current.iter().map(|current| (current, None)).chain(superseded) {
+            let objects = self.objects_of(objects, repository, &row.service, version).await;
+            let (service, digest, recipe) = (row.service.clone(), version.digest, version.recipe);
+            self.versions.push(MarkedVersion { service, digest, superseded_at, recipe, objects });
         }
     }
 
-    /// The frames and manifests of a version, each with its size.
     async fn objects_of(
-        &self,
+        &mut self,
+        objects: &Objects,
         repository: &RepositoryName,
+        service: &ServiceName,
         version: &StoredVersion,
-        mark: &mut Mark,
     ) -> Vec<(ObjectDigest, u64)> {
         let descriptor = match parsed(version) {
             Ok(descriptor) => descriptor,
             Err(error) => {
-                mark.unreadable_pages.push(error.to_string());
+                self.unreadable_versions.push(format!("version {} of service `{service}`: {error}", version.digest));
                 return Vec::new();
             }
         };
-        // Of a service that was moved here, the objects of earlier versions are where it was.
-        if descriptor.publication().repository != *repository {
-            return Vec::new();
-        }
         let (frames, manifests): (Vec<Representation>, Vec<Representation>) =
             descriptor.representations().iter().cloned().partition(|representation| representation.frames == 1);
-        let mut objects: Vec<_> = frames.iter().map(|frame| (frame.digest, frame.size)).collect();
-        let mut read = stream::iter(
-            manifests
-                .into_iter()
-                .map(|manifest| async move { (manifest.digest, self.manifest(repository, &manifest.digest).await) }),
-        )
+        let mut found: Vec<_> = frames.iter().map(|frame| (frame.digest, frame.size)).collect();
+        let mut read = stream::iter(manifests.into_iter().map(|manifest| async move {
+            (manifest.digest, read_manifest(objects, repository, &manifest.digest).await)
+        }))
         .buffered(CONCURRENT_MANIFESTS);
         while let Some((digest, manifest)) = read.next().await {
             match manifest {
                 Ok(manifest) => {
                     let size = manifest.to_bytes().map_or(0, |bytes| bytes.len() as u64);
-                    objects.push((digest, size));
-                    objects.extend(manifest.frames().iter().map(|frame| (frame.digest, frame.size)));
+                    found.push((digest, size));
+                    found.extend(manifest.frames().iter().map(|frame| (frame.digest, frame.size)));
                 }
-                Err(ManifestReadError::Damaged(error)) => {
-                    objects.push((digest, 0));
-                    let service = &descriptor.publication().service;
-                    mark.unreadable_manifests.push(format!("service `{service}`: {error}"));
+                Err(ReadError::Damaged(error)) => {
+                    found.push((digest, 0));
+                    self.unreadable_manifests.push(format!("service `{service}`: {error}"));
                 }
-                Err(ManifestReadError::Failed(error)) => mark.failure = Some(error),
+                Err(ReadError::Failed(error)) => self.failure = Some(error),
             }
         }
-        // A frame that a body repeats counts once.
-        objects.sort_unstable();
-        objects.dedup();
-        objects
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 }

@@ -62,7 +62,8 @@ impl PublishMetrics {
             )?,
             gc_blocked_repositories: families.gauge(
                 "weir_origin_store_gc_blocked_repositories",
-                "Repositories of which no object is deleted, because something that may refer to it cannot be read.",
+                "Repositories of which no object is deleted: something that may refer to it cannot be read, or three collections \
+                 in a row failed.",
             )?,
             unreferenced: families.gauge(
                 "weir_origin_store_unreferenced_objects",

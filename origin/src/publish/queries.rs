@@ -8,13 +8,12 @@ use futures_util::{StreamExt, stream};
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::{Descriptor, Generation, Representation};
 use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::manifest::Manifest;
 use weir_shared::name::{RepositoryName, ServiceName};
 
 use super::draft::parsed;
 use super::error::PublishError;
 use super::history::{Collected, Entry, HistoryPage, LARGEST_PAGE, Query};
-use super::load::{read_page, read_pages};
+use super::load::{ReadError, read_manifest, read_page, read_pages};
 use super::page;
 use super::publisher::Publisher;
 use super::row::Row;
@@ -151,7 +150,7 @@ impl Publisher {
             .filter(|(_, representation)| representation.frames > 1)
             .collect();
         let mut read = stream::iter(manifests.into_iter().map(|(number, representation)| async move {
-            (number, self.manifest(repository, &representation.digest).await)
+            (number, read_manifest(self.objects(), repository, &representation.digest).await)
         }))
         .buffered(CONCURRENT_MANIFESTS);
         while let Some((number, manifest)) = read.next().await {
@@ -159,24 +158,11 @@ impl Publisher {
                 Ok(manifest) if manifest.frames().iter().any(|frame| frame.digest == *digest) => {
                     return Ok(Some(descriptors[number].clone()));
                 }
-                Err(ManifestReadError::Failed(error)) => return Err(PublishError::Object(error)),
-                Ok(_) | Err(ManifestReadError::Damaged(_)) => {}
+                Err(ReadError::Failed(error)) => return Err(PublishError::Object(error)),
+                Ok(_) | Err(ReadError::Damaged(_)) => {}
             }
         }
         Ok(None)
-    }
-
-    /// Reads a manifest.
-    pub(super) async fn manifest(
-        &self,
-        repository: &RepositoryName,
-        digest: &ObjectDigest,
-    ) -> Result<Manifest, ManifestReadError> {
-        let bytes = self.objects().get(repository, Area::Public, digest).await.map_err(|error| match error {
-            ObjectError::Missing(_) | ObjectError::Corrupt(_) => ManifestReadError::Damaged(error.to_string()),
-            ObjectError::Unavailable(_) => ManifestReadError::Failed(error.to_string()),
-        })?;
-        Manifest::parse(&bytes).map_err(|error| ManifestReadError::Damaged(format!("manifest {digest}: {error}")))
     }
 
     /// The stored row of a service.
@@ -193,13 +179,4 @@ impl Publisher {
         let known = self.repository(repository);
         known.map_or_else(Vec::new, |known| known.known().record.pages.iter().map(|page| page.digest).collect())
     }
-}
-
-/// A manifest cannot be read.
-#[derive(Debug)]
-pub(super) enum ManifestReadError {
-    /// It is gone, or its bytes are wrong.
-    Damaged(String),
-    /// The store did not answer.
-    Failed(String),
 }

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_shared::digest::ObjectDigest;
 
+use super::mark::MarkedVersion;
 use super::row::{Retained, Row, StoredVersion, unix_milliseconds};
 
 /// Bytes of the descriptors that a row retains, at the most: with a current one of the largest size, it is well below the
@@ -86,20 +86,10 @@ impl Usage {
     }
 }
 
-/// A superseded version with its objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Superseded {
-    pub(super) service: ServiceName,
-    pub(super) digest: TarballDigest,
-    /// Unix milliseconds.
-    pub(super) superseded_at: u64,
-    /// Each with its size.
-    pub(super) objects: Vec<(ObjectDigest, u64)>,
-}
-
-/// The versions that go so that no more than `limit` bytes are used, those first that were superseded the longest ago; they
-/// are taken out of `usage`.
-pub(super) fn over_limit(mut versions: Vec<Superseded>, usage: &mut Usage, limit: u64) -> Vec<Superseded> {
+/// The superseded versions that go so that no more than `limit` bytes are used, those first that were superseded the longest
+/// ago; they are taken out of `usage`.
+pub(super) fn over_limit(mut versions: Vec<MarkedVersion>, usage: &mut Usage, limit: u64) -> Vec<MarkedVersion> {
+    versions.retain(|version| version.superseded_at.is_some());
     versions.sort_by(|one, other| one.superseded_at.cmp(&other.superseded_at).then(one.service.cmp(&other.service)));
     let mut gone = Vec::new();
     for version in versions {
@@ -122,6 +112,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
     use weir_shared::descriptor::{Descriptor, Omission, OmissionReason};
+    use weir_shared::digest::TarballDigest;
 
     fn version(number: u64) -> StoredVersion {
         StoredVersion::new(&descriptor("a", number), ContentKey::from_bytes([0; 32]), None, Why::Followed, None)
@@ -175,10 +166,11 @@ mod tests {
             let objects = |numbers: &HashSet<u8>| -> Vec<(ObjectDigest, u64)> {
                 numbers.iter().map(|number| (ObjectDigest::of(&[*number]), 100)).collect()
             };
-            let versions: Vec<Superseded> = versions.iter().enumerate().map(|(number, (superseded_at, numbers))| Superseded {
+            let versions: Vec<MarkedVersion> = versions.iter().enumerate().map(|(number, (superseded_at, numbers))| MarkedVersion {
                 service: format!("s{number}").parse().unwrap(),
                 digest: TarballDigest::of(&[number as u8]),
-                superseded_at: *superseded_at,
+                superseded_at: Some(*superseded_at),
+                recipe: None,
                 objects: objects(numbers),
             }).collect();
             let mut usage = Usage::default();

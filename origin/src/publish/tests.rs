@@ -7,7 +7,6 @@ mod publishing;
 mod start;
 mod verifying;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -146,7 +145,7 @@ impl World {
     /// The same with what was published, when these services of `shop` are configured.
     async fn start(&self, services: &[&str]) -> (Arc<Publisher>, Started) {
         let publisher = self.open().await;
-        let configured: HashMap<_, _> = services.iter().map(|service| (name(service), shop())).collect();
+        let configured = services.iter().copied().map(name).collect();
         let started = publisher.start(&configured, at(1000)).await.unwrap();
         (publisher, started)
     }

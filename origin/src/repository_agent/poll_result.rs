@@ -62,11 +62,12 @@ impl Task {
             self.lost_versions.clear();
         }
         self.revisions.answered(healthy, now);
-        if changed || self.needs_reconcile {
-            let services = self.services.clone();
-            self.reconcile(&services, false).await;
-        } else {
+        let mut due = self.services.clone();
+        due.retain(|service| changed || self.needs_reconcile.contains(&service.name));
+        if due.is_empty() {
             self.report_revisions();
+        } else {
+            self.reconcile(&due, false).await;
         }
         self.schedule.succeeded(Instant::now(), fastrand::f64());
         match (healthy, changed) {
@@ -83,7 +84,7 @@ impl Task {
         // Some of it may have come, or there may be no more room for it.
         self.upkeep_due |= step == "fetch";
         // Some refs may have moved before it failed, and the next poll finds nothing new then.
-        self.needs_reconcile = true;
+        self.needs_reconcile.extend(self.services.iter().map(|service| service.name.clone()));
         let mut news = false;
         self.state.send_modify(|state| news = state.poll_failed(failure, now));
         if news {

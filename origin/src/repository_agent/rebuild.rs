@@ -63,7 +63,8 @@ impl Task {
         let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
             return true;
         };
-        if self.context.publisher.objects().get(&self.config.name, Area::Public, &object).await.is_ok() {
+        let stored = self.context.publisher.objects().past_cache();
+        if stored.get(&self.config.name, Area::Public, &object).await.is_ok() {
             // A request before this one brought it back.
             return true;
         }

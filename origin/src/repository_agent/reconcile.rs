@@ -48,7 +48,7 @@ impl Task {
         };
         // Who failed before comes last: it must not be in the way of the others each time.
         looked.sort_by_key(|(service, _)| service.is_unhealthy());
-        let (mut needs_reconcile, mut publishing) = (false, Publishing::new());
+        let mut publishing = Publishing::new();
         for (service, found) in looked {
             self.lfs.wanted.waits_no_more(&Who::Service(service.name.clone()));
             let result = match found {
@@ -64,49 +64,39 @@ impl Task {
                 }
                 Err(failure) => Err(failure),
             };
-            needs_reconcile |= self.settle(&service, result, suppress_errors);
-            needs_reconcile |= self.settle_published(&mut publishing, MAX_PUBLISHING, suppress_errors).await;
+            self.settle(&service, result, suppress_errors);
+            self.settle_published(&mut publishing, MAX_PUBLISHING, suppress_errors).await;
         }
-        needs_reconcile |= self.settle_published(&mut publishing, 0, suppress_errors).await;
+        self.settle_published(&mut publishing, 0, suppress_errors).await;
         self.settle_lfs();
-        let all = services.len() == self.services.len();
-        self.needs_reconcile = needs_reconcile || (self.needs_reconcile && !all);
         self.mend_mirror();
         self.report_revisions();
     }
 
-    /// Notes the publications that have ended, and waits until no more than so many are under way. True: as of
-    /// [`Task::settle`].
-    async fn settle_published(&mut self, publishing: &mut Publishing, at_most: usize, suppress_errors: bool) -> bool {
-        let mut needs_reconcile = false;
+    /// Notes the publications that have ended, and waits until no more than so many are under way.
+    async fn settle_published(&mut self, publishing: &mut Publishing, at_most: usize, suppress_errors: bool) {
         loop {
             let is_full = publishing.len() > at_most;
             let next = publishing.next();
             let ended = if is_full { next.await } else { next.now_or_never().flatten() };
-            let Some((Candidate { service, commit, key }, result)) = ended else { return needs_reconcile };
+            let Some((Candidate { service, commit, key }, result)) = ended else { return };
             if let Err(failure) = &result {
                 let (interval, now) = (self.config.poll_interval, Instant::now());
                 self.back_offs.failed(&service.name, key, failure, interval, now, fastrand::f64());
             }
-            needs_reconcile |= self.settle(&service, result.map(|()| Some(commit)), suppress_errors);
+            self.settle(&service, result.map(|()| Some(commit)), suppress_errors);
         }
     }
 
-    /// Notes what a service is at; none: that will be known later. True: it must be looked at again though nothing moves.
-    fn settle(
-        &mut self,
-        service: &Service,
-        result: Result<Option<CommitId>, ServiceFailure>,
-        suppress_errors: bool,
-    ) -> bool {
+    /// Notes what a service is at (none: that will be known later), and whether it must be looked at again though nothing
+    /// moves.
+    fn settle(&mut self, service: &Service, result: Result<Option<CommitId>, ServiceFailure>, suppress_errors: bool) {
         let settled_at = result.as_ref().ok().and_then(Option::as_ref).map(RevisionId::from);
         self.revisions.settle(&service.name, settled_at);
+        self.needs_reconcile.remove(&service.name);
         match result {
-            Ok(Some(_)) => {
-                self.back_offs.forget(&service.name);
-                false
-            }
-            Ok(None) => false,
+            Ok(Some(_)) => self.back_offs.forget(&service.name),
+            Ok(None) => {}
             Err(failure) => {
                 let who = Who::Service(service.name.clone());
                 let waits = failure.again == Again::Never || self.lfs.wanted.is_waited_for_by(&who);
@@ -114,7 +104,9 @@ impl Task {
                     let reason = self.context.data_dir.redact(&failure.reason);
                     service.mark_failed(failure.step, reason, SystemTime::now());
                 }
-                suppress_errors || !waits
+                if suppress_errors || !waits {
+                    self.needs_reconcile.insert(service.name.clone());
+                }
             }
         }
     }

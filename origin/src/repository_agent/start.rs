@@ -104,6 +104,7 @@ pub(crate) fn start(
         lfs.wanted.hold(until);
     }
     let name = config.name.clone();
+    let needs_reconcile = services.iter().map(|service| service.name.clone()).collect();
     let task = Task {
         policy: config.verify.as_ref().map(|verify| policy(verify, &config, &context)),
         config,
@@ -114,7 +115,7 @@ pub(crate) fn start(
         poller,
         state,
         schedule,
-        needs_reconcile: true,
+        needs_reconcile,
         back_offs: BackOffs::default(),
         lost_versions: LostVersions::default(),
         tidied: false,

@@ -7,6 +7,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_shared::event::RevisionSeen;
+use weir_shared::name::ServiceName;
 
 use super::back_offs::BackOffs;
 use super::context::Context;
@@ -42,8 +43,8 @@ pub(super) struct Task {
     pub(super) poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) schedule: Schedule,
-    /// The services must be looked at even if nothing moved.
-    pub(super) needs_reconcile: bool,
+    /// The services that must be looked at after a poll even if nothing moved.
+    pub(super) needs_reconcile: HashSet<ServiceName>,
     /// What is not built just now, though a service is at it.
     pub(super) back_offs: BackOffs,
     pub(super) lost_versions: LostVersions,
@@ -144,8 +145,8 @@ impl Task {
         }
     }
 
-    /// Takes over the services that it is to publish. What is new is looked at in the mirror as it is, and again after a poll
-    /// that comes soon: only then it is known what the upstream does not have.
+    /// Takes over the services that it is to publish. What is new is looked at in the mirror as it is, and where that does not
+    /// do again after a poll that comes soon: only then it is known what the upstream does not have. The others are left alone.
     async fn reassign(&mut self) {
         let before = std::mem::replace(&mut self.services, self.assigned.borrow_and_update().clone());
         let new = not_among(&self.services, &before);
@@ -154,16 +155,19 @@ impl Task {
         }
         let names: HashSet<_> = self.services.iter().map(|service| &service.name).collect();
         self.back_offs.retain(|name| names.contains(name));
+        self.needs_reconcile.retain(|name| names.contains(name));
         self.try_anew();
         self.lfs_swept = None;
         if new.is_empty() {
             return;
         }
+        self.needs_reconcile.extend(new.iter().map(|service| service.name.clone()));
         if self.mirror.exists() {
             self.reconcile(&new, true).await;
         }
-        self.needs_reconcile = true;
-        self.schedule.kick(Instant::now());
+        if new.iter().any(|service| self.needs_reconcile.contains(&service.name)) {
+            self.schedule.kick(Instant::now());
+        }
     }
 
     /// Somebody may have put right what failed: it is not put off any longer, unless a server asked for that.

@@ -68,6 +68,11 @@ impl Objects {
         Self(Arc::new(Inner { cache: None, ..Inner::clone(&self.0) }))
     }
 
+    /// Whether they are in a folder of this machine, which is there.
+    pub(crate) fn is_local(&self) -> bool {
+        self.0.folder.as_ref().is_some_and(LocalFolder::exists)
+    }
+
     /// The objects of any store, for tests.
     #[cfg(test)]
     pub(crate) fn over(store: Arc<dyn ObjectStore>, metrics: StoreMetrics) -> Self {

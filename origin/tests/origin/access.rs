@@ -17,8 +17,13 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
     let (node, descriptor) = home.start_published(&upstream).await;
     for role in ["agent", "operator"] {
         let client = home.client(role);
-        for path in [&format!("/v1/services/{SERVICE}"), &object_path(&object_of(&descriptor)), "/", "/v1/services/no"]
-        {
+        for path in [
+            &format!("/v1/services/{SERVICE}"),
+            &object_path(&object_of(&descriptor)),
+            "/",
+            "/v1/services/no",
+            "/v1/events",
+        ] {
             let answer = request(&client, &node.running, Method::GET, path, &[]).await;
             assert_eq!(answer.status, 401, "{role} {path}");
             assert_eq!(answer.problem().0, "unauthorized");
@@ -83,20 +88,6 @@ async fn an_object_is_immutable_and_what_is_private_is_not_to_be_had() {
         let answer = node.get(&object_path(&page)).await;
         assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (404, "no-such-object"));
     }
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn readiness_and_status_say_what_is() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
-    node.repository(|state| state.attempts > 0).await;
-    assert_eq!(node.admin("/readyz").await.0, 200);
-    let status = node.status().await;
-    assert_eq!(status["repositories"][0]["health"], "healthy");
-    assert_eq!(status["repositories"][0]["phase"], "idle");
-    assert_eq!(status["services"][0]["published"]["digest"], descriptor.publication().digest.to_string());
-    assert_eq!(status["services"][0]["published"]["omitted"], 0);
     node.stop().await;
 }
 

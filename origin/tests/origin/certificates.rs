@@ -12,14 +12,11 @@ const ENDS: &str = "weir_origin_certificate_not_after_timestamp_seconds";
 
 /// The configuration as a file, for a reload.
 fn write_file(home: &Home, upstream: &Upstream) {
-    let text = format!(
-        "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n[tls]\ncertificate = \"origin.pem\"\n\
-         key = \"origin.key\"\nclient_ca = \"ca.pem\"\n[[repository]]\nname = \"shop\"\nurl = \"{}\"\n\
-         poll_interval = \"1h\"\n[[service]]\nname = \"shop-prod\"\nrepository = \"shop\"\nref = \"main\"\n\
-         folder = \"deploy\"\n",
+    home.write_config(&format!(
+        "[[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"1h\"\n[[service]]\nname = \"shop-prod\"\n\
+         repository = \"shop\"\nref = \"main\"\nfolder = \"deploy\"\n",
         upstream.url()
-    );
-    std::fs::write(home.file("origin.toml"), text).unwrap();
+    ));
 }
 
 fn now() -> f64 {

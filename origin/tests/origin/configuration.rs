@@ -188,15 +188,12 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
 #[test]
 fn a_start_that_fails_says_why_in_one_line_of_its_log() {
     let home = Home::new();
-    let mut config = "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n[tls]\n\
-                      certificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n"
-        .to_owned();
     std::fs::create_dir_all(home.data_dir()).unwrap();
-    let run = |config: &str| {
-        std::fs::write(home.file("origin.toml"), config).unwrap();
+    let run = |more: &str| {
+        let file = home.write_config(more);
         let mut origin = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
         origin.env("RUST_BACKTRACE", "1").env("WEIR_LOG", "weir_origin=info").arg("--config");
-        let run = origin.arg(home.file("origin.toml")).output().unwrap();
+        let run = origin.arg(file).output().unwrap();
         let told = String::from_utf8(run.stderr).unwrap();
         let last: Value = serde_json::from_str(told.lines().last().unwrap()).expect(&told);
         assert!(told.lines().count() == 1 && last["level"] == "ERROR", "{told}");
@@ -204,12 +201,11 @@ fn a_start_that_fails_says_why_in_one_line_of_its_log() {
     };
     // No folder.
     std::fs::write(home.data_dir().join("objects"), "").unwrap();
-    let (code, message) = run(&config);
+    let (code, message) = run("");
     assert!(code == Some(1) && message.starts_with("weir-origin: ") && message.contains("data/objects"), "{message}");
     let (tail, said) = (message.rsplit(": ").next().unwrap(), message.clone());
     assert_eq!(said.matches(tail).count(), 1, "each cause once: {message}");
-    config.push_str("colour = 1\n");
-    let (code, message) = run(&config);
+    let (code, message) = run("colour = 1\n");
     assert!(code == Some(2) && message.contains("colour"), "{message}");
 }
 

@@ -135,6 +135,9 @@ async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
     // Nobody has a commit listed by writing a cursor himself.
     let made_up = format!("{path}?page={old}.0.{}", "0".repeat(64));
     assert_eq!(post(&made_up, None).await.status, 400);
+    for wrong in ["limit=0", "limit=10001", "all=1", "page=7", "page=main.3"] {
+        assert_eq!(post(&format!("{path}?{wrong}"), None).await.status, 400, "{wrong}");
+    }
     let by_id = post(path, Some(json!({ "repository": "shop", "ref": old }))).await;
     assert_eq!(by_id.problem().0, "not-publishable");
 

@@ -3,44 +3,25 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytesize::ByteSize;
 use serde_json::json;
 use weir_origin::Condition;
-use weir_origin::config::Config;
-use weir_origin::versions::Asked;
-use weir_shared::descriptor::Descriptor;
 
 use crate::mount::Mount;
-use crate::node::{Home, Node, service};
+use crate::node::{Home, service};
 use crate::operator::{self, Operator};
 use crate::upstream::Upstream;
 
 /// Takes all the room that is left.
-pub(crate) fn fill(dir: &Path) {
+fn fill(dir: &Path) {
     let mut ballast = File::create(dir.join("ballast")).unwrap();
     while ballast.write_all(&[0; 4096]).is_ok() {}
     while ballast.write_all(&[0]).is_ok() {}
 }
 
-pub(crate) fn make_room(dir: &Path) {
+fn make_room(dir: &Path) {
     std::fs::remove_file(dir.join("ballast")).unwrap();
-}
-
-/// An origin on a small disk, which it may fill, after its second publication; and the first.
-pub(crate) async fn with_two_versions(
-    home: &Home,
-    upstream: &Upstream,
-) -> Option<(Mount, Config, Node, Arc<Descriptor>)> {
-    let mount = Mount::tmpfs(&home.data_dir(), "size=24m")?;
-    let mut config = home.config(&upstream.url());
-    config.limits.min_free = ByteSize(0);
-    let node = home.start(config.clone()).await;
-    let first = node.published(|_| true).await;
-    upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    node.poll().await;
-    Some((mount, config, node, first))
 }
 
 /// What does not compress.
@@ -77,44 +58,6 @@ async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on()
     let after = node.published(|now| now.publication().commit.as_str() == commit).await;
     node.tarball(&after).await;
     node.tarball(&before).await;
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn records_that_found_the_disk_full_go_on_without_a_restart() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let Some((_mount, _, node, old)) = with_two_versions(&home, &upstream).await else { return };
-    let new = node.descriptor().await;
-
-    fill(&home.data_dir());
-    let mut turns = [&old, &*Arc::new(new)].map(|descriptor| descriptor.publication().digest);
-    // Each leaves a trace of some size in the history, until there is no room for it.
-    let mut refused = None;
-    for _ in 0..2000 {
-        let asked = Asked { by: Some("x".repeat(20_000)), expected: None };
-        if let Err(error) = node.running.versions().roll_back(&service(), &turns[0], asked).await {
-            refused = Some(error.to_string());
-            break;
-        }
-        turns.reverse();
-    }
-    let refused = refused.expect("the disk has room for everything");
-    assert!(refused.to_lowercase().contains("no space left"), "{refused}");
-    // What was said is what is there; nothing is half done.
-    let shown = node.descriptor().await;
-    let page = node.running.versions().history(&service(), None, 1).await.unwrap();
-    assert_eq!(page.publications[0].entry.generation, shown.publication().generation);
-    assert!(page.publications[0].current);
-    node.tarball(&shown).await;
-
-    make_room(&home.data_dir());
-    node.running.versions().roll_back(&service(), &turns[0], Asked::default()).await.unwrap();
-    let after = node.descriptor().await;
-    assert!(after.publication().generation > shown.publication().generation);
-    assert_eq!(after.publication().digest, turns[0]);
-    node.stop().await;
-    let node = home.start(home.config(&upstream.url())).await;
-    assert_eq!(node.descriptor().await.bytes(), after.bytes());
     node.stop().await;
 }
 

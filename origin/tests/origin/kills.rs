@@ -169,17 +169,12 @@ async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T 
 }
 
 fn config(home: &Home, upstream: &Upstream) -> std::path::PathBuf {
-    let path = home.file("origin.toml");
-    let text = format!(
-        "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n\
-         [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n\
-         [retention]\nversions = 2\nbytes = \"10MiB\"\ngc_grace_period = \"8s\"\n\
+    home.write_config(&format!(
+        "[retention]\nversions = 2\nbytes = \"10MiB\"\ngc_grace_period = \"8s\"\n\
          [[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"1s\"\n\
          [[service]]\nname = \"{SERVICE}\"\nrepository = \"shop\"\nfolder = \"deploy\"\ngzip = true\n",
         upstream.url()
-    );
-    std::fs::write(&path, text).unwrap();
-    path
+    ))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

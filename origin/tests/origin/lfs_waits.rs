@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use reqwest::Method;
@@ -10,7 +9,6 @@ use serde_json::json;
 use weir_origin::Condition;
 use weir_origin::config::{Config, ServiceConfig};
 use weir_origin::repository_agent::LfsState;
-use weir_shared::descriptor::Descriptor;
 
 use crate::git_fixture::Git;
 use crate::lfs_server::{LfsServer, Manner};
@@ -29,12 +27,6 @@ fn also(config: &mut Config, name: &str, lfs: bool) {
     service.folder = name.parse().unwrap();
     service.lfs = lfs;
     config.services.push(service);
-}
-
-async fn published(node: &Node, service: &str, is: impl Fn(&Descriptor) -> bool) -> Arc<Descriptor> {
-    let mut current = node.running.service(&service.parse().unwrap()).unwrap();
-    let found = in_time(current.wait_for(|current| current.as_ref().is_some_and(|current| is(current)))).await;
-    found.unwrap().clone().unwrap()
 }
 
 async fn lfs(node: &Node, is: impl Fn(&LfsState) -> bool) -> LfsState {
@@ -74,7 +66,7 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     shop.behave(drips(&large));
     let node = shop.home.start(config).await;
     shop.server.has_begun_to_drip().await;
-    published(&node, "plain", |_| true).await;
+    node.published_of("plain", |_| true).await;
     let waited_for = lfs(&node, |lfs| lfs.fetching).await;
     assert_eq!((waited_for.services[0].0.as_str(), waited_for.objects), ("shop-prod", 1));
     let shown = node.status().await;
@@ -88,7 +80,7 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     shop.git.write("plain/a.txt", "2");
     let second = shop.git.commit("polls go on");
     node.poll().await;
-    published(&node, "plain", |plain| plain.publication().commit == second).await;
+    node.published_of("plain", |plain| plain.publication().commit == second).await;
     assert!(node.running.service(&crate::node::service()).unwrap().borrow().is_none());
 
     // The same objects: what is on its way is not begun anew.
@@ -158,7 +150,7 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
         |pointer: &str| Manner { instead: Some(b"x".to_vec()), only: Some(pointer.to_owned()), ..Manner::default() };
     shop.behave(is_wrong(&wrong));
     let node = shop.home.start(config).await;
-    published(&node, "good", |_| true).await;
+    node.published_of("good", |_| true).await;
     let told = failure(&node).await;
     assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not kept: it has 1 bytes"), "{told}");
     let polls = 30;

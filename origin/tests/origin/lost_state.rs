@@ -5,52 +5,26 @@ use std::fs;
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use weir_origin::config::Config;
-use weir_shared::descriptor::Descriptor;
 
-use crate::node::{Home, Node, SERVICE, flip_a_bit};
-use crate::operator::{Operator, empty_config, repository_at, serve};
-use crate::smart_http::SmartHttp;
+use crate::node::{Node, SERVICE, flip_a_bit};
+use crate::operator::{Operator, Stopped};
 use crate::stored_state::record_file;
-use crate::upstream::Upstream;
-
-/// A stopped origin with a published service that an operator defined and pinned.
-struct Stopped {
-    home: Home,
-    config: Config,
-    upstream: Upstream,
-    _server: SmartHttp,
-    published: Descriptor,
-}
 
 const PATH: &str = "/v1/services/shop-prod";
 
-impl Stopped {
-    async fn new() -> Self {
-        let (home, upstream) = (Home::new(), Upstream::small());
-        let (server, config) = (serve(&upstream), empty_config(&home, &upstream));
-        let node = home.start(config.clone()).await;
-        let operator = Operator::of(&home, &node);
-        assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, StatusCode::CREATED);
-        let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
-        assert_eq!(operator.put(PATH, document).await.status, StatusCode::CREATED);
-        node.published(|_| true).await;
+/// Pinned before it stopped.
+async fn stopped() -> Stopped {
+    let pin = async |operator: &Operator, _: &Node| {
         assert_eq!(operator.put(&format!("{PATH}/pin"), json!({})).await.status, StatusCode::OK);
-        let published = node.descriptor().await;
-        node.stop().await;
-        Self { home, config, upstream, _server: server, published }
-    }
-
-    async fn start(&self) -> Node {
-        self.home.start(self.config.clone()).await
-    }
+    };
+    Stopped::after(pin).await
 }
 
 #[tokio::test]
 async fn after_the_loss_of_the_data_volume_unknown_services_are_not_denied() {
-    let stopped = Stopped::new().await;
+    let stopped = stopped().await;
     fs::remove_dir_all(stopped.home.data_dir()).unwrap();
-    let node = stopped.start().await;
+    let (node, operator) = stopped.start().await;
     let answer = node.get(&format!("/v1/services/{SERVICE}")).await;
     assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (503, "definitions-missing"));
     assert!(!answer.header("retry-after").is_empty());
@@ -58,7 +32,6 @@ async fn after_the_loss_of_the_data_volume_unknown_services_are_not_denied() {
     let reasons = node.status().await["reasons"].to_string();
     assert!(reasons.contains("the store is new"), "{reasons}");
     // Operators define something: it is a new installation.
-    let operator = Operator::of(&stopped.home, &node);
     let document = json!({ "url": "https://git.example/blog.git" });
     assert_eq!(operator.put("/v1/repositories/blog", document).await.status, StatusCode::CREATED);
     assert_eq!(node.get(&format!("/v1/services/{SERVICE}")).await.status, 404);
@@ -68,15 +41,14 @@ async fn after_the_loss_of_the_data_volume_unknown_services_are_not_denied() {
 
 #[tokio::test]
 async fn a_repository_whose_record_is_damaged_publishes_nothing_until_an_operator_confirms() {
-    let stopped = Stopped::new().await;
+    let stopped = stopped().await;
     flip_a_bit(&record_file(&stopped.home));
     stopped.upstream.push("deploy/app.yaml", b"replicas: 9\n");
-    let node = stopped.start().await;
+    let (node, operator) = stopped.start().await;
     node.poll().await;
     // What the copy before had: the service was published, and may not have been pinned yet.
     assert_eq!(node.descriptor().await.publication(), stopped.published.publication());
     node.tarball(&stopped.published).await;
-    let operator = Operator::of(&stopped.home, &node);
     let shown = operator.get("/v1/repositories/shop").await.body;
     assert!(shown["status"]["suspended"]["reason"].as_str().unwrap().contains("record"), "{shown}");
     let (status, told) = node.admin("/readyz").await;

@@ -6,7 +6,7 @@ use weir_origin::config::ServiceConfig;
 
 use crate::lfs_server::Manner;
 use crate::lfs_services::Shop;
-use crate::node::{Home, SERVICE, in_time, object_of, object_path, repository};
+use crate::node::{Home, object_of, object_path, repository};
 use crate::upstream::Upstream;
 
 #[tokio::test]
@@ -63,11 +63,7 @@ async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
     (plain.revision, plain.folder) = ("main".parse().unwrap(), "plain".parse().unwrap());
     config.services.push(plain);
     let node = Arc::new(shop.home.start(config).await);
-    let published = async |service: &str| {
-        let mut current = node.running.service(&service.parse().unwrap()).unwrap();
-        in_time(current.wait_for(Option::is_some)).await.unwrap().clone().unwrap()
-    };
-    let (lost, other) = (published(SERVICE).await, published("plain").await);
+    let (lost, other) = (node.published(|_| true).await, node.published_of("plain", |_| true).await);
 
     // The build waits for a file that takes hours.
     std::fs::remove_file(shop.home.object(&object_of(&lost))).unwrap();

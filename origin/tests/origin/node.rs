@@ -89,6 +89,15 @@ impl Home {
         config
     }
 
+    /// A configuration file with these certificates and this data directory, and more.
+    pub(crate) fn write_config(&self, more: &str) -> PathBuf {
+        let file = self.file("origin.toml");
+        let text = "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n\
+                    tls = { certificate = \"origin.pem\", key = \"origin.key\", client_ca = \"ca.pem\" }\n";
+        std::fs::write(&file, format!("{text}{more}")).unwrap();
+        file
+    }
+
     pub(crate) async fn start(&self, config: Config) -> Node {
         let running = weir_origin::start(config).await.unwrap();
         Node { running, client: self.client("edge-client") }
@@ -111,7 +120,12 @@ impl Home {
 impl Node {
     /// The service's descriptor, once there is one of that kind.
     pub(crate) async fn published(&self, is: impl Fn(&Descriptor) -> bool) -> Arc<Descriptor> {
-        let mut current = self.running.service(&service()).unwrap();
+        self.published_of(SERVICE, is).await
+    }
+
+    /// The same of another service.
+    pub(crate) async fn published_of(&self, service: &str, is: impl Fn(&Descriptor) -> bool) -> Arc<Descriptor> {
+        let mut current = self.running.service(&service.parse().unwrap()).unwrap();
         let found = in_time(current.wait_for(|current| current.as_ref().is_some_and(|d| is(d)))).await;
         found.unwrap().clone().unwrap()
     }

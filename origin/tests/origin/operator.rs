@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_origin::config::Config;
+use weir_shared::descriptor::Descriptor;
 use weir_shared::process::tls;
 
 use crate::node::{Home, Node};
@@ -114,4 +115,36 @@ pub(crate) fn repository_at(server: &SmartHttp) -> Value {
 /// A Git server of an upstream's bare repository.
 pub(crate) fn serve(upstream: &Upstream) -> SmartHttp {
     SmartHttp::start(upstream.bare().parent().unwrap(), None)
+}
+
+/// A stopped origin that has published `shop-prod`, which operators alone defined.
+pub(crate) struct Stopped {
+    pub(crate) home: Home,
+    pub(crate) upstream: Upstream,
+    pub(crate) server: SmartHttp,
+    pub(crate) published: Descriptor,
+}
+
+impl Stopped {
+    /// `further`: what operators did before it stopped.
+    pub(crate) async fn after(further: impl AsyncFnOnce(&Operator, &Node)) -> Self {
+        let (home, upstream) = (Home::new(), Upstream::small());
+        let server = serve(&upstream);
+        let node = home.start(empty_config(&home, &upstream)).await;
+        let operator = Operator::of(&home, &node);
+        assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, StatusCode::CREATED);
+        let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
+        assert_eq!(operator.put("/v1/services/shop-prod", document).await.status, StatusCode::CREATED);
+        node.published(|_| true).await;
+        further(&operator, &node).await;
+        let published = node.descriptor().await;
+        node.stop().await;
+        Self { home, upstream, server, published }
+    }
+
+    pub(crate) async fn start(&self) -> (Node, Operator) {
+        let node = self.home.start(empty_config(&self.home, &self.upstream)).await;
+        let operator = Operator::of(&self.home, &node);
+        (node, operator)
+    }
 }

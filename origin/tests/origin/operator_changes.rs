@@ -1,6 +1,6 @@
 //! What operators define at run time: published, changed, moved and deleted, beside what the file says.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use reqwest::Method;
 use serde_json::json;
@@ -62,6 +62,29 @@ async fn what_operators_define_is_published_changed_and_there_after_a_restart() 
     node.poll().await;
     node.published(|new| new.publication().digest != second.publication().digest).await;
     assert_eq!(node.metric("weir_origin_catalog_objects{defined_by=\"api\",kind=\"service\"}").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let server = serve(&upstream);
+    let node = home.start(empty_config(&home, &upstream)).await;
+    let operator = Operator::of(&home, &node);
+    operator.put("/v1/repositories/shop", repository_at(&server)).await;
+    let put = async |folder: &str, before: &str| {
+        operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": folder })).await;
+        node.published(|new| new.publication().digest.to_string() != before).await.publication().digest.to_string()
+    };
+    let first = put("deploy", "").await;
+    node.poll().await;
+    let before = node.repository(|state| state.next_poll.is_some()).await;
+    // What follows from the first edit is done before the second one.
+    let second = put("docs", &first).await;
+    put("deploy", &second).await;
+    let after = node.repository(|state| state.next_poll.is_some()).await;
+    assert_eq!(after.attempts, before.attempts);
+    assert!(after.next_poll.unwrap() > SystemTime::now() + Duration::from_secs(1800), "{after:?}");
     node.stop().await;
 }
 
@@ -169,13 +192,8 @@ async fn the_file_wins_and_is_read_again_on_demand() {
 
     // The file takes the name `mine`, and gives it back; another service comes and goes with it.
     let file = |services: &str| {
-        let text = format!(
-            "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n[tls]\ncertificate = \"origin.pem\"\n\
-             key = \"origin.key\"\nclient_ca = \"ca.pem\"\n[[repository]]\nname = \"shop\"\nurl = \"{}\"\n\
-             poll_interval = \"1h\"\n{services}",
-            upstream.url()
-        );
-        std::fs::write(home.file("origin.toml"), text).unwrap();
+        let repository = format!("[[repository]]\nname = \"shop\"\nurl = \"{}\"\n", upstream.url());
+        home.write_config(&format!("{repository}poll_interval = \"1h\"\n{services}"));
     };
     let of = async |name: &str| operator.get(&format!("/v1/services/{name}")).await;
     let entry = |name: &str| format!("[[service]]\nname = \"{name}\"\nrepository = \"shop\"\nfolder = \"deploy\"\n");

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::full_disk::with_two_versions;
+use bytesize::ByteSize;
+
+use crate::mount::Mount;
 use crate::node::{Home, Node, SERVICE, in_time};
 use crate::upstream::Upstream;
 
@@ -48,7 +50,14 @@ async fn retained_status(node: &Node, digest: &str) -> u16 {
 #[tokio::test]
 async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_served() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let Some((_mount, _, node, old)) = with_two_versions(&home, &upstream).await else { return };
+    // A disk of its own, which may be filled.
+    let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
+    let mut config = home.config(&upstream.url());
+    config.limits.min_free = ByteSize(0);
+    let node = home.start(config).await;
+    let old = node.published(|_| true).await;
+    upstream.push("deploy/app.yaml", b"replicas: 9\n");
+    node.poll().await;
     let before = node.descriptor().await;
 
     let read_only = ReadOnly::over(&home.data_dir());

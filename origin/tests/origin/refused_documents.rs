@@ -2,34 +2,17 @@
 //! until an operator mends them.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_shared::descriptor::Descriptor;
 
-use crate::node::{Home, Node, SERVICE, in_time, object_of, object_path};
-use crate::operator::{Operator, empty_config, repository_at, serve};
-use crate::smart_http::SmartHttp;
+use crate::node::{Node, object_of, object_path};
+use crate::operator::{Operator, Stopped, repository_at};
 use crate::stored_state::{replace_repository, replace_service};
-use crate::upstream::Upstream;
-
-/// A stopped origin that published two services of operators.
-struct Stopped {
-    home: Home,
-    upstream: Upstream,
-    server: SmartHttp,
-    /// What each of them is at.
-    deploy: Descriptor,
-    docs: Descriptor,
-}
 
 const DOCS: &str = "docs";
-
-async fn published(node: &Node, service: &str) -> Descriptor {
-    let mut current = node.running.service(&service.parse().unwrap()).unwrap();
-    let published = in_time(current.wait_for(Option::is_some)).await.unwrap().clone();
-    Descriptor::clone(&published.unwrap())
-}
 
 /// What a service is at can be had as it was.
 async fn serves(node: &Node, descriptor: &Descriptor) {
@@ -42,40 +25,29 @@ fn of<'a>(status: &'a Value, kind: &str, name: &str) -> &'a Value {
     status[kind].as_array().unwrap().iter().find(|each| each["name"] == name).unwrap()
 }
 
-impl Stopped {
-    async fn new() -> Self {
-        let (home, upstream) = (Home::new(), Upstream::small());
-        let server = serve(&upstream);
-        let node = home.start(empty_config(&home, &upstream)).await;
-        let operator = Operator::of(&home, &node);
-        assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
-        for (name, folder) in [(SERVICE, "deploy"), (DOCS, "docs")] {
-            let document = json!({ "repository": "shop", "ref": "main", "folder": folder });
-            assert_eq!(operator.put(&format!("/v1/services/{name}"), document).await.status, 201);
-        }
-        let (deploy, docs) = (published(&node, SERVICE).await, published(&node, DOCS).await);
-        node.stop().await;
-        Self { home, upstream, server, deploy, docs }
-    }
-
-    async fn start(&self) -> (Node, Operator) {
-        let node = self.home.start(empty_config(&self.home, &self.upstream)).await;
-        let operator = Operator::of(&self.home, &node);
-        (node, operator)
-    }
+/// A stopped origin that published two services, and the other one.
+async fn stopped() -> (Stopped, Arc<Descriptor>) {
+    let mut docs = None;
+    let put = async |operator: &Operator, node: &Node| {
+        let document = json!({ "repository": "shop", "ref": "main", "folder": "docs" });
+        assert_eq!(operator.put("/v1/services/docs", document).await.status, 201);
+        docs = Some(node.published_of(DOCS, |_| true).await);
+    };
+    let stopped = Stopped::after(put).await;
+    (stopped, docs.unwrap())
 }
 
 #[tokio::test]
 async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_mended() {
-    let stopped = Stopped::new().await;
+    let (stopped, docs) = stopped().await;
     let stored = json!({ "name": DOCS, "repository": "shop", "ref": "refs/replace/4b825dc6", "folder": "docs" });
     replace_service(&stopped.home, DOCS, &stored);
     let (node, operator) = stopped.start().await;
     stopped.upstream.push("docs/new", b"new\n");
     stopped.upstream.push("deploy/new", b"new\n");
     node.poll().await;
-    node.published(|now| now.publication().digest != stopped.deploy.publication().digest).await;
-    serves(&node, &stopped.docs).await;
+    node.published(|now| now.publication().digest != stopped.published.publication().digest).await;
+    serves(&node, &docs).await;
     assert_eq!(node.admin("/readyz").await.0, 200);
 
     let status = node.status().await;
@@ -83,7 +55,7 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
     assert_eq!((&shown["condition"], &shown["failure"]["step"]), (&json!("unhealthy"), &json!("document")));
     assert!(shown["failure"]["reason"].as_str().unwrap().contains("refs/replace/"), "{shown}");
     assert_eq!(shown["ref"], "refs/replace/4b825dc6");
-    assert_eq!(shown["published"]["generation"], stopped.docs.publication().generation);
+    assert_eq!(shown["published"]["generation"], docs.publication().generation);
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
     let told = operator.get("/v1/services/docs").await;
@@ -110,26 +82,22 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
     let etag = operator.get("/v1/services/docs").await.etag;
     let mended = operator.send(Method::PUT, "/v1/services/docs", &[("if-match", &etag)], Some(document)).await;
     assert_eq!(mended.status, StatusCode::OK, "{mended:?}");
-    let mut current = node.running.service(&DOCS.parse().unwrap()).unwrap();
-    let is_new = |now: &Option<std::sync::Arc<Descriptor>>| {
-        now.as_ref().is_some_and(|now| now.publication().digest != stopped.docs.publication().digest)
-    };
-    in_time(current.wait_for(is_new)).await.unwrap();
+    node.published_of(DOCS, |now| now.publication().digest != docs.publication().digest).await;
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 0.0);
     node.stop().await;
 }
 
 #[tokio::test]
 async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_services_are_served() {
-    let stopped = Stopped::new().await;
+    let (stopped, docs) = stopped().await;
     let stored = json!({ "name": "shop", "url": stopped.server.url("bare.git"), "of_a_later_version": 1 });
     replace_repository(&stopped.home, &stored);
     let (node, operator) = stopped.start().await;
     let other = json!({ "repository": "blog", "ref": "main", "folder": "deploy" });
     assert_eq!(operator.put("/v1/repositories/blog", repository_at(&stopped.server)).await.status, 201);
     assert_eq!(operator.put("/v1/services/blog", other).await.status, 201);
-    published(&node, "blog").await;
-    for descriptor in [&stopped.deploy, &stopped.docs] {
+    node.published_of("blog", |_| true).await;
+    for descriptor in [&stopped.published, &*docs] {
         serves(&node, descriptor).await;
     }
     let status = node.status().await;
@@ -146,18 +114,18 @@ async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_servic
     stopped.upstream.push("docs/new", b"new\n");
     node.poll().await;
     let now = operator.get("/v1/services/docs").await.body;
-    assert_ne!(now["status"]["published"]["generation"], stopped.docs.publication().generation, "{now}");
+    assert_ne!(now["status"]["published"]["generation"], docs.publication().generation, "{now}");
     assert_eq!(now["status"]["condition"], "following");
     node.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
-    let stopped = Stopped::new().await;
+    let (stopped, docs) = stopped().await;
     replace_service(&stopped.home, DOCS, &json!(7));
     let (node, operator) = stopped.start().await;
-    serves(&node, &stopped.deploy).await;
-    serves(&node, &stopped.docs).await;
+    serves(&node, &stopped.published).await;
+    serves(&node, &docs).await;
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
     let path = format!("/v1/services/{DOCS}");
     let told = operator.get(&path).await;
@@ -173,19 +141,16 @@ async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
     let (node, operator) = stopped.start().await;
     assert!(node.running.service(&DOCS.parse().unwrap()).is_none());
     assert_eq!(operator.get(&path).await.status, StatusCode::NOT_FOUND, "its deletion is durable");
-    serves(&node, &stopped.deploy).await;
+    serves(&node, &stopped.published).await;
     node.stop().await;
 }
 
 #[tokio::test]
 async fn a_check_of_the_configuration_names_what_would_be_refused_while_an_origin_runs() {
-    let stopped = Stopped::new().await;
+    let (stopped, _) = stopped().await;
     let refused = json!({ "name": DOCS, "repository": "shop", "ref": "refs/replace/x" });
     replace_service(&stopped.home, DOCS, &refused);
-    let file = stopped.home.file("origin.toml");
-    let text = "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n\
-                [tls]\ncertificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n";
-    std::fs::write(&file, text).unwrap();
+    let file = stopped.home.write_config("");
     let check = || {
         let mut program = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
         let output = program.arg("--config").arg(&file).arg("--check-config").output().unwrap();

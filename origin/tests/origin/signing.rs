@@ -101,13 +101,7 @@ fn keys_are_made_and_printed_by_the_command() {
     let again = weir_origin(&home, &["keys", "new", "one.key"]);
     assert!(!again.status.success() && text(&again.stderr).contains("not written over"), "{again:?}");
 
-    let config = |keys: &str| {
-        let config = format!(
-            "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\ndata_dir = \"data\"\n[signing]\nkeys = [{keys}]\n[tls]\n\
-             certificate = \"origin.pem\"\nkey = \"origin.key\"\nclient_ca = \"ca.pem\"\n"
-        );
-        std::fs::write(home.file("origin.toml"), config).unwrap();
-    };
+    let config = |keys: &str| home.write_config(&format!("[signing]\nkeys = [{keys}]\n"));
     config("\"one.key\", \"two.key\"");
     let printed = weir_origin(&home, &["keys", "--config", "origin.toml"]);
     assert_eq!(text(&printed.stdout), made.concat(), "{printed:?}");

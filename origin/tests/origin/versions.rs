@@ -106,26 +106,3 @@ async fn a_pinned_service_says_when_its_ref_has_trouble() {
     condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap();
     node.stop().await;
 }
-
-#[tokio::test]
-async fn a_diff_says_why_a_digest_changed() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
-    let long = format!("deploy/{}/{}", "d".repeat(120), "f".repeat(120));
-    upstream.push(&long, b"new\n");
-    let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
-    let versions = node.running.versions();
-    // Also when one of the two has to be built again first.
-    flip_a_bit(&home.object(&object_of(&old)));
-    let diff = versions.diff(&service(), &digest(&old), &digest(&new), 100).await.unwrap();
-    assert_eq!((diff.added, diff.removed, diff.changed, diff.unchanged), (1, 0, 1, 0));
-    let paths: Vec<_> = diff.differences.iter().map(|each| each.path.as_str()).collect();
-    assert_eq!(paths, ["app.yaml", long.strip_prefix("deploy/").unwrap()]);
-    let back = versions.diff(&service(), &digest(&new), &digest(&old), 1).await.unwrap();
-    assert_eq!((back.removed, back.changed, back.differences.len(), back.not_listed), (1, 1, 1, 1));
-    let nothing = versions.diff(&service(), &digest(&new), &digest(&new), 1).await.unwrap();
-    assert_eq!((nothing.unchanged, nothing.differences.len()), (2, 0));
-    let unknown = versions.diff(&service(), &TarballDigest::of(b"x"), &digest(&new), 1).await;
-    assert!(matches!(unknown, Err(VersionError::NotRetained(..))));
-    node.stop().await;
-}

@@ -162,6 +162,22 @@ async fn an_unreadable_page_blocks_its_repository_and_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repository_whose_collections_fail_one_after_another_counts_as_blocked() {
+    let world = world();
+    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    let mut collector = Collector::new(&publisher);
+    world.store.fail_gets(true);
+    for (number, blocked) in [0, 0, 1, 1].into_iter().enumerate() {
+        collector.collect(number as u32).await;
+        assert_eq!(collector.blocked(), blocked);
+    }
+    world.store.fail_gets(false);
+    collector.collect(5).await;
+    assert_eq!(collector.blocked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn versions_go_by_age_that_the_process_has_seen_and_by_bytes() {
     let mut world = world();
     world.retention.versions = 10;

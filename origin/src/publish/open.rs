@@ -1,0 +1,236 @@
+//! Opening a publisher: what was published before the process started, and what that start changes of it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, SystemTime};
+
+use futures_util::{StreamExt, stream};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use weir_shared::descriptor::{Descriptor, Generation};
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::draft::{Draft, Rules, Shown};
+use super::error::PublishError;
+use super::load::{Loaded, load, without_record};
+use super::metrics::PublishMetrics;
+use super::publisher::{Handle, Publisher};
+use super::row::unix_milliseconds;
+use super::store_identity::StoreIdentity;
+use super::stored_definitions::{Definitions, StoredDefinitions};
+use super::writer::{Repository, Shared};
+use crate::config::RetentionConfig;
+use crate::data_dir::DataDir;
+use crate::event_log::EventLog;
+use crate::signing::Signer;
+use crate::store::{Objects, Records};
+
+/// Repositories that are read at a time when a publisher is opened.
+const CONCURRENT_LOADS: usize = 64;
+
+/// How long a start waits to know whether there are objects without a record.
+const LISTING_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What a publisher is opened with.
+pub(crate) struct Options {
+    pub(crate) generation_floor: Generation,
+    pub(crate) retention: RetentionConfig,
+    pub(crate) signer: Arc<Signer>,
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) metrics: PublishMetrics,
+}
+
+/// What was published before the process started.
+#[derive(Debug, Default)]
+pub(crate) struct Started {
+    /// Of the services that are configured.
+    pub(crate) current: HashMap<ServiceName, Descriptor>,
+    /// Those of them that are pinned, each since when.
+    pub(crate) pins: HashMap<ServiceName, SystemTime>,
+    /// The services that are not configured any more since this start, each with its last generation.
+    pub(crate) retired: Vec<(ServiceName, Generation)>,
+}
+
+impl Started {
+    /// Adds what is published of a repository.
+    pub(super) fn add(&mut self, repository: &Repository, is_configured: impl Fn(&ServiceName) -> bool) {
+        for (service, known) in &repository.known().services {
+            let Some(current) = known.current.as_ref().filter(|_| is_configured(service)) else { continue };
+            let descriptor = &current.descriptor;
+            let is_newer = |other: &Descriptor| other.version() < descriptor.version();
+            if self.current.get(service).is_none_or(is_newer) {
+                self.current.insert(service.clone(), Descriptor::clone(descriptor));
+                self.pins.remove(service);
+                self.pins.extend(known.pinned_since.map(|since| (service.clone(), since)));
+            }
+        }
+    }
+}
+
+impl Publisher {
+    /// Reads every record and page. The lock of `data_dir` is held as long as anything may be written. The record `cluster/store` is written when there is none.
+    ///
+    /// # Errors
+    /// The store cannot be read just now, or its objects are another's. What is damaged suspends its repository, and is no error.
+    pub(crate) async fn open(
+        objects: Objects,
+        records: Records,
+        data_dir: DataDir,
+        options: Options,
+    ) -> Result<(Arc<Self>, StoredDefinitions), PublishError> {
+        let Options { generation_floor, retention, signer, events, metrics } = options;
+        let keys = records.list("repositories/").await?;
+        let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
+        match timeout(LISTING_DEADLINE, identity.check(&objects)).await {
+            Ok(Err(error @ PublishError::ForeignObjects { .. })) => return Err(error),
+            Ok(Ok(())) => {}
+            // It is looked at again before anything is deleted.
+            Ok(Err(_)) | Err(_) => tracing::warn!("whether the objects are of these records is not known"),
+        }
+        let listed = timeout(LISTING_DEADLINE, without_record(&objects, &keys)).await;
+        let without_record = listed.ok().and_then(Result::ok).unwrap_or_else(|| {
+            tracing::warn!(
+                "objects cannot be listed: whether one of the repositories has lost its record is not known"
+            );
+            BTreeSet::new()
+        });
+        for repository in &without_record {
+            tracing::error!(
+                %repository,
+                "it has objects and no record: if that was lost, put it back; it begins from nothing otherwise"
+            );
+        }
+        metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
+        let shared = Arc::new(Shared {
+            objects,
+            records,
+            rules: Rules { generation_floor, versions: retention.versions, signer },
+            grace_period: retention.gc_grace_period,
+            events,
+            metrics,
+            written: Notify::new(),
+            read_again: Notify::new(),
+            _data_dir: data_dir,
+        });
+        let names = keys.into_iter().filter_map(|key| key.name().parse::<RepositoryName>().ok());
+        let mut loads = stream::iter(names.map(|name| {
+            let shared = shared.clone();
+            let loaded = tokio::spawn(async move { (load(&shared.objects, &shared.records, &name).await, name) });
+            async move { loaded.await.map_err(|_| PublishError::ShuttingDown) }
+        }))
+        .buffer_unordered(CONCURRENT_LOADS);
+        let (shared_too, repositories) = (shared.clone(), RwLock::default());
+        let publisher = Arc::new(Self { shared: shared_too, retention, repositories, identity, without_record });
+        let mut definitions = Definitions::default();
+        while let Some(loaded) = loads.next().await {
+            let (Loaded { known, definitions: of_services, .. }, name) = loaded?;
+            if let Some(suspension) = &known.suspension {
+                let reason = &suspension.reason;
+                tracing::error!(repository = %name, reason, "nothing is published of it until an operator confirms");
+                shared.metrics.suspended_repositories.inc();
+            }
+            definitions.stored.had_any |= known.record.operators_have_defined;
+            definitions.add(&name, known.record.definition.clone(), of_services);
+            shared.metrics.retained_versions.add(i64::try_from(known.retained()).unwrap_or(i64::MAX));
+            publisher.add(Repository::new(name, known));
+        }
+        Ok((publisher, definitions.stored))
+    }
+
+    /// Retires the services that are not configured any more (`configured`: those that are), signs again what was
+    /// signed with other keys, and publishes again above the floor of generations. Once, after [`Publisher::open`].
+    ///
+    /// # Errors
+    /// A record cannot be written.
+    pub(crate) async fn start(
+        &self,
+        configured: &HashSet<ServiceName>,
+        now: SystemTime,
+    ) -> Result<Started, PublishError> {
+        let mut started = Started::default();
+        // Before anything is raised to the floor: what was superseded stays so.
+        self.retire_where_they_were(now).await;
+        let handles: Vec<Handle> = self.handles().into_values().collect();
+        let keys = self.shared.rules.signer.public_keys();
+        // A service that nobody seems to have defined may be defined in what cannot be read.
+        let all_are_known = !self.may_have_unknown_definitions();
+        for handle in &handles {
+            // Nothing is written there; what can be read is served.
+            if handle.repository.suspension().is_some() {
+                continue;
+            }
+            let (services, mut gone) = self.due_at_start(&handle.repository, configured, &keys);
+            if !all_are_known {
+                gone.clear();
+            }
+            if services.is_empty() && handle.repository.known().record.signed_with == keys {
+                continue;
+            }
+            let keys = keys.clone();
+            let (raised, signed, retired) = self
+                .change(handle, services.clone(), move |draft| apply_start(draft, &services, &gone, keys, now))
+                .await?;
+            if raised > 0 || signed > 0 || !retired.is_empty() {
+                let (repository, retired) = (&handle.repository.name, retired.len());
+                tracing::info!(%repository, raised, signed, retired, "what was published was brought up to date");
+            }
+            started.retired.extend(retired);
+        }
+        for Handle { repository, .. } in &handles {
+            started.add(repository, |service| configured.contains(service));
+        }
+        Ok(started)
+    }
+
+    /// The services of a repository that a start changes, and those among them that are not configured any more.
+    fn due_at_start(
+        &self,
+        repository: &Repository,
+        configured: &HashSet<ServiceName>,
+        keys: &str,
+    ) -> (Vec<ServiceName>, HashSet<ServiceName>) {
+        let known = repository.known();
+        let floor = self.shared.rules.generation_floor;
+        let is_signed = known.record.signed_with == keys;
+        let (mut due, mut gone) = (Vec::new(), HashSet::new());
+        for (service, row) in &known.services {
+            let is_gone = row.current.is_some() && !configured.contains(service);
+            if is_gone {
+                gone.insert(service.clone());
+            }
+            let has_versions = row.current.is_some() || !row.retained.is_empty();
+            if is_gone || (row.current.is_some() && row.generation < floor) || (!is_signed && has_versions) {
+                due.push(service.clone());
+            }
+        }
+        (due, gone)
+    }
+}
+
+/// What a start changes in a repository: how many services were raised to the floor, how many versions signed again, and what
+/// was retired.
+#[expect(clippy::type_complexity, reason = "the counts are for one line of the log")]
+fn apply_start(
+    draft: &mut Draft<'_>,
+    services: &[ServiceName],
+    gone: &HashSet<ServiceName>,
+    keys: String,
+    now: SystemTime,
+) -> Result<((usize, usize, Vec<(ServiceName, Generation)>), Vec<Shown>), PublishError> {
+    let (mut raised, mut signed, mut retired) = (0, 0, Vec::new());
+    let signs = draft.record.signed_with != keys;
+    for service in services {
+        if gone.contains(service) {
+            retired.extend(draft.retire(service, now)?.map(|generation| (service.clone(), generation)));
+        }
+        raised += usize::from(draft.raise_to_floor(service, now)?);
+        if signs {
+            signed += draft.sign_again(service)?;
+        }
+    }
+    if signs {
+        draft.record.signed_with = keys;
+        draft.set_changed();
+    }
+    Ok(((raised, signed, retired), Vec::new()))
+}

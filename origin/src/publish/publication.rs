@@ -1,0 +1,200 @@
+//! Publishing contents: those that are known at once, the others when they were built.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use weir_shared::descriptor::{Descriptor, Representation};
+use weir_shared::digest::ObjectDigest;
+use weir_shared::encoding::Encoding;
+use weir_shared::manifest::{Frame, Manifest};
+use weir_shared::name::{RepositoryName, ServiceName};
+
+use super::attempt::Attempt;
+use super::decision::Content;
+use super::draft::Found;
+use super::error::PublishError;
+use super::known::KnownService;
+use super::order::Order;
+use super::protection::Protection;
+use super::publisher::{Handle, Publisher};
+use super::request::{Cached, Candidate, Outcome};
+use crate::service::Service;
+use crate::store::Area;
+use crate::tarball::{Built, ContentKey};
+
+impl Publisher {
+    /// Publishes the contents that are known: what the service has already, one of its retained versions, or the current
+    /// version of another service of the repository. For each candidate whether it needs a build.
+    pub(crate) async fn publish_cached(
+        &self,
+        repository: &RepositoryName,
+        candidates: &[Candidate],
+        now: SystemTime,
+    ) -> Result<Vec<Cached>, PublishError> {
+        let handle = self.handle(repository);
+        let refused = self.lift_suspension(&handle).await.err();
+        let (mut cached, mut known, mut sources) = (Vec::with_capacity(candidates.len()), Vec::new(), HashMap::new());
+        {
+            let state = handle.repository.known();
+            for (service, row) in &state.services {
+                sources.extend(row.current.as_ref().map(|current| (current.key, service.clone())));
+            }
+            for (number, candidate) in candidates.iter().enumerate() {
+                let own = state.services.get(&candidate.service.name);
+                let (settled, source) = settled_or_source(candidate, own, &sources);
+                if let Some(error) = refused.as_ref().filter(|_| !settled) {
+                    cached.push(Cached::Refused(error.clone()));
+                    continue;
+                }
+                cached.push(if settled { Cached::Settled } else { Cached::ToBuild });
+                known.extend(source.map(|source| (number, candidate.clone(), source)));
+            }
+        }
+        if known.is_empty() {
+            return Ok(cached);
+        }
+        let services = known.iter().flat_map(|(_, candidate, source)| [candidate.service.name.clone(), source.clone()]);
+        let published = self.change(&handle, services.collect(), move |draft| {
+            let (mut published, mut shown) = (Vec::new(), Vec::new());
+            for (number, Candidate { service, commit, key }, source) in known {
+                // What fails is built: its build says why, and it holds up no other.
+                if let Ok(Some((_, changes))) = draft.publish_known(&service, &commit, &key, &source, now) {
+                    shown.extend(changes);
+                    published.push(number);
+                }
+            }
+            Ok::<_, PublishError>((published, shown))
+        });
+        for number in published.await? {
+            cached[number] = Cached::Settled;
+        }
+        Ok(cached)
+    }
+
+    /// Reads again what could not be read, when a repository is suspended for that. The error: it is suspended still.
+    async fn lift_suspension(&self, handle: &Handle) -> Result<(), PublishError> {
+        if handle.repository.suspension().is_none() {
+            return Ok(());
+        }
+        self.change(handle, Vec::new(), |_| Ok(((), Vec::new()))).await
+    }
+
+    /// Publishes what was built; its frames were put through the attempt.
+    pub(crate) async fn publish_built(
+        &self,
+        candidate: &Candidate,
+        built: Built,
+        attempt: Attempt,
+        now: SystemTime,
+    ) -> Result<Outcome, PublishError> {
+        let Candidate { service, commit, key } = candidate.clone();
+        let (protection, time) = attempt.finish().await?;
+        let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
+        let name = service.name.clone();
+        let found = Found { service, commit, key, content, recipe: Some(recipe) };
+        let (mut order, answer) = Order::new(vec![name], move |draft| draft.publish(found, now));
+        order.attempt = Some((protection, time));
+        self.send(&self.handle(&candidate.service.repository), order, answer).await
+    }
+
+    /// Stores a version that was built again from its own commit, current or retained. Its representations are replaced
+    /// where the bytes are others by now. False: there is no such version any more, or what was built is another content.
+    pub(crate) async fn publish_rebuilt(
+        &self,
+        service: &Arc<Service>,
+        version: &Descriptor,
+        built: Built,
+        attempt: Attempt,
+    ) -> Result<bool, PublishError> {
+        if built.digest != version.publication().digest {
+            return Ok(false);
+        }
+        let (protection, time) = attempt.finish().await?;
+        let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
+        let owned = service.clone();
+        let (mut order, answer) = Order::new(vec![service.name.clone()], move |draft| {
+            draft.replace_representations(&owned, &content, recipe)
+        });
+        order.attempt = Some((protection, time));
+        self.send(&self.handle(&service.repository), order, answer).await
+    }
+
+    /// Stores the manifests and the recipe of a build.
+    async fn store_built(
+        &self,
+        repository: &RepositoryName,
+        built: Built,
+        protection: &Protection,
+    ) -> Result<(Content, ObjectDigest), PublishError> {
+        let mut representations = Vec::new();
+        for (encoding, frames) in [(Encoding::Zstd, Some(built.zstd)), (Encoding::Gzip, built.gzip)] {
+            let Some(frames) = frames else { continue };
+            representations.push(self.store_representation(repository, encoding, frames, protection).await?);
+        }
+        let recipe = Bytes::from(built.recipe.to_bytes());
+        let recipe = self.store(repository, (Area::Private, "recipe"), recipe, protection).await?;
+        let Built { digest, sha256, size, omitted, .. } = built;
+        Ok((Content { digest, sha256, size, omitted, representations }, recipe))
+    }
+
+    async fn store_representation(
+        &self,
+        repository: &RepositoryName,
+        encoding: Encoding,
+        frames: Vec<Frame>,
+        protection: &Protection,
+    ) -> Result<Representation, PublishError> {
+        let count = u32::try_from(frames.len()).unwrap_or(u32::MAX);
+        let (digest, size) = match frames[..] {
+            [Frame { digest, size, .. }] => (digest, size),
+            _ => {
+                let manifest = Manifest::new(frames)?;
+                let bytes = manifest.to_bytes()?;
+                (self.store(repository, (Area::Public, "manifest"), bytes, protection).await?, manifest.size())
+            }
+        };
+        Ok(Representation { encoding, dictionary: None, digest, size, frames: count })
+    }
+
+    async fn store(
+        &self,
+        repository: &RepositoryName,
+        (area, kind): (Area, &str),
+        bytes: Bytes,
+        protection: &Protection,
+    ) -> Result<ObjectDigest, PublishError> {
+        self.shared.metrics.object_bytes.with_label_values(&[kind]).inc_by(bytes.len() as u64);
+        protection.add(ObjectDigest::of(&bytes)).await;
+        Ok(self.shared.objects.put(repository, area, bytes).await?)
+    }
+}
+
+/// Whether a candidate is published, or otherwise the service whose version has its content.
+fn settled_or_source(
+    candidate: &Candidate,
+    own: Option<&KnownService>,
+    sources: &HashMap<ContentKey, ServiceName>,
+) -> (bool, Option<ServiceName>) {
+    let Candidate { service, key, .. } = candidate;
+    // A pin holds what is there; where that was lost, something is better than nothing.
+    if service.is_withdrawn() || (service.is_pinned() && service.current().is_some()) {
+        return (true, None);
+    }
+    let Some(own) = own else { return (false, sources.get(key).cloned()) };
+    if own.is_at(key)
+        && let Some(current) = &own.current
+    {
+        let shown = service.current().is_some_and(|shown| {
+            // Another repository's is newer where the service was in between.
+            shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
+        });
+        let same = current.descriptor.followed_ref() == service.revision.to_string();
+        // Found by another key, the digest is that of the row; the row has the representations.
+        return if shown && same { (true, None) } else { (false, Some(service.name.clone())) };
+    }
+    let is_retained = own.retained.iter().any(|retained| retained.key == *key);
+    let source = is_retained.then(|| service.name.clone());
+    (false, source.or_else(|| sources.get(key).cloned()))
+}
