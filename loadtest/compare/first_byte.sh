@@ -61,11 +61,12 @@ for number in $numbers; do
     descriptor=$(curl --silent --fail --cacert "$work/ca.pem" "$edge/v1/services/tarball-$number")
     manifest=$(sed 's/.*"representations"//; s/.*"digest": *"\(b3-[0-9a-f]*\)".*/\1/' <<<"$descriptor")
     read -r through _ <<<"$(ask --header 'Accept-Encoding: zstd' "$edge/v1/services/tarball-$number/tarball")"
-    frame=$(curl --silent --fail --cacert "$work/ca.pem" --cert "$work/edge-client.pem" --key "$work/edge-client.key" \
-        "$origin/v1/objects/shop/$manifest" | sed 's/^{"frames":\[{"digest":"\(b3-[0-9a-f]*\)".*/\1/')
+    read -r frame size <<<"$(curl --silent --fail --cacert "$work/ca.pem" --cert "$work/edge-client.pem" \
+        --key "$work/edge-client.key" "$origin/v1/objects/shop/$manifest" |
+        sed 's/^{"frames":\[{"digest":"\(b3-[0-9a-f]*\)","size":\([0-9]*\).*/\1 \2/')"
     read -r own transfer <<<"$(ask_origin "$origin/v1/objects/shop/$frame")"
     read -r again _ <<<"$(ask --header 'Accept-Encoding: zstd' "$edge/v1/services/tarball-$number/tarball")"
-    echo "$through $own $transfer $again"
+    echo "$through $own $transfer $again $size"
 done >"$work/rows"
 median() { cut -d ' ' -f "$1" "$work/rows" | sort -n | awk '{ row[NR] = $1 } END { print (row[int((NR + 1) / 2)] + row[int(NR / 2) + 1]) / 2 }'; }
 awk -v through="$(median 1)" -v own="$(median 2)" -v transfer="$(median 3)" -v again="$(median 4)" 'BEGIN {
@@ -74,3 +75,10 @@ awk -v through="$(median 1)" -v own="$(median 2)" -v transfer="$(median 3)" -v a
     printf "transfer of one frame from the origin   %6d µs\n", transfer
     printf "first byte of a hit of the edge         %6d µs\n", again
     printf "a miss beside the origin and one frame  %6.2f\n", through / (own + transfer) }'
+# Frames are cut by their content, so their sizes differ.
+sort -n -k 5 "$work/rows" | awk '{ size[NR] = $5; through[NR] = $1 } END {
+    for (part = 0; part < 3; part++) {
+        first = int(NR * part / 3) + 1; last = int(NR * (part + 1) / 3); sum = bytes = 0
+        for (row = first; row <= last; row++) { sum += through[row]; bytes += size[row] }
+        printf "first frames of %4d KiB on average: first byte of a miss %6d µs\n",
+            bytes / (last - first + 1) / 1024, sum / (last - first + 1) } }'
