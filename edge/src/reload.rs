@@ -44,7 +44,9 @@ impl Handshakes {
 /// What of a running edge can be replaced.
 pub(crate) struct Reloading {
     config: Config,
-    /// When the certificate that agents see ends. Held while files are taken over.
+    /// Held while files are read and taken over.
+    reading: Mutex<()>,
+    /// When the certificate that agents see ends.
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
@@ -79,7 +81,8 @@ impl Reloading {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has ended: no agent will connect");
         }
         let not_after = Mutex::new(handshakes.not_after);
-        Ok(Self { config, not_after, tls: handshakes.tls.into(), origins, results, ends })
+        let reading = Mutex::new(());
+        Ok(Self { config, reading, not_after, tls: handshakes.tls.into(), origins, results, ends })
     }
 
     /// What listeners use.
@@ -114,7 +117,7 @@ impl Reloading {
     }
 
     fn apply(&self) -> anyhow::Result<()> {
-        let mut not_after = self.not_after();
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let handshakes = Handshakes::of(&self.config)?;
         if handshakes.has_ended() {
             bail!("the certificate {} has ended: agents would refuse it", self.config.tls.certificate.display());
@@ -124,9 +127,9 @@ impl Reloading {
         // Nothing below can fail.
         self.tls.replace(handshakes.tls);
         self.ends.set(unix_seconds(handshakes.not_after));
-        *not_after = handshakes.not_after;
-        for (id, clients) in clients {
-            self.origins.all()[id].replace(clients);
+        *self.not_after() = handshakes.not_after;
+        for (origin, clients) in self.origins.all().iter().zip(clients) {
+            origin.replace(clients);
         }
         Ok(())
     }

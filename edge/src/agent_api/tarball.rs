@@ -140,7 +140,9 @@ impl Inner {
 
     /// The answer to a poll that finds something new. Whoever asked will fetch it next.
     fn head(&self, found: &LookupResult, which: &Which, variant: &Variant<'_>) -> Answer {
-        self.cache.announce(variant.stored, || body_request(found, variant));
+        if let Which::Current(_) = which {
+            self.cache.announce(variant.stored, || body_request(found, variant));
+        }
         self.answer(found, which, variant, found.status, Body::Empty)
     }
 

@@ -55,6 +55,9 @@ pub(crate) use self::slots::Slot;
 /// Frames of one body that are fetched at a time before anybody asks for it: most of the slots are left to clients.
 const PREFETCHED_AT_A_TIME: usize = 4;
 
+/// Fetches under way beyond which no poll begins one: it would stand before those for which somebody waits.
+const ANNOUNCED_BEHIND: usize = 64;
+
 /// The cache. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Cache {
@@ -318,7 +321,8 @@ impl Cache {
     /// Begins to fetch the manifest of a body that somebody will probably ask for next: its first frame is then one exchange
     /// with the origin away, not two. `request` is made only when it is needed.
     pub(crate) fn announce(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
-        if stored.frames > 1 && self.tier(&stored.digest).is_none() {
+        let is_quiet = self.inner.flights.len() < ANNOUNCED_BEHIND;
+        if stored.frames > 1 && is_quiet && self.tier(&stored.digest).is_none() {
             drop(self.fetch_ahead(&request().named()));
         }
     }

@@ -127,7 +127,11 @@ impl Catalog {
                 self.make_room(ledger);
             }
             // The disk does not answer: it is remembered in memory.
-            Some(_) if ledger.is_stuck(self.clock.now()) => self.show(ledger, service, entry.clone()),
+            Some(_) if ledger.is_stuck(self.clock.now()) => {
+                // An older one that still waits must not come behind it.
+                ledger.pending.remove(&service);
+                self.show(ledger, service, entry.clone());
+            }
             Some(_) => drop(ledger.pending.insert(service, entry.clone())),
         }
         match known {

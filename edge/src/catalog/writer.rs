@@ -123,6 +123,8 @@ impl Catalog {
         ledger.queued += 1;
         self.give_up_when_stuck(ledger);
         if !std::mem::replace(&mut ledger.is_writing, true) {
+            // From here on: also when no thread becomes free for it.
+            ledger.write_begun = Some(self.clock.now());
             let catalog = self.clone();
             tokio::task::spawn_blocking(move || catalog.write_queued());
         }
@@ -206,7 +208,8 @@ impl Catalog {
         }
         self.make_room(&mut ledger);
         self.writes.send_modify(|state| {
-            state.written = state.written.max(batch.queued);
+            // Less than before when a write was given up: the rest waits for the next one.
+            state.written = batch.queued;
             match written {
                 None => {}
                 Some(Ok(())) => {

@@ -63,20 +63,19 @@ impl Origins {
         self.origins.iter().position(|origin| origin.name() == name)
     }
 
-    /// Reads again what each of them is called with; one that the configuration does not name any more is left out.
+    /// Reads again what each of them is called with, in the order in which `configs` made them.
     ///
     /// # Errors
     /// A file cannot be used, or a certificate has ended.
-    pub(crate) fn read_again(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<(OriginId, Clients)>> {
+    pub(crate) fn read_again(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
         let mut read = Vec::new();
         for config in configs {
-            let Some(id) = self.find(config.authority()?.as_str()) else { continue };
             let clients = Clients::read(config)?;
             if clients.have_ended() {
                 let file = config.client_certificate.display();
                 anyhow::bail!("the client certificate {file} has ended: the origin {} would refuse it", config.url);
             }
-            read.push((id, clients));
+            read.push(clients);
         }
         Ok(read)
     }

@@ -96,7 +96,7 @@ async fn a_tarball_s_headers_are_the_contract_s() {
 }
 
 #[tokio::test]
-async fn a_head_touches_no_object_and_says_what_the_catalog_did() {
+async fn a_head_fetches_no_frame_and_says_what_the_catalog_did() {
     let (site, _) = Site::serving(1000).await;
     let mut client = site.client("h3").await;
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
