@@ -70,7 +70,8 @@ impl Mark {
         mark
     }
 
-    async fn add(&mut self, objects: &Objects, repository: &RepositoryName, row: &Row) {
+    /// Reads what the versions of a service name.
+    pub(super) async fn add(&mut self, objects: &Objects, repository: &RepositoryName, row: &Row) {
         self.private.extend(row.versions().filter_map(|version| version.recipe));
         let superseded = row.retained.iter().map(|retained| (&retained.version, Some(retained.superseded_at)));
         for (version, superseded_at) in row.current.iter().map(|current| (current, None)).chain(superseded) {
@@ -112,7 +113,10 @@ impl Mark {
                     found.push((digest, 0));
                     self.unreadable_manifests.push(format!("service `{service}`: {error}"));
                 }
-                Err(ReadError::Failed(error)) => self.failure = Some(error),
+                Err(ReadError::Failed(error)) => {
+                    found.push((digest, 0));
+                    self.failure = Some(error);
+                }
             }
         }
         found.sort_unstable();

@@ -153,16 +153,18 @@ impl Publisher {
             (number, read_manifest(self.objects(), repository, &representation.digest).await)
         }))
         .buffered(CONCURRENT_MANIFESTS);
+        let mut failed = None;
         while let Some((number, manifest)) = read.next().await {
             match manifest {
                 Ok(manifest) if manifest.frames().iter().any(|frame| frame.digest == *digest) => {
                     return Ok(Some(descriptors[number].clone()));
                 }
-                Err(ReadError::Failed(error)) => return Err(PublishError::Object(error)),
+                // Another one may name it.
+                Err(ReadError::Failed(error)) => failed = Some(error),
                 Ok(_) | Err(ReadError::Damaged(_)) => {}
             }
         }
-        Ok(None)
+        failed.map_or(Ok(None), |error| Err(PublishError::Object(error)))
     }
 
     /// The stored row of a service.

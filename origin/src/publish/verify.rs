@@ -12,6 +12,7 @@ use weir_shared::name::RepositoryName;
 
 use super::load::{Loaded, load, without_record};
 use super::mark::{Mark, MarkedVersion};
+use super::page::Page;
 use super::record::RepositoryRecord;
 use crate::bounds::Bounds;
 use crate::config::Config;
@@ -136,7 +137,7 @@ impl Verifier {
     }
 
     async fn repository(&mut self, key: String, repository: &RepositoryName) {
-        let Loaded { known, problems, .. } = load(&self.objects, &self.records, repository).await;
+        let Loaded { known, problems, replaced, .. } = load(&self.objects, &self.records, repository).await;
         for problem in problems.damage {
             let consequence =
                 format!("nothing new is published of repository `{repository}` until an operator confirms");
@@ -145,9 +146,21 @@ impl Verifier {
         for problem in problems.failures {
             self.found(key.clone(), problem, "it may be good: try again".to_owned(), Severity::Unread);
         }
-        let mark = Mark::of(&self.objects, repository, &known.record).await;
+        let mut mark = Mark::of(&self.objects, repository, &known.record).await;
+        // What is served while a page is damaged.
+        for row in replaced.values().flat_map(Page::rows).flatten() {
+            mark.add(&self.objects, repository, &row).await;
+        }
         for problem in mark.unreadable_versions {
             self.found(key.clone(), problem, "it is not served".to_owned(), Severity::Lost);
+        }
+        if let Some(problem) = mark.failure {
+            let consequence = "what it leads to was not looked at: try again".to_owned();
+            self.found(key.clone(), problem, consequence, Severity::Unread);
+        }
+        for problem in mark.unreadable_manifests {
+            let consequence = "its frames were not looked at".to_owned();
+            self.found(key.clone(), problem, consequence, Severity::Rebuildable);
         }
         self.report.versions += mark.versions.len() as u64;
         self.read(repository, needed(&known.record, &mark.versions)).await;

@@ -15,7 +15,7 @@ use super::lfs::Who;
 use super::reconcile::Found;
 use super::task::Task;
 use crate::service::Service;
-use crate::store::Area;
+use crate::store::{Area, ObjectError};
 
 /// Requests that wait for the agent at the most; who comes later waits for a slot, as long as it wants.
 pub(super) const REBUILD_QUEUE: usize = 64;
@@ -64,10 +64,13 @@ impl Task {
             return true;
         };
         let stored = self.context.publisher.objects().past_cache();
-        if stored.get(&self.config.name, Area::Public, &object).await.is_ok() {
+        let read = stored.get(&self.config.name, Area::Public, &object).await;
+        if read.is_ok() {
             // A request before this one brought it back.
             return true;
         }
+        // What cannot be read just now may be good: it is written again, and nothing is forgotten because of it.
+        let is_lost = matches!(read, Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)));
         let (tried, begun) = ((service.name.clone(), publication.digest), Instant::now());
         if self.lost_versions.get(&tried).is_some_and(|until| begun < *until) {
             return true;
@@ -85,7 +88,7 @@ impl Task {
             Ok(None) => return false,
             Ok(Some(true)) => None,
             Ok(Some(false)) => {
-                if !is_current {
+                if !is_current && is_lost {
                     self.forget(&service, version).await;
                 }
                 Some("its commit gives another content by how the service is defined now".to_owned())
@@ -105,7 +108,8 @@ impl Task {
         if is_current {
             match &why {
                 None => service.mark_found(),
-                Some(why) => self.current_is_lost(&service, why).await,
+                Some(why) if is_lost || !service.is_pinned() => self.current_is_lost(&service, why).await,
+                Some(_) => {}
             }
         }
         let label = if why.is_none() { "rebuilt" } else { "failed" };
