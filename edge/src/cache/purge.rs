@@ -1,0 +1,70 @@
+//! Operators' purges: a hard one removes representations, a soft one has them verified again.
+
+use std::sync::atomic::Ordering;
+
+use weir_shared::digest::ObjectDigest;
+
+use super::Cache;
+use super::representation::{BodyRequest, Frames};
+
+/// What a purge removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Purged {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Cache {
+    /// The frames of a representation as far as they can be told without fetching anything. Blocks.
+    fn peek_frames(&self, request: &BodyRequest) -> Option<Frames> {
+        if !request.has_manifest() {
+            return Some(Frames::one(request));
+        }
+        let (inner, digest) = (&self.inner, &request.stored.digest);
+        if let Some(manifest) = inner.manifests.get(digest, request).ok()? {
+            return Some(Frames::Many(manifest));
+        }
+        let bytes = inner.memory.get(digest).or_else(|| {
+            let bytes = inner.disk.peek(digest)?;
+            (ObjectDigest::of(&bytes) == *digest).then(|| bytes.into())
+        })?;
+        inner.manifests.parse(digest, request, &bytes).ok().map(Frames::Many)
+    }
+
+    /// Removes representations: their manifests, and the frames that are listed there, which other versions may share. Blocks.
+    pub(crate) fn purge(&self, representations: &[BodyRequest]) -> Purged {
+        let mut purged = Purged::default();
+        for request in representations {
+            let frames = self.peek_frames(request);
+            let listed = frames.iter().flat_map(|frames| frames.all().iter().map(|frame| frame.digest));
+            for digest in listed.chain([request.stored.digest]) {
+                let bytes = self.purge_object(&digest);
+                purged.objects += u64::from(bytes.is_some());
+                purged.bytes += bytes.unwrap_or(0);
+            }
+        }
+        purged
+    }
+
+    /// Has representations verified before their next use, by dropping them from memory: what is read from disk is verified
+    /// anyway. Blocks.
+    pub(crate) fn reverify(&self, representations: &[BodyRequest]) -> Purged {
+        let mut dropped = Purged::default();
+        for request in representations {
+            let frames = self.peek_frames(request);
+            self.inner.manifests.remove(&request.stored.digest);
+            let listed = frames.iter().flat_map(|frames| frames.all().iter().map(|frame| frame.digest));
+            for bytes in listed.chain([request.stored.digest]).filter_map(|digest| self.inner.memory.remove(&digest)) {
+                dropped.objects += 1;
+                dropped.bytes += bytes;
+            }
+        }
+        dropped
+    }
+
+    /// Removes one object. Its bytes, when it was here. Blocks.
+    pub(crate) fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
+        self.inner.purges.fetch_add(1, Ordering::SeqCst);
+        self.inner.remove(digest)
+    }
+}
