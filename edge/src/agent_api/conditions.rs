@@ -71,3 +71,89 @@ pub(super) fn holds_if_match(headers: &HeaderMap, current: &str) -> bool {
 fn if_match(header: &str, current: &str) -> bool {
     header.trim() == "*" || !current.starts_with("W/") && header.split(',').any(|tag| tag.trim() == current)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::Version;
+    use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
+    use weir_shared::digest::{ObjectDigest, Sha256};
+    use weir_shared::encoding::Encoding;
+
+    fn version() -> Version {
+        Version::new(Descriptor::new(DescriptorFields {
+            publication: Publication {
+                service: "shop".parse().unwrap(),
+                repository: "shop".parse().unwrap(),
+                generation: 5,
+                digest: TarballDigest::of(b"tar"),
+                sha256: Sha256::from_bytes([7; 32]),
+                size: 1000,
+                commit: "c".repeat(40).parse().unwrap(),
+                revision_id: format!("sha1:{}", "c".repeat(40)).parse().unwrap(),
+                selector: Selector,
+                published_at: std::time::UNIX_EPOCH,
+                format: FORMAT,
+                omitted: Vec::new(),
+            },
+            followed_ref: "main".to_owned(),
+            revision: 1,
+            representations: vec![Representation {
+                encoding: Encoding::Zstd,
+                dictionary: None,
+                digest: ObjectDigest::of(b"zstd"),
+                size: 100,
+                frames: 1,
+            }],
+        }))
+    }
+
+    fn decide_for(method: &Method, accept: &str, pairs: &[(header::HeaderName, &str)]) -> Decision {
+        let version = version();
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let value = value
+                .replace("IDENTITY", version.variant(None, &[]).unwrap().tag.text.as_str())
+                .replace("ZSTD", version.variant(Some("zstd"), &[]).unwrap().tag.text.as_str());
+            headers.append(name, value.parse().unwrap());
+        }
+        let variant = version.variant(Some(accept), &[]).unwrap();
+        decide(method, &headers, &version.descriptor().publication().digest, &variant)
+    }
+
+    #[test]
+    fn the_order_of_the_rfc() {
+        use header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
+        let identity = version().variant(None, &[]).unwrap().tag.value.clone();
+        for (pairs, expected) in [
+            (vec![], Decision::Full),
+            (vec![(RANGE, "bytes=1-2")], Decision::Part(1..3)),
+            (vec![(RANGE, "bytes=100-")], Decision::Unsatisfiable),
+            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "ZSTD")], Decision::Part(1..3)),
+            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "IDENTITY")], Decision::Full),
+            (vec![(RANGE, "bytes=1-2"), (IF_NONE_MATCH, "IDENTITY")], Decision::NotModified(identity)),
+            (vec![(IF_NONE_MATCH, "\"other\"")], Decision::Full),
+            (vec![(IF_MATCH, "ZSTD")], Decision::Full),
+            (vec![(IF_MATCH, "\"x\", ZSTD")], Decision::Full),
+            (vec![(IF_MATCH, "*")], Decision::Full),
+            (vec![(IF_MATCH, "W/ZSTD")], Decision::PreconditionFailed),
+            (vec![(IF_MATCH, "IDENTITY"), (IF_NONE_MATCH, "ZSTD")], Decision::PreconditionFailed),
+        ] {
+            assert_eq!(decide_for(&Method::GET, "zstd", &pairs), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn head_has_no_ranges_and_neither_has_what_is_made_gzip() {
+        let range = [(header::RANGE, "bytes=1-2")];
+        assert_eq!(decide_for(&Method::GET, "identity", &range), Decision::Part(1..3));
+        assert_eq!(decide_for(&Method::GET, "gzip", &range), Decision::Full);
+        assert_eq!(decide_for(&Method::HEAD, "zstd", &range), Decision::Full);
+        let version = version();
+        let weak = version.variant(Some("gzip"), &[]).unwrap().tag;
+        let conditional = [(header::IF_NONE_MATCH, weak.text.as_str())];
+        assert_eq!(decide_for(&Method::GET, "gzip", &conditional), Decision::NotModified(weak.value.clone()));
+        let strong = [(header::IF_MATCH, weak.text.as_str())];
+        assert_eq!(decide_for(&Method::GET, "gzip", &strong), Decision::PreconditionFailed);
+    }
+}

@@ -210,3 +210,26 @@ async fn a_disk_that_hangs_holds_up_no_version() {
     catalog.durable().await.unwrap();
     assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((3, 1), 1));
 }
+
+#[tokio::test]
+async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = load(&dir, ROOMY);
+    catalog.apply(pushed(&catalog, "a", 1)).await;
+    catalog.durable().await.unwrap();
+    // Whatever has to be created in there cannot be.
+    fs::rename(dir.path().join("cache"), dir.path().join("away")).unwrap();
+    catalog.ledger().rewrite = true;
+    for generation in 2..5 {
+        assert!(matches!(catalog.apply(pushed(&catalog, "a", generation)).await, Outcome::Taken(_)));
+        assert_eq!(catalog.get(&name("a")).unwrap().highest, (generation, 1));
+    }
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 3)).await, Outcome::Regressed), "it is remembered");
+    assert!(catalog.write_failure().is_some() && catalog.durable().await.is_err());
+    assert_eq!(catalog.metrics.writable.get(), 0);
+    fs::rename(dir.path().join("away"), dir.path().join("cache")).unwrap();
+    catalog.ledger().retry_now();
+    catalog.flush();
+    catalog.durable().await.unwrap();
+    assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((4, 1), 1));
+}

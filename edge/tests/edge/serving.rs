@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -41,7 +42,7 @@ impl Handler for Misbehaving {
 struct Listeners {
     pki: tempfile::TempDir,
     address: SocketAddr,
-    _drain: Drain,
+    drain: Drain,
 }
 
 impl Listeners {
@@ -58,7 +59,7 @@ impl Listeners {
             let options = QuicOptions::default();
             if serve::quic(address, tls.clone(), &options, Misbehaving, metrics.clone(), &drain).is_ok() {
                 serve::tcp(listener, Some(tls), Misbehaving, metrics, &drain);
-                return Self { pki, address, _drain: drain };
+                return Self { pki, address, drain };
             }
         }
     }
@@ -88,6 +89,22 @@ async fn a_panic_ends_its_own_request_alone_and_never_cleanly() {
         }
         drop(endless);
     }
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_no_stranger() {
+    let listeners = Listeners::start().await;
+    // A handshake that never goes on, one connection that says nothing, and clients that are idle.
+    let _silent = TcpStream::connect(listeners.address).await.unwrap();
+    let udp = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    udp.send_to(&[0xc0; 1200], listeners.address).await.unwrap();
+    let mut idle = Vec::new();
+    for version in ["h1", "h2", "h3"] {
+        let mut client = listeners.client(version).await;
+        client.get("/", &[]).await;
+        idle.push(client);
+    }
+    assert!(listeners.drain.finish(Duration::from_secs(5)).await, "nothing had to be cut");
 }
 
 #[tokio::test]

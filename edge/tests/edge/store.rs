@@ -210,3 +210,22 @@ async fn a_body_that_is_read_often_keeps_its_manifest_too() {
     let reply = site.client("h2").await.get("/v1/services/often/tarball", &[ZSTD]).await;
     assert!(reply.status == 200 && reply.bytes() == &often.zstd);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_are_asked_for_once_leave_what_is_asked_for_often() {
+    let site = Site::with(|config| {
+        (config.cache.disk, config.cache.memory) = (ByteSize::mib(40), ByteSize::mib(4));
+    })
+    .await;
+    let tarballs = publish(&site, 80, 1_000_000);
+    for _ in 0..2 {
+        fetch(&site, &tarballs[..6]).await;
+        site.settled().await;
+    }
+    // A scan, of twice what the disk takes.
+    fetch(&site, &tarballs).await;
+    site.settled().await;
+    let asked = site.origin.asked("object").len();
+    fetch(&site, &tarballs[..6]).await;
+    assert_eq!(site.origin.asked("object").len(), asked);
+}
