@@ -25,6 +25,9 @@ use crate::service::Service;
 /// Changes that wait at the most.
 const QUEUE: usize = 64;
 
+/// How often a write is tried again of which it is not known whether it was committed.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// What the owner works with.
 pub(crate) struct Dependencies {
     /// What the file says.
@@ -53,9 +56,6 @@ pub(super) struct Owner {
     pub(super) leaving: BTreeMap<RepositoryName, Gone>,
     pub(super) drain: Drain,
 }
-
-/// How often a write is tried again of which it is not known whether it was committed.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Brings up everything that is defined, and changes it from then on until the drain.
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {

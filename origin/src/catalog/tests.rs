@@ -78,6 +78,15 @@ async fn edit(editor: &Editor, edit: Edit) -> Result<Outcome, EditError> {
     editor.edit(edit, Precondition::default()).await.map(|made| made.outcome)
 }
 
+/// The stored objects, over a store that can be made to fail.
+fn faulty(dir: &Path) -> (Arc<FaultyStore>, Objects) {
+    let local = object_store::local::LocalFileSystem::new_with_prefix(dir.join("objects")).unwrap();
+    let store = FaultyStore::over(Arc::new(local));
+    let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
+    let objects = Objects::over(store.clone(), metrics);
+    (store, objects)
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_edit_of_unknown_outcome_is_carried_out_before_any_other() {
     for fault in [WriteFault::Lost, WriteFault::Unconfirmed] {
@@ -107,10 +116,7 @@ async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_b
     assert!(drain.finish(Duration::from_secs(60)).await);
 
     let drain = Drain::new();
-    let local = object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
-    let store = FaultyStore::over(Arc::new(local));
-    let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
-    let objects = Objects::over(store.clone(), metrics);
+    let (store, objects) = faulty(dir.path());
     let (catalog, editor, _) = begun_over(dir.path(), objects, [WriteFault::Lost], &drain).await;
     assert!(edit(&editor, put_service("two", "shop")).await.is_err());
     store.fail_gets(true);
@@ -169,11 +175,8 @@ async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_res
     assert!(drain.finish(Duration::from_secs(60)).await);
 
     let drain = Drain::new();
-    let local = object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("objects")).unwrap();
-    let store = FaultyStore::over(Arc::new(local));
+    let (store, objects) = faulty(dir.path());
     store.fail_gets(true);
-    let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
-    let objects = Objects::over(store.clone(), metrics);
     let (catalog, editor, _) = begun_over(dir.path(), objects, [], &drain).await;
     assert_eq!(catalog.snapshot().services.size(), 0);
     store.fail_gets(false);
