@@ -108,9 +108,11 @@ fn entry(mut about: Value, state: Option<Value>) -> Value {
 fn repository(agent: &Handle) -> Value {
     let RepositoryState {
         phase,
+        building,
         health,
         mirrored,
-        attempts,
+        polls,
+        attempts: _,
         consecutive_failures,
         last_success,
         next_poll,
@@ -125,9 +127,9 @@ fn repository(agent: &Handle) -> Value {
     };
     json!({
         "phase": phase.as_str(),
+        "building": building,
         "progress": match &phase {
             Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
-            Phase::Building { service } => json!({ "service": service }),
             Phase::Idle | Phase::Examining | Phase::Overdue => Value::Null,
         },
         "health": health,
@@ -137,7 +139,7 @@ fn repository(agent: &Handle) -> Value {
         })),
         "mirrored": mirrored,
         "suspended": agent.suspension().map(|why| json!({ "since": time(why.since), "reason": why.reason })),
-        "polls": attempts,
+        "polls": polls,
         "consecutive_failures": consecutive_failures,
         "last_success": last_success.map(time),
         "next_poll": next_poll.map(time),

@@ -93,7 +93,9 @@ impl Unpublished {
                     progress.phase, progress.done, progress.bytes
                 )
             }
-            Phase::Building { service } => format!("the tarball of `{service}` is being built"),
+            _ if repository.is_some_and(|repository| !repository.building.is_empty()) => {
+                "tarballs of the repository are being built".to_owned()
+            }
             _ if repository.is_some_and(|repository| repository.lfs.is_some()) => {
                 "LFS objects are being fetched".to_owned()
             }

@@ -45,7 +45,7 @@ pub struct LfsFetch<'a> {
 impl LfsFetch<'_> {
     /// Fetches objects, one after the other; those that are here already, and those that nobody wants any more, are passed
     /// over. Each is verified and on the disk when its end is told. What is wrong with one of them is told, and the others
-    /// are fetched all the same. Nobody else may fetch to the same place meanwhile. Blocks for as long as it takes; a
+    /// are fetched all the same. Blocks for as long as it takes; a
     /// request to stop ends it.
     ///
     /// # Errors
@@ -65,7 +65,6 @@ impl LfsFetch<'_> {
             return Ok(());
         }
         let api = api_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.redacted_url() })?;
-        objects.remove_leftovers(SystemTime::now()).map_err(LfsError::Store)?;
         let attempt = Attempt::new(upstream, self.interrupt).map_err(LfsError::Api)?;
         attempt.lfs_begins();
         let client = Client::new(&attempt).map_err(LfsError::Api)?;

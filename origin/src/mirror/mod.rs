@@ -45,6 +45,7 @@ use std::time::SystemTime;
 use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
+use crate::lfs::LfsObjects;
 use astray::AstrayRefs;
 pub use error::MirrorError;
 #[cfg(fuzzing)]
@@ -104,7 +105,9 @@ impl Mirror {
         }
         let mirror =
             Self { dir: dir.to_owned(), polling: Mutex::default(), astray: Mutex::default(), past: Mutex::default() };
-        let cleared = leftovers::remove(dir).and_then(|()| leftovers::remove_signature_files(dir));
+        let cleared = leftovers::remove(dir)
+            .and_then(|()| leftovers::remove_signature_files(dir))
+            .and_then(|()| LfsObjects::of_mirror(dir).remove_leftovers(SystemTime::now()));
         cleared.map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.look(damage::look)?;
         Ok(mirror)

@@ -18,7 +18,7 @@ use super::known::{Known, KnownService};
 use super::order::Order;
 use super::protection::Protection;
 use super::record::RepositoryRecord;
-use super::request::{DefinitionChange, VersionChange};
+use super::request::{Candidate, DefinitionChange, VersionChange};
 use super::row::{Definition, unix_milliseconds};
 use super::store_identity::StoreIdentity;
 use super::writer::{MAX_WAITING, Repository, Request, Shared, Writer};
@@ -236,6 +236,12 @@ impl Publisher {
         let sent = handle.requests.send(Request::Change(order)).await;
         sent.map_err(|_| PublishError::ShuttingDown)?;
         answer.await.map_err(|_| PublishError::ShuttingDown)?
+    }
+
+    /// Whether the content of a candidate is what its service has.
+    pub(crate) fn is_at(&self, candidate: &Candidate) -> bool {
+        let Candidate { service, key, .. } = candidate;
+        self.known_service(&service.repository, &service.name, |known| known.is_at(key)).unwrap_or(false)
     }
 
     /// A part of what is in memory of a service. `None`: there is no such service in the repository.

@@ -1,15 +1,15 @@
 //! Contents whose build failed, and when they are tried again. Pure: time and chance are arguments.
 //!
-//! What is wrong with a commit itself stays wrong. A build that took all the time that it may would take it again, from the
-//! other services of its repository and from those who wait for one of the few places: so it is tried later each time.
-//! Whatever else went wrong is tried with the next poll.
+//! What is wrong with a commit itself stays wrong. A build that took all the time that it may would take it again from
+//! those who wait for one of the few permits, and LFS objects that could not be had may not be there soon: both are tried
+//! later each time. Whatever else went wrong is tried with the next poll.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_shared::name::ServiceName;
 
-use super::back_off::{back_off, jittered};
+use super::back_off::{back_off, jittered, kept};
 use super::build::{Again, ServiceFailure};
 use crate::tarball::ContentKey;
 
@@ -17,13 +17,19 @@ use crate::tarball::ContentKey;
 #[derive(Debug, Default)]
 pub(super) struct BackOffs(HashMap<ServiceName, Setback>);
 
+/// A content that failed.
 #[derive(Debug)]
-struct Setback {
+pub(super) struct Setback {
     key: ContentKey,
-    failure: ServiceFailure,
-    attempts: u32,
+    pub(super) failure: ServiceFailure,
+    /// In a row.
+    pub(super) attempts: u32,
+    /// When the first of them failed.
+    pub(super) since: SystemTime,
     /// Until when it is not tried; none: for ever.
     until: Option<Instant>,
+    /// It is being tried again.
+    is_tried: bool,
 }
 
 impl BackOffs {
@@ -40,18 +46,45 @@ impl BackOffs {
         key: ContentKey,
         failure: &ServiceFailure,
         interval: Duration,
-        now: Instant,
+        (now, clock): (Instant, SystemTime),
         chance: f64,
     ) {
         let before = self.0.remove(service).filter(|before| before.key == key);
-        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
+        let (attempts, since) = before.map_or((0, clock), |before| (before.attempts, before.since));
+        let attempts = attempts.saturating_add(1);
         let until = match failure.again {
             Again::Soon => return,
-            Again::Later => Some(now + jittered(back_off(interval, attempts), chance)),
+            Again::Later => {
+                let pause = jittered(back_off(interval, attempts), chance);
+                let asked_for = failure.pause.map_or(Duration::ZERO, |pause| kept(pause, chance));
+                Some(now + pause.max(asked_for))
+            }
             Again::Never => None,
         };
-        let setback = Setback { key, failure: failure.clone(), attempts, until };
+        let setback = Setback { key, failure: failure.clone(), attempts, since, until, is_tried: false };
         self.0.insert(service.clone(), setback);
+    }
+
+    /// When the next content is to be tried again.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.values().filter(|setback| !setback.is_tried).filter_map(|setback| setback.until).min()
+    }
+
+    /// The services whose contents are to be tried again now, each once.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<ServiceName> {
+        let is_due = |setback: &Setback| !setback.is_tried && setback.until.is_some_and(|until| until <= now);
+        let due = self.0.iter_mut().filter(|(_, setback)| is_due(setback));
+        due.map(|(service, setback)| {
+            setback.is_tried = true;
+            service.clone()
+        })
+        .collect()
+    }
+
+    /// The content that has failed at this step for the longest time.
+    pub(super) fn first_of_step(&self, step: &str) -> Option<&Setback> {
+        let failed = self.0.values().filter(|setback| setback.failure.step == step);
+        failed.min_by_key(|setback| (setback.since, &setback.failure.reason))
     }
 
     /// A service has no setback any more.
@@ -59,14 +92,9 @@ impl BackOffs {
         self.0.remove(service);
     }
 
-    /// What was to be tried later may be tried now.
-    pub(super) fn forget_pauses(&mut self) {
-        self.0.retain(|_, setback| setback.until.is_none());
-    }
-
-    /// Forgets services of which that is not so.
-    pub(super) fn retain(&mut self, keep: impl Fn(&ServiceName) -> bool) {
-        self.0.retain(|service, _| keep(service));
+    /// What was to be tried later is to be tried now: of these services.
+    pub(super) fn forget_pauses(&mut self) -> Vec<ServiceName> {
+        self.0.extract_if(|_, setback| setback.until.is_some()).map(|(service, _)| service).collect()
     }
 }
 
@@ -77,7 +105,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(120);
 
     fn failure(again: Again) -> ServiceFailure {
-        ServiceFailure { step: "build", reason: "it failed".to_owned(), again }
+        ServiceFailure { again, ..ServiceFailure::passing("build", "it failed".to_owned()) }
     }
 
     #[test]
@@ -87,7 +115,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut back_offs = BackOffs::default();
         let fails = |back_offs: &mut BackOffs, key, again, seconds| {
-            back_offs.failed(&service, key, &failure(again), INTERVAL, at(seconds), 0.5);
+            back_offs.failed(&service, key, &failure(again), INTERVAL, (at(seconds), SystemTime::UNIX_EPOCH), 0.5);
         };
         let may = |back_offs: &BackOffs, key, seconds| back_offs.why_not(&service, &key, at(seconds)).is_none();
         assert!(may(&back_offs, one, 0));
@@ -96,7 +124,9 @@ mod tests {
         fails(&mut back_offs, one, Again::Later, 5);
         assert_eq!([14, 15].map(|seconds| may(&back_offs, one, seconds)), [false, true]);
         assert!(may(&back_offs, other, 6), "another content may be smaller");
-        back_offs.forget_pauses();
+        assert_eq!((back_offs.next(), back_offs.take_due(at(14)).len()), (Some(at(15)), 0));
+        assert_eq!((back_offs.take_due(at(15)), back_offs.next()), (vec![service.clone()], None));
+        assert_eq!(back_offs.forget_pauses(), [service.clone()]);
         assert!(may(&back_offs, one, 6));
 
         fails(&mut back_offs, other, Again::Later, 20);

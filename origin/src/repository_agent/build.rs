@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use weir_shared::commit_id::CommitId;
@@ -47,6 +47,8 @@ pub(super) struct ServiceFailure {
     /// In plain words.
     pub(super) reason: String,
     pub(super) again: Again,
+    /// How long a server asks to be left alone.
+    pub(super) pause: Option<Duration>,
 }
 
 /// When the same content may do better.
@@ -54,7 +56,7 @@ pub(super) struct ServiceFailure {
 pub(super) enum Again {
     /// With the next poll.
     Soon,
-    /// It took all the time that it may, and may well do so again.
+    /// It took all the time that it may, and may well do so again; or a server does not have what is needed.
     Later,
     /// Never: it is in the content, not in the machine.
     Never,
@@ -63,7 +65,7 @@ pub(super) enum Again {
 impl ServiceFailure {
     /// A failure that may be gone the next time.
     pub(super) fn passing(step: &'static str, reason: String) -> Self {
-        Self { step, reason, again: Again::Soon }
+        Self { step, reason, again: Again::Soon, pause: None }
     }
 }
 
@@ -97,7 +99,8 @@ pub(super) fn tarball_failure(mirror: &MirrorSlot, step: &'static str, error: &T
         TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
         _ => false,
     };
-    ServiceFailure { step, reason: error.to_string(), again: if passing { Again::Soon } else { Again::Never } }
+    let again = if passing { Again::Soon } else { Again::Never };
+    ServiceFailure { again, ..ServiceFailure::passing(step, error.to_string()) }
 }
 
 pub(super) fn revision_failure(mirror: &MirrorSlot, error: &RevisionError) -> ServiceFailure {

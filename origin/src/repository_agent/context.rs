@@ -13,6 +13,9 @@ use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::publish::Publisher;
 
+/// Mirrors in which refs are looked up at a time. A look-up reads a few small files, and takes a thread.
+const CONCURRENT_LOOK_UPS: usize = 8;
+
 /// What the agents of one origin share.
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -26,6 +29,9 @@ pub(crate) struct Context {
     pub(crate) places: Arc<Places>,
     /// Tarballs that are built at a time.
     pub(crate) builds: Arc<Semaphore>,
+    pub(super) concurrent_builds: usize,
+    /// Mirrors in which refs are looked up at a time: after a start all are opened.
+    pub(super) look_ups: Arc<Semaphore>,
     /// Mirrors that are looked after at a time: one.
     pub(super) upkeep: Arc<Semaphore>,
     /// The threads of all jobs.
@@ -51,13 +57,15 @@ impl Context {
             publisher,
             data_dir,
             log,
-            metrics,
             build: BuildOptions::new(limits),
             places,
             builds,
+            concurrent_builds: limits.concurrent_builds,
+            look_ups: metrics.bounds.semaphore("look_ups", CONCURRENT_LOOK_UPS),
             upkeep: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),
             upstreams: upstreams.clone(),
+            metrics,
         }
     }
 }

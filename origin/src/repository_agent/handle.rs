@@ -106,6 +106,7 @@ impl Handle {
         let same_host = host(&config.url) == host(&self.config.borrow().url);
         let lfs_held_until = state.lfs.as_ref().and_then(|lfs| lfs.held_until);
         Before {
+            polls: state.polls,
             attempts: state.attempts,
             held_until: state.held_until.filter(|_| same_host),
             lfs_held_until: lfs_held_until.filter(|_| same_host),

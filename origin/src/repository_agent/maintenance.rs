@@ -11,9 +11,9 @@ use weir_shared::name::RepositoryName;
 use super::build::Builder;
 use super::context::Context;
 use super::job::Job;
-use super::lfs::sweep_is_due;
+use super::lfs_sweep::is_due as sweep_is_due;
 use super::state::WaitsFor;
-use super::task::Task;
+use super::worker::Worker;
 use crate::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
 use crate::service::Service;
 
@@ -27,7 +27,7 @@ const SPARED: Duration = Duration::from_secs(24 * 3600);
 /// its owner, and the data directory with it.
 pub(super) type KeepingUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Task {
+impl Worker {
     /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
     /// leaves the processor to those who publish, and who waited would not be polled.
     pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
@@ -45,7 +45,7 @@ impl Task {
             self.lfs_swept = Some(now);
         }
         self.state.send_modify(|state| state.waits_for = Some(WaitsFor::Upkeep));
-        let (builder, services) = (self.builder(), self.services.clone());
+        let (builder, services) = (self.work.builder(), self.services.values().cloned().collect());
         let (name, context) = (self.config.name.clone(), self.context.clone());
         let services = sweep_lfs.then_some(services);
         Some(Box::pin(keep_up(builder, services, name, context, permit)))

@@ -1,11 +1,11 @@
 //! One agent per repository: it alone polls the upstream, writes the mirror and publishes the repository's services.
 //!
-//! `handle` is what others hold, `task` the owner and its loop, `start` how it begins and ends. What it does: `poll` (watched
-//! by `pace`) and what follows (`poll_result`), `reconcile` (`build`), `revisions`, `rebuild`, `lfs`, `maintenance`. When:
-//! `schedule`, `back_offs` and `back_off`. How many at a time: `places`, `shares` and `budget`.
+//! `handle` is what others hold, `worker` the owner and its loop, `start` how it begins and ends. What is under way with each
+//! service, and what comes next, is decided in `work_list`: the state machine. What is done: `poll` (watched by `pace`) and
+//! what follows (`poll_result`), `follow`, whose steps are in `work` (`build`, `lfs`), `revisions`, `rebuild`, `maintenance`.
+//! When: `schedule`, `back_offs` and `back_off`. How many at a time: `places`, `shares` and `budget`.
 //!
-//! Polls, upkeep and fetches of LFS objects are under way beside the loop. Whatever publishes is done in it, one after the
-//! other, and by what the mirror holds at that time: nothing old is published after something new.
+//! Nothing waits in the loop. Services do not wait for each other, nor for polls or upkeep, and these not for them.
 //!
 //! Git work blocks, so each piece runs as a `job` on a thread of its own, with a deadline: when that passes the work is
 //! told to stop and the state says so, and a thread that does not come back holds up nobody but its own repository.
@@ -18,7 +18,9 @@ mod context;
 mod fetch_places;
 mod handle;
 mod job;
+mod follow;
 mod lfs;
+mod lfs_sweep;
 mod maintenance;
 mod mirror_slot;
 mod pace;
@@ -27,15 +29,16 @@ mod poll;
 mod poll_result;
 mod preview;
 mod rebuild;
-mod reconcile;
 mod revisions;
 mod schedule;
 mod shares;
 mod start;
 mod state;
-mod task;
 mod threads;
 mod turn;
+mod work;
+mod work_list;
+mod worker;
 
 pub(crate) use context::Context;
 pub(crate) use handle::{Gone, Handle, MirrorFate};

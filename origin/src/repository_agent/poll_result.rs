@@ -6,27 +6,29 @@ use super::back_off::LONGEST_RETRY_AFTER;
 use super::job::Job;
 use super::poll::{Looked, PollEnd};
 use super::state::{Failure, Health, Phase};
-use super::task::Task;
+use super::work_list::Cause;
+use super::worker::Worker;
 
-impl Task {
+impl Worker {
     /// A poll has ended.
-    pub(super) async fn polled(&mut self, end: PollEnd) {
+    pub(super) fn polled(&mut self, end: PollEnd) {
         self.schedule.looked(end.begun);
         let name = self.config.name.clone();
         let metrics = self.context.metrics.clone();
         metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
         let result = match end.result {
-            Ok(looked) => self.poll_succeeded(looked, SystemTime::now()).await,
+            Ok(looked) => self.poll_succeeded(looked, SystemTime::now()),
             Err(failure) => self.poll_failed(failure, SystemTime::now()),
         };
         metrics.polls.with_label_values(&[name.as_str(), result]).inc();
+        self.follows_poll = true;
         self.state.send_modify(|state| {
-            state.attempts += 1;
+            state.polls += 1;
             state.phase = Phase::Idle;
         });
     }
 
-    async fn poll_succeeded(&mut self, looked: Looked, now: SystemTime) -> &'static str {
+    fn poll_succeeded(&mut self, looked: Looked, now: SystemTime) -> &'static str {
         let Looked { changed, mut astray } = looked;
         let name = self.config.name.clone();
         let before = self.state.borrow().clone();
@@ -61,14 +63,13 @@ impl Task {
             // The commit of a version may have come.
             self.lost_versions.clear();
         }
-        self.revisions.answered(healthy, now);
-        let mut due = self.services.clone();
-        due.retain(|service| changed || self.needs_reconcile.contains(&service.name));
-        if due.is_empty() {
-            self.report_revisions();
-        } else {
-            self.reconcile(&due, false).await;
+        for name in self.services.keys().filter(|name| changed || self.needs_reconcile.contains(*name)) {
+            self.list.due(name, Cause::Follow);
+            // Until it was looked at nothing is known of where it is now.
+            self.revisions.settle(name, None);
         }
+        self.revisions.answered(healthy, now);
+        self.settled += 1;
         self.schedule.succeeded(Instant::now(), fastrand::f64());
         match (healthy, changed) {
             (false, _) => "failed",
@@ -84,7 +85,7 @@ impl Task {
         // Some of it may have come, or there may be no more room for it.
         self.upkeep_due |= step == "fetch";
         // Some refs may have moved before it failed, and the next poll finds nothing new then.
-        self.needs_reconcile.extend(self.services.iter().map(|service| service.name.clone()));
+        self.needs_reconcile.extend(self.services.keys().cloned());
         let mut news = false;
         self.state.send_modify(|state| news = state.poll_failed(failure, now));
         if news {
@@ -97,7 +98,7 @@ impl Task {
         }
         self.schedule.failed(Instant::now(), retry_after, fastrand::f64());
         self.revisions.unreachable(now);
-        self.report_revisions();
+        self.settled += 1;
         self.mend_mirror();
         if timeout { "timeout" } else { "failed" }
     }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinSet};
 use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
 use super::build::{Again, ServiceFailure};
-use super::lfs::Who;
-use super::reconcile::Found;
-use super::task::Task;
+use super::lfs::{Ask, Narrowed};
+use super::work::Work;
+use super::work_list::Cause;
+use super::worker::Worker;
+use crate::commit_policy::Policy;
 use crate::service::Service;
 use crate::store::{Area, ObjectError};
 
@@ -23,8 +26,14 @@ pub(super) const REBUILD_QUEUE: usize = 64;
 /// The shortest time until a version is built again that could not be rebuilt: each request for one of its objects asks.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// A version of a service.
+type VersionName = (ServiceName, TarballDigest);
+
 /// Versions that could not be rebuilt, and until when they are left alone.
-pub(super) type LostVersions = HashMap<(ServiceName, TarballDigest), Instant>;
+pub(super) type LostVersions = HashMap<VersionName, Instant>;
+
+/// The versions that are being rebuilt, each with those who ask for another of its objects, or for the same, meanwhile.
+pub(super) type Rebuilding = HashMap<VersionName, Vec<Rebuild>>;
 
 /// Asks for an object that is missing or was corrupt to be had again.
 #[derive(Debug)]
@@ -41,119 +50,166 @@ fn pause_after(took: Duration) -> Duration {
     SHORTEST_PAUSE.max(4 * took)
 }
 
-impl Task {
-    /// Tries to have an object again, and tells so. When LFS objects have to be fetched for it, that is later.
-    pub(super) async fn rebuild(&mut self, request: Rebuild) {
+/// How a rebuild ended.
+pub(super) struct RebuildEnd {
+    request: Rebuild,
+    service: Arc<Service>,
+    /// Nothing: a rebuild before this one brought the object back, or the version was tried not long ago.
+    tried: Option<Tried>,
+}
+
+/// How a version that was tried came out.
+struct Tried {
+    result: Result<(), Fault>,
+    is_current: bool,
+    /// It is missing or corrupt. What cannot be read just now may be good: nothing is forgotten because of it.
+    is_lost: bool,
+    took: Duration,
+}
+
+/// Why a version was not rebuilt.
+enum Fault {
+    /// Its commit gives another content.
+    OtherContent,
+    Failed(ServiceFailure),
+}
+
+impl Worker {
+    /// Begins to have an object again, beside everything else.
+    pub(super) fn begin_rebuild(&mut self, request: Rebuild, rebuilds: &mut JoinSet<RebuildEnd>) {
         // Who does not wait any more asks again; a build that fails each time must not be queued behind itself.
         if request.done.is_closed() {
             return;
         }
-        if self.was_tried(request.object, &request.version).await {
+        let publication = request.version.publication();
+        let Some(service) = self.services.get(&publication.service).cloned() else {
             let _ = request.done.send(());
-        } else {
-            self.rebuild_later(request);
+            return;
+        };
+        let version = (service.name.clone(), publication.digest);
+        if let Some(waiting) = self.rebuilding.get_mut(&version) {
+            // Who finds too many others waiting asks again.
+            if waiting.len() < REBUILD_QUEUE {
+                waiting.push(request);
+            }
+            return;
         }
-        self.settle_lfs();
+        let may_try = self.lost_versions.get(&version).is_none_or(|until| *until <= Instant::now());
+        self.rebuilding.insert(version, Vec::new());
+        let (work, policy) = (self.work.clone(), self.policy.clone());
+        rebuilds.spawn(self.context.threads.counted(async move {
+            let tried = work.rebuild(request.object, &service, &request.version, policy, may_try).await;
+            RebuildEnd { request, service, tried }
+        }));
     }
 
-    /// From the commit of the version, or from one that has the same content; when there is none, by bringing the service to
-    /// where its ref is. False: it waits for LFS objects.
-    async fn was_tried(&mut self, object: ObjectDigest, version: &Descriptor) -> bool {
-        let publication = version.publication();
-        let Some(service) = self.services.iter().find(|service| service.name == publication.service).cloned() else {
-            return true;
+    /// A rebuild has ended: tells who waits for it.
+    pub(super) fn rebuild_ended(&mut self, end: Result<RebuildEnd, JoinError>, rebuilds: &mut JoinSet<RebuildEnd>) {
+        let Ok(RebuildEnd { request, service, tried }) = end else {
+            // It panicked, and whose it was is not known: who waits asks again.
+            self.rebuilding.clear();
+            return;
         };
-        let stored = self.context.publisher.objects().past_cache();
-        let read = stored.get(&self.config.name, Area::Public, &object).await;
-        if read.is_ok() {
-            // A request before this one brought it back.
-            return true;
+        let version = (service.name.clone(), request.version.publication().digest);
+        if let Some(tried) = tried {
+            self.note_rebuild(&service, &version, request.object, tried);
         }
-        // What cannot be read just now may be good: it is written again, and nothing is forgotten because of it.
-        let is_lost = matches!(read, Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)));
-        let (tried, begun) = ((service.name.clone(), publication.digest), Instant::now());
-        if self.lost_versions.get(&tried).is_some_and(|until| begun < *until) {
-            return true;
+        let _ = request.done.send(());
+        for waiting in self.rebuilding.remove(&version).unwrap_or_default() {
+            self.begin_rebuild(waiting, rebuilds);
         }
-        let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
-        let mut result = self.rebuild_from(&publication.commit, object, &service, version).await;
-        if is_current
-            && matches!(&result, Err(failure) if failure.again == Again::Soon)
-            && let Some(settled) = self.settled_at(&service).await.filter(|settled| *settled != publication.commit)
-            && let Ok(rebuilt @ (Some(true) | None)) = self.rebuild_from(&settled, object, &service, version).await
-        {
-            result = Ok(rebuilt);
-        }
+    }
+
+    fn note_rebuild(&mut self, service: &Arc<Service>, version: &VersionName, object: ObjectDigest, tried: Tried) {
+        let Tried { result, is_current, is_lost, took } = tried;
+        let label = if result.is_ok() { "rebuilt" } else { "failed" };
+        self.context.metrics.object_rebuilds.with_label_values(&[label]).inc();
+        tracing::info!(service = %service.name, %object, result = label, "an object was missing or corrupt");
         let why = match result {
-            Ok(None) => return false,
-            Ok(Some(true)) => None,
-            Ok(Some(false)) => {
-                if !is_current && is_lost {
-                    self.forget(&service, version).await;
+            Ok(()) => {
+                if is_current {
+                    service.mark_found();
                 }
-                Some("its commit gives another content by how the service is defined now".to_owned())
+                return;
             }
-            Err(failure) => {
+            Err(Fault::OtherContent) => {
+                "its commit gives another content by how the service is defined now".to_owned()
+            }
+            Err(Fault::Failed(failure)) => {
                 let reason = self.context.data_dir.redact(&failure.reason);
                 self.mend_mirror();
                 tracing::warn!(%object, step = failure.step, reason, "a version cannot be rebuilt");
-                Some(reason)
+                reason
             }
         };
-        if why.is_some() {
-            let now = Instant::now();
-            self.lost_versions.retain(|_, until| now < *until);
-            self.lost_versions.insert(tried, now + pause_after(now - begun));
+        let now = Instant::now();
+        self.lost_versions.retain(|_, until| now < *until);
+        self.lost_versions.insert(version.clone(), now + pause_after(took));
+        if !is_current || !self.is_assigned(service) {
+            return;
         }
-        if is_current {
-            match &why {
-                None => service.mark_found(),
-                Some(why) if is_lost || !service.is_pinned() => self.current_is_lost(&service, why).await,
-                Some(_) => {}
-            }
-        }
-        let label = if why.is_none() { "rebuilt" } else { "failed" };
-        self.context.metrics.object_rebuilds.with_label_values(&[label]).inc();
-        tracing::info!(service = %service.name, %object, result = label, "an object was missing or corrupt");
-        true
-    }
-
-    /// Builds a version again from a commit. False: that gives another content. `None`: it waits for LFS objects.
-    async fn rebuild_from(
-        &mut self,
-        commit: &CommitId,
-        object: ObjectDigest,
-        service: &Arc<Service>,
-        version: &Descriptor,
-    ) -> Result<Option<bool>, ServiceFailure> {
-        if !self.has_lfs(Who::Object(object), service, commit, true).await? {
-            return Ok(None);
-        }
-        // With no frames of the version that there is: they may be missing too.
-        let (built, attempt) = self.built(service, commit, false).await?;
-        Ok(Some(self.context.publisher.publish_rebuilt(service, version, built, attempt).await?))
-    }
-
-    /// Where the ref of a service is, if nothing has to be built for that. The commit of what is published may be gone then:
-    /// when the content is the same at another one, nothing is published.
-    async fn settled_at(&self, service: &Arc<Service>) -> Option<CommitId> {
-        let looked = self.look(std::slice::from_ref(service)).await.ok()?;
-        looked.into_iter().find_map(|(_, found)| match found {
-            Ok(Found::Settled(commit)) => Some(commit),
-            Ok(Found::ToBuild(_)) | Err(_) => None,
-        })
-    }
-
-    /// A service that follows its ref is brought there; one that is pinned to what is lost says so.
-    async fn current_is_lost(&mut self, service: &Arc<Service>, why: &str) {
-        // What the mirror will hold is not known while it is cloned.
-        let is_mirrored = self.state.borrow().mirrored;
+        // A service that follows its ref is brought there; one that is pinned to what is lost says so. What the mirror will
+        // hold is not known while it is cloned.
         if !service.is_pinned() {
-            self.reconcile(std::slice::from_ref(service), !is_mirrored).await;
-        } else if is_mirrored {
+            self.list.due(&service.name, Cause::Follow);
+        } else if is_lost && self.state.borrow().mirrored {
             let reason = format!("an object of the version that it is pinned to is lost, and cannot be rebuilt: {why}");
             service.mark_lost(reason, SystemTime::now());
         }
+    }
+}
+
+impl Work {
+    /// Tries to have an object again: from the commit of the version, or from one that has the same content.
+    async fn rebuild(
+        &self,
+        object: ObjectDigest,
+        service: &Arc<Service>,
+        version: &Descriptor,
+        policy: Option<Arc<Policy>>,
+        may_try: bool,
+    ) -> Option<Tried> {
+        let (publisher, begun) = (&self.context.publisher, Instant::now());
+        let read = publisher.objects().past_cache().get(&self.poller.name, Area::Public, &object).await;
+        if read.is_ok() || !may_try {
+            return None;
+        }
+        let is_lost = matches!(read, Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)));
+        let publication = version.publication();
+        let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
+        let mut result = self.rebuild_from(&publication.commit, service, version).await;
+        if is_current
+            && matches!(&result, Err(Fault::Failed(failure)) if failure.again == Again::Soon)
+            && let Some(commit) = self.commit_of_the_same(service, policy).await
+            && commit != publication.commit
+            && self.rebuild_from(&commit, service, version).await.is_ok()
+        {
+            result = Ok(());
+        }
+        if matches!(result, Err(Fault::OtherContent)) && !is_current && is_lost {
+            self.forget(service, version).await;
+        }
+        Some(Tried { result, is_current, is_lost, took: begun.elapsed() })
+    }
+
+    /// Builds a version again from a commit.
+    async fn rebuild_from(&self, commit: &CommitId, service: &Arc<Service>, version: &Descriptor) -> Result<(), Fault> {
+        let ask = Ask { may_ask: true, told: None, narrowed: Narrowed::default() };
+        self.fetch_lfs(service, commit, &ask).await?;
+        // With no frames of the version that there is: they may be missing too.
+        let (built, attempt) = self.build(service, commit, false).await?;
+        match self.context.publisher.publish_rebuilt(service, version, built, attempt).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Fault::OtherContent),
+            Err(error) => Err(ServiceFailure::from(error).into()),
+        }
+    }
+
+    /// Where the ref of a service is, if the content there is what it has. The commit of what is published may be gone then.
+    async fn commit_of_the_same(&self, service: &Arc<Service>, policy: Option<Arc<Policy>>) -> Option<CommitId> {
+        let resolved = self.resolve(vec![service.clone()], policy).await.ok()?;
+        let candidate = resolved.into_iter().next()?.1.ok()?;
+        self.context.publisher.is_at(&candidate).then_some(candidate.commit)
     }
 
     async fn forget(&self, service: &Service, version: &Descriptor) {
@@ -161,5 +217,11 @@ impl Task {
         if let Err(error) = self.context.publisher.forget_version(service, &publication.digest).await {
             tracing::warn!(service = %service.name, %error, "a retained version that is lost cannot be dropped");
         }
+    }
+}
+
+impl From<ServiceFailure> for Fault {
+    fn from(failure: ServiceFailure) -> Self {
+        Self::Failed(failure)
     }
 }

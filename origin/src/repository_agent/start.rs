@@ -1,24 +1,28 @@
 //! How an agent begins and ends.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use weir_shared::process::shutdown::Drain;
 
 use super::back_offs::BackOffs;
 use super::context::Context;
 use super::handle::{Calls, Gone, Handle};
-use super::lfs::Lfs;
+use super::lfs::LfsFetches;
 use super::mirror_slot::MirrorSlot;
 use super::poll::Poller;
-use super::rebuild::{LostVersions, REBUILD_QUEUE};
+use super::rebuild::{LostVersions, REBUILD_QUEUE, Rebuilding};
 use super::revisions::Revisions;
 use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
-use super::task::{Task, policy};
+use super::work::Work;
+use super::work_list::WorkList;
+use super::worker::{Worker, by_name, policy};
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::service::Service;
@@ -38,6 +42,8 @@ pub(crate) struct Begin {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Before {
     /// Polls that ended.
+    pub(crate) polls: u64,
+    /// Polls that ended with everything that followed.
     pub(crate) attempts: u64,
     /// Until when the host asked to be left alone.
     pub(crate) held_until: Option<SystemTime>,
@@ -55,8 +61,8 @@ pub(crate) fn start(
 ) -> Handle {
     let context = Context { threads: Threads::default(), ..context.clone() };
     context.metrics.expect_repository(config.name.as_str());
-    let Before { attempts, held_until, lfs_held_until } = begin.before;
-    let state = RepositoryState { attempts, held_until, ..RepositoryState::new() };
+    let Before { polls, attempts, held_until, lfs_held_until } = begin.before;
+    let state = RepositoryState { polls, attempts, held_until, ..RepositoryState::new() };
     let state = Arc::new(watch::Sender::new(state));
     let config = Arc::new(config);
     let (reconfigure, configured) = watch::channel(config.clone());
@@ -99,34 +105,42 @@ pub(crate) fn start(
     if let Some(until) = held_until.and_then(pause) {
         schedule.hold(until);
     }
-    let mut lfs = Lfs::default();
-    if let Some(until) = lfs_held_until.and_then(pause) {
-        lfs.wanted.hold(until);
-    }
-    let name = config.name.clone();
-    let needs_reconcile = services.iter().map(|service| service.name.clone()).collect();
-    let task = Task {
+    let lfs = LfsFetches::held(lfs_held_until.and_then(pause));
+    let task = Worker {
         policy: config.verify.as_ref().map(|verify| policy(verify, &config, &context)),
+        needs_reconcile: services.iter().map(|service| service.name.clone()).collect(),
+        services: by_name(&services),
+        revisions: Revisions::new(config.name.clone()),
+        work: Work::new(context.clone(), poller.clone(), lfs),
         config,
         configured,
-        services,
         assigned,
         mirror,
         poller,
         state,
         schedule,
-        needs_reconcile,
         back_offs: BackOffs::default(),
         lost_versions: LostVersions::default(),
+        rebuilding: Rebuilding::default(),
         tidied: false,
-        reach: Arc::default(),
-        revisions: Revisions::new(name),
         seen,
-        lfs,
+        settled: 0,
+        waits_for_lfs: BTreeMap::new(),
         lfs_swept: None,
         upkeep_due: true,
         looked_after: None,
         context,
+        list: WorkList::default(),
+        looking: Vec::new(),
+        look: None,
+        to_decide: Vec::new(),
+        decided_on: Vec::new(),
+        deciding: None,
+        works: JoinSet::new(),
+        running: HashMap::new(),
+        lfs_news: mpsc::unbounded_channel(),
+        starting: false,
+        follows_poll: false,
     };
     let (ended, begun) = (handle.clone(), drain.clone());
     drain.spawn(async move {

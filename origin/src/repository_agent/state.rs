@@ -16,9 +16,12 @@ pub struct RepositoryState {
     pub health: Health,
     /// Whether the mirror holds what the upstream held at some time.
     pub mirrored: bool,
-    /// Polls that ended since the start, each with everything that followed from it; but LFS objects that are wanted may be
-    /// on their way still.
+    /// Polls that ended since the start.
+    pub polls: u64,
+    /// Polls since the start that ended with everything that followed from them; but LFS objects may be on their way still.
     pub attempts: u64,
+    /// The services whose tarballs are being built.
+    pub building: Vec<ServiceName>,
     /// Polls that failed since the last that did not.
     pub consecutive_failures: u32,
     /// When the upstream last answered.
@@ -94,7 +97,7 @@ impl WaitsFor {
     }
 }
 
-/// What a repository's agent does.
+/// How far the poll of a repository is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// It waits for the next poll.
@@ -113,11 +116,6 @@ pub enum Phase {
     },
     /// A poll's deadline has passed; it was told to stop and has not come back.
     Overdue,
-    /// It builds a tarball.
-    Building {
-        /// Of this service.
-        service: ServiceName,
-    },
 }
 
 impl Phase {
@@ -129,7 +127,6 @@ impl Phase {
             Phase::Cloning { .. } => "cloning",
             Phase::Polling { .. } => "polling",
             Phase::Overdue => "overdue",
-            Phase::Building { .. } => "building",
         }
     }
 }
@@ -179,7 +176,9 @@ impl RepositoryState {
             phase: Phase::Idle,
             health: Health::Unknown,
             mirrored: false,
+            polls: 0,
             attempts: 0,
+            building: Vec::new(),
             consecutive_failures: 0,
             last_success: None,
             next_poll: None,

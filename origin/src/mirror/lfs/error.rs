@@ -98,9 +98,6 @@ pub enum LfsError {
         /// What is wrong with it.
         cause: ReceiveError,
     },
-    /// What was left of earlier ones cannot be cleared.
-    #[error("the LFS objects cannot be stored: {0}")]
-    Store(std::io::Error),
 }
 
 impl LfsError {
@@ -120,7 +117,7 @@ impl LfsError {
     /// Whether other objects cannot be had either: it is not about one of them alone.
     pub(super) fn concerns_all(&self) -> bool {
         match self {
-            Self::NoApi { .. } | Self::Api(_) | Self::NotFound(_) | Self::Answer(_) | Self::Store(_) => true,
+            Self::NoApi { .. } | Self::Api(_) | Self::NotFound(_) | Self::Answer(_) => true,
             Self::Object { cause, .. } => matches!(cause, ReceiveError::Store(_)),
             Self::Download { .. } => self.is_interrupted() || self.retry_after().is_some(),
             Self::TooLarge { .. }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_shared::commit_id::CommitId;
 use weir_shared::name::{RepositoryName, ServiceName};
 
-use super::super::build::{Builder, ServiceFailure};
+use super::build::{Builder, ServiceFailure};
 use crate::lfs::{Amount, LfsOid};
 use crate::publish::PublishError;
 use crate::revision::{self, Reach, RevisionError};
@@ -21,21 +21,21 @@ use crate::service::Service;
 use crate::tarball::{self, TarballError};
 
 /// The commits of what is published of a repository and retained.
-pub(in super::super) type Commits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
+pub(super) type Commits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
 
 /// How often it is looked what is needed still. Versions go by age, and nothing tells when.
 const SWEEP_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// Whether it is time to look again, the last time being that. It is, whatever else there is to do, when there was none, as
 /// after a start and when the services have changed.
-pub(in super::super) fn is_due(last: Option<Instant>, now: Instant) -> bool {
+pub(super) fn is_due(last: Option<Instant>, now: Instant) -> bool {
     last.is_none_or(|last| now.duration_since(last) >= SWEEP_EVERY)
 }
 
 impl Builder {
     /// Removes the objects that no service needs and that came longer ago than `spared`. What stays. Not for a repository
     /// that is being cloned anew: its mirror does not say what is needed.
-    pub(in super::super) fn sweep_lfs(
+    pub(super) fn sweep_lfs(
         &self,
         repository: &RepositoryName,
         services: &[Arc<Service>],
@@ -46,7 +46,9 @@ impl Builder {
         let (objects, failed) =
             (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::passing("lfs", error.to_string()));
         let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
-        objects.remove_leftovers(before).map_err(failed)?;
+        let a_day_ago = SystemTime::now().checked_sub(SWEEP_EVERY).unwrap_or(SystemTime::UNIX_EPOCH);
+        // What comes just now has parts that are newer.
+        objects.remove_leftovers(a_day_ago).map_err(failed)?;
         let held = objects.held().map_err(failed)?;
         if held.objects == 0 {
             return Ok(held);
