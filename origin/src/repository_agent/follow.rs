@@ -62,9 +62,9 @@ impl Worker {
     pub(super) fn looked(&mut self, found: Option<Result<Resolved, ServiceFailure>>) {
         let looking = std::mem::take(&mut self.looking);
         let fault = || Err(ServiceFailure::passing("resolve", JobFault.to_string()));
-        let found = found.unwrap_or_else(fault).unwrap_or_else(|failure| {
-            looking.into_iter().map(|service| (service, Err(failure.clone()))).collect()
-        });
+        let found = found
+            .unwrap_or_else(fault)
+            .unwrap_or_else(|failure| looking.into_iter().map(|service| (service, Err(failure.clone()))).collect());
         for (service, found) in found {
             if !self.is_assigned(&service) {
                 continue;

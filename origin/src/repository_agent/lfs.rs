@@ -194,7 +194,8 @@ impl Work {
         let job = Job::begin("lfs", &poller.threads, move |stop| {
             builder.fetch_lfs_files(&of, &lfs, &files, &published, &narrowed, stop)
         });
-        let mut job = job.map_err(|error| ServiceFailure::passing("lfs", format!("no thread can be started: {error}")))?;
+        let mut job =
+            job.map_err(|error| ServiceFailure::passing("lfs", format!("no thread can be started: {error}")))?;
         let in_time = tokio::time::timeout(deadline, &mut job).await;
         if in_time.is_err() {
             job.interrupt();
@@ -224,7 +225,11 @@ impl Work {
             self.lfs.state().held = Some((Instant::now() + kept(pause, fastrand::f64()), first));
         }
         // What a newer content needs is asked for at once.
-        (!ask.is_narrowed()).then(|| ServiceFailure { again: Again::Later, pause, ..ServiceFailure::passing("lfs", reason) })
+        (!ask.is_narrowed()).then(|| ServiceFailure {
+            again: Again::Later,
+            pause,
+            ..ServiceFailure::passing("lfs", reason)
+        })
     }
 
     /// The objects that a build needs and that are not here.
@@ -370,9 +375,11 @@ impl Builder {
                 state.reserved += bytes;
                 Ok(Reserved { fetches, bytes })
             }
-            Err(reason) => {
-                Err(failed(format!("{} LFS objects of {} are to be fetched, but {reason}{why}", files.len(), ByteSize(bytes))))
-            }
+            Err(reason) => Err(failed(format!(
+                "{} LFS objects of {} are to be fetched, but {reason}{why}",
+                files.len(),
+                ByteSize(bytes)
+            ))),
         }
     }
 }

@@ -132,9 +132,7 @@ impl Worker {
                 }
                 return;
             }
-            Err(Fault::OtherContent) => {
-                "its commit gives another content by how the service is defined now".to_owned()
-            }
+            Err(Fault::OtherContent) => "its commit gives another content by how the service is defined now".to_owned(),
             Err(Fault::Failed(failure)) => {
                 let reason = self.context.data_dir.redact(&failure.reason);
                 self.mend_mirror();

@@ -20,10 +20,10 @@ use super::rebuild::{LostVersions, REBUILD_QUEUE, Rebuilding};
 use super::revisions::Revisions;
 use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
+use super::threads::Threads;
 use super::work::Work;
 use super::work_list::WorkList;
 use super::worker::{Worker, by_name, policy};
-use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::service::Service;
 

@@ -128,7 +128,8 @@ impl WorkList {
     /// A decision was made: to build this content, or nothing is to be done.
     pub(super) fn decided(&mut self, service: &ServiceName, to_build: Option<ContentKey>) {
         if let Some(progress) = self.services.get_mut(service) {
-            progress.step = to_build.map_or(Step::Idle, |key| Step::Working { key, fetches_lfs: false, outdated: false });
+            progress.step =
+                to_build.map_or(Step::Idle, |key| Step::Working { key, fetches_lfs: false, outdated: false });
         }
     }
 

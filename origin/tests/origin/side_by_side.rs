@@ -1,0 +1,131 @@
+//! What takes long for one service of a repository delays nothing else of it.
+
+use std::fs;
+
+use weir_origin::config::{Config, ServiceConfig};
+use weir_shared::descriptor::Descriptor;
+
+use crate::git_fixture::Git;
+use crate::lfs_server::Manner;
+use crate::lfs_services::Shop;
+use crate::node::{Home, Node, object_of, repository};
+use crate::upstream::Upstream;
+
+/// Services besides the slow one.
+const OTHERS: usize = 9;
+
+/// Another service of the repository, of the folder of its name.
+fn also(config: &mut Config, name: &str) {
+    let one = config.services[0].clone();
+    let (name, folder) = (name.parse().unwrap(), name.parse().unwrap());
+    config.services.push(ServiceConfig { name, folder, ..one });
+}
+
+/// A branch with a folder of 900,000 files, which takes few objects and long to build, and small ones.
+struct WithSlowFolder {
+    upstream: Upstream,
+    slow: String,
+}
+
+impl WithSlowFolder {
+    fn new() -> Self {
+        let upstream = Upstream::small();
+        let work = Git { dir: upstream.work() };
+        let file = work.blob(b"x");
+        let names: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
+        let files: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), file.as_str())).collect();
+        let folder = work.raw_tree(&files);
+        let folders: Vec<_> = names[..900].iter().map(|name| ("40000", name.as_bytes(), folder.as_str())).collect();
+        let slow = work.raw_tree(&folders);
+        Self { upstream, slow }
+    }
+
+    /// Pushes a commit in which each of the small folders has this content; the commit's id.
+    fn push(&self, contents: &str) -> String {
+        let work = Git { dir: self.upstream.work() };
+        let file = work.blob(contents.as_bytes());
+        let folder = work.raw_tree(&[("100644", b"app.yaml", &file)]);
+        let names: Vec<String> = (0..OTHERS).map(|number| format!("s{number}")).collect();
+        let mut folders: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), folder.as_str())).collect();
+        folders.push(("40000", b"slow", &self.slow));
+        let commit = work.commit_tree(&folders).to_string();
+        self.upstream.git(&["push", "--quiet", "--force", "origin", &format!("{commit}:refs/heads/main")]);
+        commit
+    }
+}
+
+/// Has a service published, changed and published again, and an object of it lost and built again.
+async fn goes_on(node: &Node, service: &str, push: impl FnOnce() -> String) {
+    node.published_of(service, |_| true).await;
+    let commit = push();
+    node.running.kick(&repository());
+    let is_new = |descriptor: &Descriptor| descriptor.publication().commit.as_str() == commit;
+    let descriptor = node.published_of(service, is_new).await;
+    let polls = node.repository(|_| true).await.polls;
+    node.running.kick(&repository());
+    node.repository(|state| state.polls > polls).await;
+    assert!(!node.tarball(&descriptor).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_build_that_takes_long_delays_no_other_service_no_poll_and_no_rebuild() {
+    let (home, git) = (Home::new(), WithSlowFolder::new());
+    git.push("replicas: 1\n");
+    let mut config = home.config(&git.upstream.url());
+    config.services[0].folder = "slow".parse().unwrap();
+    (0..OTHERS).for_each(|number| also(&mut config, &format!("s{number}")));
+    let node = home.start(config).await;
+    node.repository(|state| state.building.contains(&crate::node::service())).await;
+    for number in 0..OTHERS {
+        node.published_of(&format!("s{number}"), |_| true).await;
+    }
+    let stored = node.published_of("s1", |_| true).await;
+    fs::remove_file(home.object(&object_of(&stored))).unwrap();
+    assert!(!node.tarball(&stored).await.is_empty(), "it is rebuilt on demand");
+    goes_on(&node, "s0", || git.push("replicas: 2\n")).await;
+    let state = node.repository(|_| true).await;
+    assert!(state.building.contains(&crate::node::service()), "the slow one was built before all that: {state:?}");
+    assert_eq!(node.status().await["repositories"][0]["building"][0], "shop-prod");
+    node.running.cut().await;
+}
+
+#[tokio::test]
+async fn lfs_objects_that_take_long_delay_no_other_service_that_needs_some() {
+    let shop = Shop::new();
+    let large = shop.server.hold(&[7; 1 << 20]);
+    shop.git.write("deploy/model.bin", &large);
+    shop.git.write("other/model.bin", shop.server.hold(b"a small one"));
+    shop.git.commit("a model that drips, and one that comes");
+    shop.behave(Manner { drips: true, only: Some(large.clone()), ..Manner::default() });
+    let mut config = shop.config();
+    also(&mut config, "other");
+    let node = shop.home.start(config).await;
+    shop.server.has_begun_to_drip().await;
+    let stored = node.published_of("other", |_| true).await;
+    fs::remove_file(shop.home.object(&object_of(&stored))).unwrap();
+    assert!(!node.tarball(&stored).await.is_empty(), "it is rebuilt on demand");
+    goes_on(&node, "other", || {
+        shop.git.write("other/model.bin", shop.server.hold(b"another small one"));
+        shop.git.commit("another model").to_string()
+    })
+    .await;
+    assert!(node.repository(|_| true).await.lfs.unwrap().fetching);
+    node.running.cut().await;
+}
+
+#[tokio::test]
+async fn an_object_that_two_services_need_is_fetched_once() {
+    let shop = Shop::new();
+    let mut config = shop.config();
+    also(&mut config, "other");
+    let pointer = shop.server.hold(b"the model of both");
+    for folder in ["deploy", "other"] {
+        shop.git.write(format!("{folder}/model.bin"), &pointer);
+    }
+    shop.git.commit("one model for both");
+    let node = shop.home.start(config).await;
+    node.published(|_| true).await;
+    node.published_of("other", |_| true).await;
+    assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
+    node.stop().await;
+}
