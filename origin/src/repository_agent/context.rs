@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::build::BuildOptions;
-use super::places::Places;
+use super::limiter::Limiter;
 use super::threads::Threads;
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
@@ -23,7 +23,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
     pub(crate) build: BuildOptions,
     /// Who may ask an upstream just now.
-    pub(crate) places: Arc<Places>,
+    pub(crate) limiter: Arc<Limiter>,
     /// Tarballs that are built at a time.
     pub(crate) builds: Arc<Semaphore>,
     /// Mirrors that are looked after at a time: one.
@@ -44,8 +44,7 @@ impl Context {
         limits: &LimitsConfig,
         upstreams: &UpstreamsConfig,
     ) -> Self {
-        let places = Arc::new(Places::new(limits, metrics.clone()));
-        places.show(limits);
+        let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
         Self {
             publisher,
@@ -53,7 +52,7 @@ impl Context {
             log,
             metrics,
             build: BuildOptions::new(limits),
-            places,
+            limiter,
             builds,
             upkeep: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),

@@ -2,7 +2,7 @@
 //!
 //! `handle` is what others hold, `task` the owner and its loop, `start` how it begins and ends. What it does: `poll` (watched
 //! by `pace`) and what follows (`poll_result`), `reconcile` (`build`), `revisions`, `rebuild`, `lfs`, `maintenance`. When:
-//! `schedule`, `back_offs` and `back_off`. How many at a time: `places`, `shares` and `budget`.
+//! `schedule`, `back_offs` and `back_off`. How many at a time: `limiter` (`poll_permit`) and `budget`.
 //!
 //! Polls, upkeep and fetches of LFS objects are under way beside the loop. Whatever publishes is done in it, one after the
 //! other, and by what the mirror holds at that time: nothing old is published after something new.
@@ -15,27 +15,25 @@ mod back_offs;
 mod budget;
 mod build;
 mod context;
-mod fetch_places;
 mod handle;
 mod job;
 mod lfs;
+mod limiter;
 mod maintenance;
 mod mirror_slot;
 mod pace;
-mod places;
 mod poll;
+mod poll_permit;
 mod poll_result;
 mod preview;
 mod rebuild;
 mod reconcile;
 mod revisions;
 mod schedule;
-mod shares;
 mod start;
 mod state;
 mod task;
 mod threads;
-mod turn;
 
 pub(crate) use context::Context;
 pub(crate) use handle::{Gone, Handle, MirrorFate};

@@ -1,4 +1,4 @@
-//! One attempt to fetch the LFS objects that are wanted: in one of the places for that, within the host's budget, as far as
+//! One attempt to fetch the LFS objects that are wanted: with one of the permits for that, within the host's budget, as far as
 //! there is room.
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use weir_shared::name::RepositoryName;
 
 use super::super::build::{Builder, ServiceFailure};
 use super::super::job::Job;
-use super::super::places::AtHost;
+use super::super::limiter::{HostLimiter, Kind};
 use super::super::poll::Poller;
 use super::super::state::WaitsFor;
 use super::{Attempted, Commits};
@@ -47,13 +47,13 @@ enum LfsEnd {
 }
 
 impl Attempt {
-    /// Waits for a place, and fetches. Nobody waits for this but those who want the objects.
+    /// Waits for a permit, and fetches. Nobody waits for this but those who want the objects.
     pub(super) async fn run(self) -> Attempted {
         let poller = self.poller.clone();
         let waits = |what: Option<WaitsFor>| {
             poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
         };
-        let place = poller.places.to_fetch_lfs(&poller.at_host, waits).await;
+        let permit = poller.limiter.acquire(Kind::Lfs, waits).await;
         let (deadline, metrics) = (poller.config.borrow().poll_timeout, poller.metrics.clone());
         let (mirror, threads) = (self.builder.mirror.clone(), poller.threads.clone());
         let published = self.builder.publisher.commits(&poller.name).await;
@@ -68,7 +68,7 @@ impl Attempt {
             tracing::warn!(repository = %poller.name, seconds = deadline.as_secs(), "a fetch of LFS objects is overdue");
         }
         // Others must not wait for a thread that may never come back.
-        drop(place);
+        drop(permit);
         let ended = match in_time {
             Ok(ended) => ended,
             Err(_) => job.await,
@@ -104,7 +104,7 @@ impl Attempt {
             }
         };
         let wanted = |oid: &LfsOid| still_wanted.lock().unwrap_or_else(PoisonError::into_inner).contains(oid);
-        let by = builder.fetch_lfs_files((&upstream, &poller.at_host), &files, &wanted, &mut tried, stop);
+        let by = builder.fetch_lfs_files((&upstream, &poller.limiter), &files, &wanted, &mut tried, stop);
         Ended { tried, by }
     }
 }
@@ -191,7 +191,7 @@ impl Builder {
     /// Fetches objects. What ended it, if that is not that all were tried.
     fn fetch_lfs_files(
         &self,
-        (upstream, at_host): (&Upstream, &AtHost),
+        (upstream, limiter): (&Upstream, &HostLimiter),
         files: &[LfsFile],
         wanted: &dyn Fn(&LfsOid) -> bool,
         tried: &mut Tried,
@@ -206,7 +206,7 @@ impl Builder {
             let result = result.map_err(|error| (!error.is_interrupted()).then(|| error.to_string()));
             tried.borrow_mut().insert(file.pointer.oid, result);
         };
-        let (objects, budget) = (self.mirror.lfs_objects(), || at_host.request());
+        let (objects, budget) = (self.mirror.lfs_objects(), || limiter.request());
         let fetch = LfsFetch { upstream, objects: &objects, budget: &budget, wanted, ended: &ended, interrupt };
         match fetch.run(files) {
             Ok(()) => None,
