@@ -12,9 +12,10 @@ use crate::tarball::Limits;
 pub struct LimitsConfig {
     /// Upstreams that are asked at a time whether anything moved.
     pub concurrent_listings: usize,
-    /// Upstreams that changes are fetched from at a time. First clones have half as many places of their own.
+    /// Upstreams that changes are fetched from at a time. First clones, and LFS files, have half as many
+    /// permits of their own, and one more.
     pub concurrent_fetches: usize,
-    /// Of either, so many of one host: one that hangs must not take all places.
+    /// Of each, so many of one host, and always fewer than half: two that hang must not take all.
     pub concurrent_fetches_per_host: usize,
     /// Requests that one upstream host is asked in a minute, all its repositories together.
     pub requests_per_minute_per_host: u32,

@@ -151,11 +151,11 @@ impl Exchange<'_> {
         if difference.is_none() {
             return astray.error(false).map_or(Ok(Poll::Unchanged { refs }), Err);
         }
+        let mut changed = !difference.gone.is_empty();
+        refs::delete(self.repo, difference.gone)?;
         if difference.moved && !(self.may_fetch)() {
             return Ok(Poll::Moved);
         }
-        let mut changed = !difference.gone.is_empty();
-        refs::delete(self.repo, difference.gone)?;
         if difference.moved {
             let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
             let packs = leftovers::indices(self.repo.git_dir()).map_err(MirrorError::local("list its packs"))?;

@@ -89,7 +89,7 @@ pub enum Poll {
         /// How many refs are mirrored.
         refs: usize,
     },
-    /// Something moved, and it was not the turn of whoever polls to fetch it; nothing was written.
+    /// Something moved, and whoever polls may not fetch it yet; only what is gone was deleted.
     Moved,
 }
 

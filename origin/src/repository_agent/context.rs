@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::build::BuildOptions;
-use super::places::Places;
+use super::limiter::Limiter;
 use super::threads::Threads;
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
     pub(crate) build: BuildOptions,
     /// Who may ask an upstream just now.
-    pub(crate) places: Arc<Places>,
+    pub(crate) limiter: Arc<Limiter>,
     /// Tarballs that are built at a time.
     pub(crate) builds: Arc<Semaphore>,
     pub(super) concurrent_builds: usize,
@@ -50,15 +50,14 @@ impl Context {
         limits: &LimitsConfig,
         upstreams: &UpstreamsConfig,
     ) -> Self {
-        let places = Arc::new(Places::new(limits, metrics.clone()));
-        places.show(limits);
+        let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
         Self {
             publisher,
             data_dir,
             log,
             build: BuildOptions::new(limits),
-            places,
+            limiter,
             builds,
             concurrent_builds: limits.concurrent_builds,
             look_ups: metrics.bounds.semaphore("look_ups", CONCURRENT_LOOK_UPS),

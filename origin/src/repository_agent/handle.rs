@@ -9,8 +9,8 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::event::RevisionSeen;
 
+use super::limiter::host;
 use super::mirror_slot::MirrorSlot;
-use super::places::host;
 use super::rebuild::Rebuild;
 use super::start::Before;
 use super::state::RepositoryState;

@@ -17,6 +17,7 @@ use super::back_off::kept;
 use super::build::{Again, Builder, ServiceFailure, tarball_failure};
 use super::job::Job;
 use super::lfs_sweep::Commits;
+use super::limiter::Kind;
 use super::poll::Poller;
 use super::state::WaitsFor;
 use super::work::Work;
@@ -186,7 +187,7 @@ impl Work {
         let waits = |what: Option<WaitsFor>| {
             poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
         };
-        let permit = poller.places.to_fetch_lfs(&poller.at_host, waits).await;
+        let permit = poller.limiter.acquire(Kind::Lfs, waits).await;
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.commits(&poller.name).await;
         let (builder, lfs, narrowed) = (self.builder(), self.lfs.clone(), ask.narrowed.clone());
@@ -308,7 +309,7 @@ impl Builder {
         let wanted = |oid: &LfsOid| {
             narrowed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|only| only.contains(oid))
         };
-        let (objects, budget) = (self.mirror.lfs_objects(), || poller.at_host.request());
+        let (objects, budget) = (self.mirror.lfs_objects(), || poller.limiter.request());
         let fetch = LfsFetch {
             upstream: &upstream,
             objects: &objects,

@@ -3,7 +3,7 @@
 //! `handle` is what others hold, `worker` the owner and its loop, `start` how it begins and ends. What is under way with each
 //! service, and what comes next, is decided in `work_list`: the state machine. What is done: `poll` (watched by `pace`) and
 //! what follows (`poll_result`), `follow`, whose steps are in `work` (`build`, `lfs`), `revisions`, `rebuild`, `maintenance`.
-//! When: `schedule`, `back_offs` and `back_off`. How many at a time: `places`, `shares` and `budget`.
+//! When: `schedule`, `back_offs` and `back_off`. How many at a time: `limiter` (`poll_permit`) and `budget`.
 //!
 //! Nothing waits in the loop. Services do not wait for each other, nor for polls or upkeep, and these not for them.
 //!
@@ -15,27 +15,25 @@ mod back_offs;
 mod budget;
 mod build;
 mod context;
-mod fetch_places;
 mod follow;
 mod handle;
 mod job;
 mod lfs;
 mod lfs_sweep;
+mod limiter;
 mod maintenance;
 mod mirror_slot;
 mod pace;
-mod places;
 mod poll;
+mod poll_permit;
 mod poll_result;
 mod preview;
 mod rebuild;
 mod revisions;
 mod schedule;
-mod shares;
 mod start;
 mod state;
 mod threads;
-mod turn;
 mod work;
 mod work_list;
 mod worker;

@@ -7,12 +7,12 @@ use tokio::sync::watch;
 use weir_shared::name::RepositoryName;
 
 use super::job::{Job, JobFault};
+use super::limiter::{HostLimiter, Kind};
 use super::mirror_slot::MirrorSlot;
 use super::pace::{Expected, Pace};
-use super::places::{AtHost, Places};
+use super::poll_permit::PollPermit;
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
-use super::turn::Turn;
 use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
@@ -32,8 +32,7 @@ pub(super) struct Poller {
     pub(super) upstreams: UpstreamsConfig,
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
-    pub(super) places: Arc<Places>,
-    pub(super) at_host: AtHost,
+    pub(super) limiter: HostLimiter,
     pub(super) threads: Threads,
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
@@ -43,7 +42,7 @@ pub(super) struct Poller {
 /// How a poll ended.
 pub(super) struct PollEnd {
     pub(super) result: Result<Looked, Failure>,
-    /// When it had its turn: what was pushed or asked for before that, it has seen.
+    /// When it began to list: what was pushed or asked for before that, it has seen.
     pub(super) begun: Instant,
     pub(super) took: Duration,
 }
@@ -70,21 +69,25 @@ impl Poller {
             self.examine().await;
         }
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
-        let place = self.places.to_list(&self.at_host, waits).await;
-        let turn = Turn::begin(self.places.clone(), self.at_host.clone(), place);
-        let mut waited_for = self.at_host.listing();
+        let permit = PollPermit::new(self.limiter.acquire(Kind::Listing, waits).await);
+        let (mut waited_for, mut moved) = (self.limiter.listing(), false);
         loop {
             let (begun, progress) = (Instant::now(), FetchProgress::default());
-            let result = self.run(&turn, &progress, begun).await;
-            self.at_host.asked(progress.requests(), std::mem::take(&mut waited_for));
+            let result = self.run(&permit, &progress, begun).await;
+            self.limiter.asked(progress.requests(), std::mem::take(&mut waited_for));
             match result {
                 Ok(None) => {
-                    turn.give_back();
+                    // What was gone is deleted, though nothing else may be left to follow.
+                    moved = true;
+                    permit.give_back();
                     self.state.send_modify(|state| state.phase = Phase::Idle);
-                    let large = self.large()();
-                    turn.go_on(self.places.to_fetch(&self.at_host, large, waits).await);
+                    let kind = Kind::of_fetch(self.large()());
+                    permit.replace(self.limiter.acquire(kind, waits).await);
                 }
-                Ok(Some(looked)) => return PollEnd { result: Ok(looked), begun, took: begun.elapsed() },
+                Ok(Some(mut looked)) => {
+                    looked.changed |= moved;
+                    return PollEnd { result: Ok(looked), begun, took: begun.elapsed() };
+                }
                 Err(failure) => return PollEnd { result: Err(failure), begun, took: begun.elapsed() },
             }
         }
@@ -94,7 +97,7 @@ impl Poller {
     /// for it. Dropped, or after as long as a poll may take, it ends.
     async fn examine(&self) {
         let poll_timeout = self.config.borrow().poll_timeout;
-        let _place = self.places.to_look_closely().await;
+        let _permit = self.limiter.close_look().await;
         self.state.send_modify(|state| state.phase = Phase::Examining);
         let mirror = self.mirror.clone();
         let job = Job::begin(&format!("look {}", self.name), &self.threads, move |stop| {
@@ -116,8 +119,13 @@ impl Poller {
         self.upstreams.upstream(&self.config.borrow())
     }
 
-    /// Nothing: something moved, and it has to wait for its turn to fetch it.
-    async fn run(&self, turn: &Turn, progress: &FetchProgress, begun: Instant) -> Result<Option<Looked>, Failure> {
+    /// Nothing: something moved, and it has to wait for a permit to fetch it.
+    async fn run(
+        &self,
+        permit: &PollPermit,
+        progress: &FetchProgress,
+        begun: Instant,
+    ) -> Result<Option<Looked>, Failure> {
         let poll_timeout = self.config.borrow().poll_timeout;
         // After `begun`: whoever asks for another ref later asks for another poll.
         let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
@@ -126,7 +134,8 @@ impl Poller {
         let expected = Expected { longest: poll_timeout, stall_timeout, lowest_rate };
         let mut pace = Pace::new(progress.snapshot(), expected, begun);
         self.show(pace.progress());
-        let (mirror, inner, may_fetch) = (self.mirror.clone(), progress.clone(), turn.may_fetch(self.large()));
+        let (mirror, inner, may_fetch) =
+            (self.mirror.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.large()));
         let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let ready = mirror.for_poll(Instant::now())?;
@@ -144,7 +153,7 @@ impl Poller {
         loop {
             tokio::select! {
                 ended = &mut job => return match ended {
-                    // It lost its turn.
+                    // It lost its permit.
                     Ok(Ok(Poll::Moved)) => overdue.map_or(Ok(None), Err),
                     Ok(Ok(poll)) => Ok(Some(Looked { changed: matches!(poll, Poll::Changed { .. }), astray: None })),
                     Ok(Err(error)) => {
@@ -167,7 +176,7 @@ impl Poller {
                     let Some(late) = pace.late(self.large()(), now) else { continue };
                     job.interrupt();
                     // Others must not wait for a thread that may never come back.
-                    turn.give_back();
+                    permit.give_back();
                     // Now, because the poll may never end.
                     self.metrics.repository_healthy.with_label_values(&[self.name.as_str()]).set(0);
                     tracing::warn!(repository = %self.name, step = late.step, reason = late.reason, "a poll is overdue");

@@ -11,7 +11,7 @@ use crate::upstream::Upstream;
 const SET_ASIDE: &str = "weir_origin_mirrors_set_aside_total{repository=\"shop\"}";
 
 /// The one mirror of the repository.
-fn mirror(home: &Home) -> PathBuf {
+pub(crate) fn mirror(home: &Home) -> PathBuf {
     let entries = fs::read_dir(home.data_dir().join("mirrors/shop")).unwrap();
     let mut mirrors = entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().unwrap() == "git");
     mirrors.next().unwrap()

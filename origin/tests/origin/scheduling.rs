@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use weir_origin::config::{RepositoryConfig, ServiceConfig};
+use tokio::sync::{Semaphore, watch};
+use weir_origin::Condition;
+use weir_origin::config::{Config, RepositoryConfig, ServiceConfig};
 use weir_origin::repository_agent::{Health, Phase, RepositoryState, WaitsFor};
 use weir_shared::event::EventKind;
 use weir_shared::name::RepositoryName;
 
-use crate::damage::lose_packs;
+use crate::damage::{lose_packs, mirror};
 use crate::event_reader::Reader;
 use crate::git_fixture::Git;
 use crate::node::{Home, Node, in_time, repository};
@@ -80,8 +81,7 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
         // Longer than a thread that drips may be kept waiting.
         config.repositories[0].stall_timeout = Duration::from_secs(2);
         let first = config.repositories[0].name.clone();
-        // Who comes second finds a place for first clones that is free, and leaves the last one to others.
-        let each = if drips == Drips::InTheListing { config.limits.concurrent_fetches_per_host } else { 1 };
+        let each = config.limits.concurrent_fetches_per_host / if drips == Drips::InTheListing { 1 } else { 2 };
         let node = home.start(config).await;
         for (_, begun) in &servers {
             begun.acquire_many(u32::try_from(each).unwrap()).await.unwrap().forget();
@@ -169,26 +169,61 @@ fn dripping_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
     })
 }
 
+/// A node whose only permit to fetch what changed is taken by a repository of that server, and the state of that one.
+async fn beside_a_fetch_that_drips(
+    home: &Home,
+    mut config: Config,
+    server: &ScriptedServer,
+) -> (Node, watch::Receiver<RepositoryState>) {
+    config.limits.concurrent_fetches = 1;
+    let drips: RepositoryName = "drips".parse().unwrap();
+    let mut dripping = RepositoryConfig::new(drips.clone(), server.url());
+    (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(2), Duration::from_secs(3600));
+    dripping.shortest_gap = Duration::from_millis(100);
+    config.repositories.push(dripping);
+    let services: Vec<_> = config.services.iter().map(|service| service.name.to_string()).collect();
+    let node = home.start(config).await;
+    for service in services {
+        node.published_of(&service, |_| true).await;
+    }
+    let mut state = node.running.repository(&drips).unwrap();
+    in_time(state.wait_for(|state| state.mirrored && state.attempts > 0)).await.unwrap();
+    assert!(node.running.kick(&drips));
+    let fetches = |state: &RepositoryState| matches!(&state.phase, Phase::Polling { progress } if ["preparing", "receiving"].contains(&progress.phase));
+    in_time(state.wait_for(fetches)).await.unwrap();
+    (node, state)
+}
+
+#[tokio::test]
+async fn a_branch_that_goes_waits_for_no_fetch() {
+    let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
+    let first = upstream.git(&["rev-parse", "HEAD"]);
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/old"]);
+    let mut config = home.config(&upstream.url());
+    let mut old = config.services[0].clone();
+    (old.name, old.revision) = ("old".parse().unwrap(), "old".parse().unwrap());
+    config.services.push(old);
+    let (node, _) = beside_a_fetch_that_drips(&home, config, &dripping_later(&other, true)).await;
+    upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    upstream.git(&["push", "--quiet", "origin", ":refs/heads/old"]);
+    node.running.kick(&repository());
+    node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+    let branches = Git { dir: mirror(&home) }.line(["for-each-ref", "--format=%(refname)", "refs/heads"]);
+    assert_eq!(branches, "refs/heads/main");
+
+    // Once nothing else is left to follow, its service is told all the same.
+    upstream.git(&["push", "--quiet", "--force", "origin", &format!("{first}:refs/heads/main")]);
+    let mut condition = node.running.condition(&"old".parse().unwrap()).unwrap();
+    in_time(condition.wait_for(|condition| matches!(condition, Condition::Unhealthy { .. }))).await.unwrap();
+    node.running.cut().await;
+}
+
 #[tokio::test]
 async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
     for (bytes, words) in [(true, "`[upstreams] lowest_rate` = 1024"), (false, "did not begin to send")] {
         let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
         let server = dripping_later(&other, bytes);
-        let mut config = home.config(&upstream.url());
-        config.limits.concurrent_fetches = 1;
-        let drips: RepositoryName = "drips".parse().unwrap();
-        let mut dripping = RepositoryConfig::new(drips.clone(), server.url());
-        (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(2), Duration::from_secs(3600));
-        dripping.shortest_gap = Duration::from_millis(100);
-        config.repositories.push(dripping);
-        let node = home.start(config).await;
-        node.published(|_| true).await;
-        let mut state = node.running.repository(&drips).unwrap();
-        in_time(state.wait_for(|state| state.mirrored && state.attempts > 0)).await.unwrap();
-
-        assert!(node.running.kick(&drips));
-        let fetches = |state: &RepositoryState| matches!(&state.phase, Phase::Polling { progress } if ["preparing", "receiving"].contains(&progress.phase));
-        in_time(state.wait_for(fetches)).await.unwrap();
+        let (node, mut state) = beside_a_fetch_that_drips(&home, home.config(&upstream.url()), &server).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.running.kick(&repository());
         node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
