@@ -187,11 +187,6 @@ impl Service {
         self.condition.subscribe()
     }
 
-    /// Whether it could not follow its ref the last time.
-    pub(crate) fn is_unhealthy(&self) -> bool {
-        matches!(*self.condition.borrow(), Condition::Unhealthy { .. })
-    }
-
     /// Whether what is published stays whatever its ref does.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(*self.condition.borrow(), Condition::Pinned { .. })

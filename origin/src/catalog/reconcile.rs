@@ -188,7 +188,7 @@ impl Owner {
         self.leaving.retain(|_, gone| !gone.has_come());
         let together = wanted.keys().filter(|name| !after.agents.contains_key(**name)).count();
         for (name, config) in wanted {
-            let own = self.assigned.get(name).map(|of| of.values().cloned().collect()).unwrap_or_default();
+            let own = self.assigned.get(name).map(|of| of.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
             if let Some(agent) = after.agents.get(name) {
                 agent.reconfigure(config);
                 agent.publish(own);
@@ -196,7 +196,7 @@ impl Owner {
             }
             let known = before.agents.get(name).map(|agent| agent.leaves_to(&config)).unwrap_or_default();
             let begin = Begin { together, after: self.leaving.remove(name), before: known };
-            let agent = repository_agent::start(config, own, &self.context, begin, &self.drain);
+            let agent = repository_agent::start(config, &own, &self.context, begin, &self.drain);
             after.agents.insert_mut(name.clone(), agent);
         }
     }

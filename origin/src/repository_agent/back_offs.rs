@@ -126,7 +126,7 @@ mod tests {
         assert!(may(&back_offs, other, 6), "another content may be smaller");
         assert_eq!((back_offs.next(), back_offs.take_due(at(14)).len()), (Some(at(15)), 0));
         assert_eq!((back_offs.take_due(at(15)), back_offs.next()), (vec![service.clone()], None));
-        assert_eq!(back_offs.forget_pauses(), [service.clone()]);
+        assert_eq!(back_offs.forget_pauses(), std::slice::from_ref(&service));
         assert!(may(&back_offs, one, 6));
 
         fails(&mut back_offs, other, Again::Later, 20);

@@ -85,8 +85,6 @@ impl Worker {
             return;
         }
         self.decided_on = std::mem::take(&mut self.to_decide);
-        // Who failed before comes last: it must not be in the way of the others each time.
-        self.decided_on.sort_by_key(|candidate| candidate.service.is_unhealthy());
         let (publisher, name) = (self.context.publisher.clone(), self.config.name.clone());
         let candidates = self.decided_on.clone();
         self.deciding =

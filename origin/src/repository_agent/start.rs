@@ -54,7 +54,7 @@ pub(crate) struct Before {
 /// Starts the agent of a repository.
 pub(crate) fn start(
     config: RepositoryConfig,
-    services: Vec<Arc<Service>>,
+    services: &[Arc<Service>],
     context: &Context,
     begin: Begin,
     drain: &Drain,
@@ -71,7 +71,7 @@ pub(crate) fn start(
     let (seen, seen_by_others) = watch::channel(Vec::new());
     let mirror =
         Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
-    let (publish, assigned) = watch::channel(services.clone());
+    let (publish, assigned) = watch::channel(services.to_vec());
     let handle = Handle {
         state: state.subscribe(),
         calls: calls.clone(),
@@ -108,7 +108,7 @@ pub(crate) fn start(
     let task = Worker {
         policy: config.verify.as_ref().map(|verify| policy(verify, &config, &context)),
         needs_reconcile: services.iter().map(|service| service.name.clone()).collect(),
-        services: by_name(&services),
+        services: by_name(services),
         revisions: Revisions::new(config.name.clone()),
         work: Work::new(context.clone(), poller.clone(), lfs),
         config,

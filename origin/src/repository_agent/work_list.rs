@@ -218,7 +218,11 @@ mod tests {
         assert!(!list.is_due(&other));
         list.due(&slow, Cause::Follow);
         list.due(&other, Cause::Follow);
-        assert_eq!(list.begin_look(), [other.clone()], "the slow one is looked at when its work has ended");
+        assert_eq!(
+            list.begin_look(),
+            std::slice::from_ref(&other),
+            "the slow one is looked at when its work has ended"
+        );
         assert_eq!(list.resolved(&other, Some(&key(2))), Next::Decide);
         list.decided(&other, None);
         list.looked();

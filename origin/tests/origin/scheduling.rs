@@ -9,13 +9,11 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use weir_origin::Condition;
-use weir_origin::config::{Config, RepositoryConfig, ServiceConfig};
+use weir_origin::config::{Config, RepositoryConfig};
 use weir_origin::repository_agent::{Health, Phase, RepositoryState, WaitsFor};
-use weir_shared::event::EventKind;
 use weir_shared::name::RepositoryName;
 
 use crate::damage::{lose_packs, mirror};
-use crate::event_reader::Reader;
 use crate::git_fixture::Git;
 use crate::node::{Home, Node, in_time, repository};
 use crate::operator::{Operator, config, empty_config, repository_at, serve};
@@ -380,28 +378,5 @@ async fn an_unchanged_poll_is_one_listing_and_a_small_budget_makes_polls_wait() 
         lines,
         ["GET /bare.git/info/refs?service=git-upload-pack HTTP/1.1", "POST /bare.git/git-upload-pack HTTP/1.1"]
     );
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn who_could_not_follow_the_last_time_is_published_after_the_others() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let mut config = home.config(&upstream.url());
-    // First in line.
-    let mut late = ServiceConfig::new("a-late-one".parse().unwrap(), repository());
-    late.revision = "main".parse().unwrap();
-    late.folder = "late".parse().unwrap();
-    config.services.insert(0, late);
-    let node = home.start(config).await;
-    node.published(|_| true).await;
-    node.poll().await;
-    let edge = home.client("edge-client");
-    let mut reader = Reader::of(&edge, &node, "").await;
-    reader.until(|kind| matches!(kind, EventKind::SnapshotEnd)).await;
-    upstream.push("deploy/app.yaml", b"replicas: 2\n");
-    upstream.push("late/app.yaml", b"replicas: 1\n");
-    node.poll().await;
-    let told = [reader.descriptor().await.0, reader.descriptor().await.0];
-    assert_eq!(told.map(|each| each.publication().service.to_string()), ["shop-prod", "a-late-one"]);
     node.stop().await;
 }
