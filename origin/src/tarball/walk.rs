@@ -28,11 +28,12 @@ struct Level {
     written: bool,
 }
 
-/// A walk through a folder. It begins in the folder itself.
+/// A walk through a folder. It begins in the folder itself, which need not be left.
 ///
-/// A source visits the entries of a directory, each name once, in the order of their bytes with a slash at the end of a
-/// directory's. It goes on with what was selected: it enters a directory, visits what is in it, and leaves it, before it visits
-/// the next; it says of everything else what it is.
+/// A source visits the names in a directory, each once, in the order of their bytes with a slash at the end of a
+/// directory's. When a name is selected, the source says what it is before it visits the next: a directory is entered, what
+/// is in it is visited, and the directory is left; for all else there are [`Self::file`], [`Self::symlink`] and
+/// [`Self::omit`].
 pub struct Walk<'a, F> {
     filters: &'a Filters,
     limits: &'a Limits,
