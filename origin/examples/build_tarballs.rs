@@ -20,7 +20,8 @@ use object_store::ObjectStoreExt as _;
 use object_store::local::LocalFileSystem;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
-use weir_origin::tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, build, content_key};
+use weir_origin::source::git::tree::{GitTree, content_key};
+use weir_origin::tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, build};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::ObjectDigest;
 
@@ -44,8 +45,7 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let repo = gix::open_opts(&arguments.repository, gix::open::Options::isolated())?.into_sync();
-    let local = repo.to_thread_local();
+    let repository = gix::open_opts(&arguments.repository, gix::open::Options::isolated())?;
     let dir = match &arguments.dir {
         Some(dir) => tempfile::tempdir_in(dir)?,
         None => tempfile::tempdir()?,
@@ -55,17 +55,17 @@ fn main() -> anyhow::Result<()> {
     let mut base = None;
     let mut last = None;
     for revision in &arguments.revisions {
-        let commit: CommitId = local.rev_parse_single(revision.as_str())?.to_string().parse()?;
+        let commit: CommitId = repository.rev_parse_single(revision.as_str())?.to_string().parse()?;
         let sink = Folder::new(dir.path(), !arguments.no_fsync)?;
         let context = BuildContext {
             limits: &limits,
             threads: arguments.threads,
             base: base.as_ref(),
-            lfs: None,
             interrupt: &AtomicBool::new(false),
         };
+        let tree = GitTree { repository: repository.clone(), commit: &commit, selection: &selection, lfs: None };
         let (built, cost) = measured(|| {
-            let built = build(&repo, &commit, &selection, &context, &sink)?;
+            let built = build(&tree, &selection, &context, &sink)?;
             sink.finish().map(|()| built)
         })?;
         let recipe = built.recipe.to_bytes();
@@ -79,7 +79,7 @@ fn main() -> anyhow::Result<()> {
     let (commit, built) = last.context("there is one revision at least")?;
     let begun = Instant::now();
     for _ in 0..100 {
-        content_key(&local, &commit, &"shop".parse()?, &selection)?;
+        content_key(&repository, &commit, &"shop".parse()?, &selection)?;
     }
     println!("key of an unchanged folder: {:.3} ms", begun.elapsed().as_secs_f64() * 10.0);
     let megabyte = vec![7; 1 << 20];

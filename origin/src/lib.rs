@@ -1,8 +1,8 @@
 //! The origin: repository agents that turn Git repositories into published tarballs.
 //!
-//! A commit's way through the modules: [`repository_agent`] polls, [`mirror`] fetches, [`revision`] and [`tarball`] find
-//! out what a service is at and build it, `publish` puts it into the `store` and shows it, and `edge_api` answers edges.
-//! [`start`] puts them together.
+//! A commit's way through the modules: [`repository_agent`] polls, [`mirror`] fetches, [`revision`] finds out what a service
+//! is at, [`source`] gives its contents and [`tarball`] builds them, `publish` puts the tarball into the `store` and shows it,
+//! and `edge_api` answers edges. [`start`] puts them together.
 
 mod access;
 mod bounds;
@@ -30,6 +30,7 @@ pub mod revision;
 mod running;
 mod service;
 mod signing;
+pub mod source;
 mod status;
 mod store;
 mod stored_documents;

@@ -20,6 +20,7 @@ use crate::mirror::MirrorError;
 use crate::publish::{Attempt, Candidate, PublishError, Publisher};
 use crate::revision::{self, Reach, RevisionError, Tip};
 use crate::service::Service;
+use crate::source::git::tree::{GitTree, content_key};
 use crate::store::Area;
 use crate::tarball::{self, Base, BuildContext, Built, Limits, Recipe, TarballError};
 
@@ -147,7 +148,7 @@ pub(super) fn resolve(
             verifier.check(&tip).map_err(|error| verify_failure(mirror, service, &tip, &error))?;
         }
         let commit = tip.commit;
-        let key = tarball::content_key(&repository, &commit, &service.repository, &service.selection)
+        let key = content_key(&repository, &commit, &service.repository, &service.selection)
             .map_err(|error| tarball_failure(mirror, "select", &error))?;
         Ok(Candidate { service: service.clone(), commit, key })
     };
@@ -178,11 +179,11 @@ impl Builder {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
         disk_watch::require_room(&self.data_dir, min_free_bytes)
             .map_err(|reason| ServiceFailure::passing("store", reason))?;
-        let repository = self.mirror.get()?.repository()?;
+        let (repository, selection) = (self.mirror.get()?.repository()?.to_thread_local(), &service.selection);
         let base = recipe.map(|recipe| self.base(service, recipe, runtime));
-        let lfs = service.selection.lfs.then(|| self.mirror.lfs_objects());
-        let context = BuildContext { limits: &limits, threads, base: base.as_ref(), lfs: lfs.as_ref(), interrupt };
-        let built = tarball::build(&repository, commit, &service.selection, &context, attempt)
+        let tree = GitTree { repository, commit, selection, lfs: Some(&self.mirror.lfs_objects()) };
+        let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };
+        let built = tarball::build(&tree, selection, &context, attempt)
             .map_err(|error| tarball_failure(&self.mirror, "build", &error))?;
         let reused = built.reused_frames;
         self.metrics.frames.with_label_values(&["reused"]).inc_by(reused as u64);

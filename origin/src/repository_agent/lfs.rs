@@ -25,7 +25,7 @@ use crate::disk_watch;
 use crate::lfs::{LfsFile, LfsOid};
 use crate::mirror::LfsFetch;
 use crate::service::Service;
-use crate::tarball;
+use crate::source::git::tree::lfs_files;
 
 /// What the fetches of a repository share.
 #[derive(Debug, Default)]
@@ -277,7 +277,7 @@ impl Builder {
         stop: &AtomicBool,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
         let repository = self.mirror.get()?.repository()?.to_thread_local();
-        let mut files = tarball::lfs_files(&repository, commit, &service.selection, &self.options.limits, stop)
+        let mut files = lfs_files(&repository, commit, &service.selection, &self.options.limits, stop)
             .map_err(|error| tarball_failure(&self.mirror, "select", &error))?;
         let objects = self.mirror.lfs_objects();
         files.retain(|file| !objects.holds(&file.pointer));

@@ -18,7 +18,8 @@ use crate::lfs::{Amount, LfsOid};
 use crate::publish::PublishError;
 use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
-use crate::tarball::{self, TarballError};
+use crate::source::git::tree::{content_key, lfs_files};
+use crate::tarball::TarballError;
 
 /// The commits of what is published of a repository and retained.
 pub(super) type Commits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
@@ -90,11 +91,11 @@ impl Builder {
                 if let Err(RevisionError::CommitMissing(_)) = revision::look_up(&mirror, &commit) {
                     continue;
                 }
-                let key = tarball::content_key(&mirror, &commit, repository, &service.selection);
+                let key = content_key(&mirror, &commit, repository, &service.selection);
                 if key.is_ok_and(|key| !known.insert(key)) {
                     continue;
                 }
-                match tarball::lfs_files(&mirror, &commit, &service.selection, &self.options.limits, stop) {
+                match lfs_files(&mirror, &commit, &service.selection, &self.options.limits, stop) {
                     Ok(files) => needed.extend(files.into_iter().map(|file| file.pointer.oid)),
                     Err(
                         error @ (TarballError::Object { .. }

@@ -14,6 +14,7 @@ use super::mirror_slot::MirrorSlot;
 use super::state::{Failure, Health};
 use super::threads::Threads;
 use crate::revision::{self, Reach, Revision};
+use crate::source::git::tree::GitTree;
 use crate::tarball::{self, Limits, Listed, Listing, Selection};
 
 /// What is wanted of a preview.
@@ -101,7 +102,8 @@ fn look(mirror: &MirrorSlot, wanted: &Wanted, stop: &AtomicBool) -> Result<Previ
     };
     let commit = found.map_err(|error| revision_failure(mirror, &error))?;
     let (mut seen, mut named) = (0, Vec::new());
-    let listing = tarball::list(&repository, &commit, &wanted.selection, &wanted.limits, stop, &mut |listed| {
+    let tree = GitTree { repository, commit: &commit, selection: &wanted.selection, lfs: None };
+    let listing = tarball::list(&tree, &wanted.selection, &wanted.limits, stop, &mut |listed| {
         if seen >= wanted.skip && named.len() < wanted.take {
             named.push(listed);
         }

@@ -1,10 +1,7 @@
-//! Makes a tarball: one thread walks, several decode, compress and put frames, and the caller's thread hashes the tar.
+//! Makes a tarball: one thread walks, several read, compress and put frames, and the caller's thread hashes the tar.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
-
-use gix::ThreadSafeRepository;
-use weir_shared::commit_id::CommitId;
 
 use super::assemble::{Assembler, Built};
 use super::build_context::BuildContext;
@@ -13,18 +10,17 @@ use super::frame_sink::FrameSink;
 use super::memory_budget::MemoryBudget;
 use super::planner::{Stop, plan};
 use super::worker::Worker;
-use super::{Selection, TarballError};
+use super::{Contents, Selection, TarballError};
 
-/// Makes the tarball of a selection at a commit and puts its frames into `sink`, in any order. The frames depend on the
-/// commit and the selection, and on nothing else.
+/// Makes the tarball of a selection and puts its frames into `sink`, in any order. The frames depend on the contents and the
+/// selection, and on nothing else.
 ///
 /// In memory at once: at most 4 MiB of tar for each of `threads + 2`, or one larger file, and a frame for each thread.
 ///
 /// # Errors
 /// See [`TarballError`]. Frames that were put by then are not referenced by anything.
 pub fn build(
-    repo: &ThreadSafeRepository,
-    commit: &CommitId,
+    contents: &impl Contents,
     selection: &Selection,
     context: &BuildContext<'_>,
     sink: &dyn FrameSink,
@@ -36,16 +32,16 @@ pub fn build(
     let (done, finished) = channel();
     std::thread::scope(|scope| {
         let (budget, next_job) = (&budget, &next_job);
-        let planned = done.clone();
+        let (walked, planned) = (contents.clone(), done.clone());
         let walker = scope.spawn(move || {
             let _guard = CloseOnPanic(budget);
-            plan(repo, commit, selection, context, (budget, jobs, planned))
+            plan(&walked, selection, context, (budget, jobs, planned))
         });
         for _ in 0..threads {
-            let done = done.clone();
+            let (contents, done) = (contents.clone(), done.clone());
             scope.spawn(move || {
                 let _guard = CloseOnPanic(budget);
-                Worker::new(repo, selection, context, sink).work(next_job, &done);
+                Worker::new(contents, selection, context, sink).work(next_job, &done);
             });
         }
         drop(done);

@@ -4,19 +4,16 @@ use std::sync::atomic::AtomicBool;
 
 use super::Limits;
 use super::base::Base;
-use crate::lfs::LfsObjects;
 
 /// What a build may use.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildContext<'a> {
     /// What the tarball may not exceed.
     pub limits: &'a Limits,
-    /// How many threads decode, compress and put (at least one does); one more walks, and the calling thread hashes.
+    /// How many threads read, compress and put (at least one does); one more walks, and the calling thread hashes.
     pub threads: usize,
     /// A build to take frames from. The frames that are made do not depend on it.
     pub base: Option<&'a Base>,
-    /// Where the LFS objects are that a selection asks for.
-    pub lfs: Option<&'a LfsObjects>,
     /// Set it to stop the build.
     pub interrupt: &'a AtomicBool,
 }

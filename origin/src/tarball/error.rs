@@ -74,11 +74,11 @@ pub enum TarballError {
 }
 
 impl TarballError {
-    pub(super) fn object(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
+    pub(crate) fn object(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self::Object { id: id.to_string(), cause: cause.to_string() }
     }
 
-    pub(super) fn malformed(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
+    pub(crate) fn malformed(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self::Malformed { id: id.to_string(), cause: cause.to_string() }
     }
 }

@@ -2,16 +2,12 @@
 
 use std::sync::atomic::AtomicBool;
 
-use gix::Repository;
-use weir_shared::commit_id::CommitId;
 use weir_shared::descriptor::Omission;
 use weir_shared::entry_path;
 
-use super::folder;
-use super::size::Size;
-use super::walk::{EntryContent, walk};
-use super::{Limits, Selection, TarballError};
-use crate::lfs::Pointer;
+use super::entry::EntryKind;
+use super::walk::walk;
+use super::{Contents, Limits, Selection, TarballError};
 
 /// An entry that a tarball would hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,30 +45,26 @@ pub struct Listing {
     pub omitted: Vec<Omission>,
 }
 
-/// Lists what the tarball of a selection at a commit would hold, in its order. No contents are read.
+/// Lists what the tarball of a selection would hold, in its order. No files are read.
 ///
 /// # Errors
 /// As those of a build, but for those of contents.
 pub fn list(
-    repo: &Repository,
-    commit: &CommitId,
+    contents: &impl Contents,
     selection: &Selection,
     limits: &Limits,
     interrupt: &AtomicBool,
     emit: &mut dyn FnMut(Listed),
 ) -> Result<Listing, TarballError> {
-    let folder = folder::find(repo, commit, &selection.folder)?;
-    let (mut size, mut file_bytes) = (Size::new(limits), 0);
-    let walked = walk(repo, folder, selection, (limits, interrupt), &mut |entry| {
-        size.add(&entry)?;
+    let mut file_bytes = 0;
+    let walked = walk(contents, selection, (limits, interrupt), &mut |entry| {
         let kind = match entry.kind {
-            EntryContent::File { size: bytes, executable, .. }
-            | EntryContent::Lfs { pointer: Pointer { size: bytes, .. }, executable } => {
+            EntryKind::File { size: bytes, executable, .. } => {
                 file_bytes += bytes;
                 ListedKind::File { bytes, executable }
             }
-            EntryContent::Directory => ListedKind::Directory,
-            EntryContent::Symlink { target } => ListedKind::Symlink(entry_path::percent_encode(&target)),
+            EntryKind::Directory => ListedKind::Directory,
+            EntryKind::Symlink { target } => ListedKind::Symlink(entry_path::percent_encode(&target)),
         };
         emit(Listed { path: entry_path::percent_encode(&entry.path), kind });
         Ok(())

@@ -1,31 +1,29 @@
-//! The deterministic tarball of a folder at a commit: format 1 of the protocol.
+//! The deterministic tarball of a folder: format 1 of the protocol. Where a folder comes from only its source knows
+//! ([`Contents`]).
 //!
-//! A walk decides what is in it and in which order, and cuts it into runs of entries. Each run is decoded and compressed by
+//! A walk decides what is in it and in which order, and cuts it into runs of entries. Each run is read and compressed by
 //! itself into frames, which are objects ([`FrameSink`]); [`build`] hashes the tar and puts the frames in their order.
-//! [`content_key`] shows whether a build would make anything new at all.
+//! A [`ContentKey`] shows whether a build would make anything new at all.
 
 mod assemble;
-mod attributes;
 mod base;
 mod build;
 mod build_context;
 mod codec;
+mod contents;
 mod cut;
 mod digests;
+mod entry;
 mod error;
 mod filters;
-mod folder;
 mod frame_sink;
 mod header;
 mod key;
-mod lfs_files;
-mod links;
 mod listing;
 mod memory_budget;
 mod planner;
 mod recipe;
 mod run;
-mod size;
 mod walk;
 mod worker;
 
@@ -35,15 +33,18 @@ pub use assemble::Built;
 pub use base::Base;
 pub use build::build;
 pub use build_context::BuildContext;
+pub use contents::Contents;
+pub use entry::{Entry, EntryKind};
 pub use error::TarballError;
 pub use filters::{FilterError, Filters};
 pub use frame_sink::FrameSink;
-pub use key::{ContentKey, content_key};
-pub use lfs_files::lfs_files;
+pub use key::{ContentKey, KeyWriter};
 pub use listing::{Listed, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
+pub use walk::Walk;
+pub(crate) use walk::walk;
 
-/// What of a commit goes into a tarball.
+/// What of a revision goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The folder.

@@ -1,9 +1,6 @@
-//! Walks a folder and hands its runs to the workers as there is room for them.
+//! Walks through contents and hands their runs to the workers as there is room for them.
 
 use std::sync::mpsc::Sender;
-
-use gix::ThreadSafeRepository;
-use weir_shared::commit_id::CommitId;
 
 use super::assemble::{Done, Finished, Tar};
 use super::base::Base;
@@ -11,15 +8,15 @@ use super::build_context::BuildContext;
 use super::cut::Cutter;
 use super::memory_budget::MemoryBudget;
 use super::recipe::{RecipeRun, RunKey};
-use super::run::{Run, tar_bytes};
-use super::walk::{Entry, Walked, walk};
-use super::{Selection, TarballError, folder};
+use super::run::Run;
+use super::walk::{Walked, walk};
+use super::{Contents, Entry, Selection, TarballError};
 
 /// A run and which of the tarball it is.
-pub(super) struct Job {
+pub(super) struct Job<C: Contents> {
     pub(super) position: usize,
     pub(super) key: RunKey,
-    pub(super) run: Run,
+    pub(super) run: Run<C>,
 }
 
 /// Why a walk ended early.
@@ -36,30 +33,25 @@ impl From<TarballError> for Stop {
 }
 
 /// Walks all of it. Runs go to the workers, or past them to the assembler when nothing of them is needed.
-pub(super) fn plan(
-    repo: &ThreadSafeRepository,
-    commit: &CommitId,
+pub(super) fn plan<C: Contents>(
+    contents: &C,
     selection: &Selection,
     context: &BuildContext<'_>,
-    (budget, jobs, done): (&MemoryBudget, Sender<Job>, Sender<Done>),
+    (budget, jobs, done): (&MemoryBudget, Sender<Job<C>>, Sender<Done>),
 ) -> Result<Walked, Stop> {
-    let repo = repo.to_thread_local();
-    let folder = folder::find(&repo, commit, &selection.folder)?;
     let mut planner = Planner {
         selection,
-        context,
         budget,
         jobs,
         done,
         position: 0,
-        bytes: 0,
         cutter: Cutter::default(),
         run: Run::default(),
         same_as: context.base,
         pending: Vec::new(),
     };
     let mut unwanted = false;
-    let walked = walk(&repo, folder, selection, (context.limits, context.interrupt), &mut |entry| {
+    let walked = walk(contents, selection, (context.limits, context.interrupt), &mut |entry| {
         planner.add(entry).map_err(|stop| match stop {
             Stop::Failed(error) => error,
             Stop::Unwanted => {
@@ -78,27 +70,24 @@ pub(super) fn plan(
     Ok(walked)
 }
 
-struct Planner<'a> {
+struct Planner<'a, C: Contents> {
     selection: &'a Selection,
-    context: &'a BuildContext<'a>,
     budget: &'a MemoryBudget,
-    jobs: Sender<Job>,
+    jobs: Sender<Job<C>>,
     done: Sender<Done>,
     position: usize,
-    /// Of tar, in all runs before the current one.
-    bytes: u64,
     cutter: Cutter,
-    run: Run,
+    run: Run<C>,
     /// The base, as long as the tar is the same as its.
     same_as: Option<&'a Base>,
     /// Runs that are the same as the base's, until it is known whether their tar is needed: it is not when the state of the
     /// digests behind them is.
-    pending: Vec<(Job, &'a RecipeRun)>,
+    pending: Vec<(Job<C>, &'a RecipeRun)>,
 }
 
-impl Planner<'_> {
-    fn add(&mut self, entry: Entry) -> Result<(), Stop> {
-        if self.cutter.begins(&entry.path, tar_bytes(&entry)) {
+impl<C: Contents> Planner<'_, C> {
+    fn add(&mut self, entry: Entry<C::File>) -> Result<(), Stop> {
+        if self.cutter.begins(&entry.path, entry.tar_bytes()) {
             self.end_run()?;
         }
         self.run.add(entry);
@@ -113,11 +102,6 @@ impl Planner<'_> {
 
     fn end_run(&mut self) -> Result<(), Stop> {
         let run = std::mem::take(&mut self.run);
-        self.bytes += run.bytes();
-        let limit = self.context.limits.max_tarball_bytes;
-        if self.bytes > limit {
-            return Err(TarballError::TooLarge { limit }.into());
-        }
         let job = Job { position: self.position, key: run.key(self.selection), run };
         self.position += 1;
         match self.same_as.and_then(|base| base.run_at(job.position, &job.key)) {
@@ -146,7 +130,7 @@ impl Planner<'_> {
         std::mem::take(&mut self.pending).into_iter().try_for_each(|(job, _)| self.send(job))
     }
 
-    fn send(&self, job: Job) -> Result<(), Stop> {
+    fn send(&self, job: Job<C>) -> Result<(), Stop> {
         if self.budget.enter(job.run.bytes()) {
             self.jobs.send(job).map_err(|_| Stop::Unwanted)
         } else {

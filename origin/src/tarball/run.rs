@@ -1,36 +1,36 @@
-//! A run: entries that follow one another, decoded and compressed by themselves.
+//! A run: entries that follow one another, read and compressed by themselves.
 //!
 //! Where runs end depends on the entries only ([`super::cut`]), so a tarball has the same frames whatever the number of
 //! threads and whatever was built before.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gix::Repository;
 use weir_shared::descriptor::FORMAT;
-use weir_shared::entry_path;
 
-use super::attributes::LineEnds;
-use super::build_context::BuildContext;
 use super::codec::CODEC;
 use super::cut::MAX_RUN_BYTES;
-use super::folder::read_blob;
-use super::header::{self, BLOCK, HeaderKind};
+use super::entry::{Entry, EntryKind};
+use super::header::{self, HeaderKind};
+use super::key::KeyWriter;
 use super::recipe::RunKey;
-use super::walk::{Entry, EntryContent};
-use super::{Selection, TarballError};
-use crate::lfs::Pointer;
+use super::{Contents, Selection, TarballError};
 
-/// Entries that follow one another, not decoded yet.
-#[derive(Debug, Default)]
-pub(super) struct Run {
-    entries: Vec<Entry>,
+/// Entries that follow one another, not read yet.
+pub(super) struct Run<C: Contents> {
+    entries: Vec<Entry<C::File>>,
     /// About how many bytes of tar they make.
     bytes: u64,
     /// Whether the tarball ends with them.
     is_last: bool,
 }
 
-impl Run {
+impl<C: Contents> Default for Run<C> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), bytes: 0, is_last: false }
+    }
+}
+
+impl<C: Contents> Run<C> {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -39,74 +39,50 @@ impl Run {
         self.is_last = true;
     }
 
-    pub(super) fn add(&mut self, entry: Entry) {
-        self.bytes += tar_bytes(&entry);
+    pub(super) fn add(&mut self, entry: Entry<C::File>) {
+        self.bytes += entry.tar_bytes();
         self.entries.push(entry);
     }
 
     /// What decides the run's frames. Everything that stands above it (attributes, filters, the folder) has left its mark in
     /// the entries already.
     pub(super) fn key(&self, selection: &Selection) -> RunKey {
-        let mut key = blake3::Hasher::new_derive_key("weir run key v1");
-        let mut field = |bytes: &[u8]| {
-            key.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
-        };
-        field(CODEC.as_bytes());
+        let mut key = KeyWriter::new("weir run key v1");
+        key.field(CODEC.as_bytes());
         // Another version of the library may write other frames, and a body's bytes must not depend on its history.
-        field(&zstd::zstd_safe::version_number().to_le_bytes());
-        field(&FORMAT.to_le_bytes());
-        field(&[u8::from(selection.gzip), u8::from(self.is_last)]);
+        key.field(&zstd::zstd_safe::version_number().to_le_bytes());
+        key.field(&FORMAT.to_le_bytes());
+        key.field(&[u8::from(selection.gzip), u8::from(self.is_last)]);
         for entry in &self.entries {
-            field(&entry.path);
+            key.field(&entry.path);
             match &entry.kind {
-                EntryContent::Directory => field(b"directory"),
-                EntryContent::Symlink { target } => {
-                    field(b"symlink");
-                    field(target);
+                EntryKind::Directory => key.field(b"directory"),
+                EntryKind::Symlink { target } => {
+                    key.field(b"symlink");
+                    key.field(target);
                 }
-                EntryContent::Lfs { pointer, executable } => {
-                    field(if *executable { b"LFS executable" } else { b"LFS file" });
-                    field(pointer.oid.as_bytes());
-                }
-                EntryContent::File { id, size: _, executable, line_ends } => {
-                    field(if *executable { b"executable" } else { b"file" });
-                    field(id.as_slice());
-                    field(line_ends.map_or("as it is", LineEnds::as_str).as_bytes());
-                }
+                EntryKind::File { file, size: _, executable } => C::identify(file, *executable, &mut key),
             }
         }
-        *key.finalize().as_bytes()
+        key.finish()
     }
 
-    /// Decodes the contents and writes the tar.
-    pub(super) fn tar(self, repo: &Repository, context: &BuildContext<'_>) -> Result<Vec<u8>, TarballError> {
+    /// Reads the files and writes the tar.
+    pub(super) fn tar(self, contents: &C, interrupt: &AtomicBool) -> Result<Vec<u8>, TarballError> {
         let mut tar = Vec::with_capacity(self.bytes.min(MAX_RUN_BYTES) as usize + header::END.len());
-        let mut contents = Vec::new();
-        for entry in self.entries {
-            if context.interrupt.load(Ordering::Relaxed) {
+        let mut buffer = Vec::new();
+        for Entry { path, kind } in self.entries {
+            if interrupt.load(Ordering::Relaxed) {
                 return Err(TarballError::Interrupted);
             }
-            match entry.kind {
-                EntryContent::Directory => header::write_header(&mut tar, &entry.path, HeaderKind::Directory),
-                EntryContent::Symlink { target } => {
-                    header::write_header(&mut tar, &entry.path, HeaderKind::Symlink { target: &target });
+            match kind {
+                EntryKind::Directory => header::write_header(&mut tar, &path, HeaderKind::Directory),
+                EntryKind::Symlink { target } => {
+                    header::write_header(&mut tar, &path, HeaderKind::Symlink { target: &target });
                 }
-                EntryContent::File { id, executable, line_ends, .. } => {
-                    read_blob(repo, id, &mut contents)?;
-                    if let Some(rule) = line_ends
-                        && let Some(converted) = rule.convert(&contents).map_err(|e| TarballError::object(id, e))?
-                    {
-                        contents = converted;
-                    }
-                    write_file(&mut tar, &entry.path, executable, &mut contents);
-                }
-                EntryContent::Lfs { pointer, executable } => {
-                    let read = context.lfs.ok_or(std::io::ErrorKind::NotFound.into());
-                    read.and_then(|objects| objects.read(&pointer, &mut contents)).map_err(|error| {
-                        let path = entry_path::percent_encode(&entry.path);
-                        TarballError::Lfs { path, cause: error.to_string() }
-                    })?;
-                    write_file(&mut tar, &entry.path, executable, &mut contents);
+                EntryKind::File { file, executable, .. } => {
+                    contents.read(&path, &file, &mut buffer)?;
+                    write_file(&mut tar, &path, executable, &mut buffer);
                 }
             }
         }
@@ -131,16 +107,4 @@ fn write_file(tar: &mut Vec<u8>, path: &[u8], executable: bool, contents: &mut V
         tar.extend_from_slice(contents);
     }
     header::pad(tar, size);
-}
-
-/// About how many bytes of tar an entry makes: exact but for long names and changed line ends.
-pub(super) fn tar_bytes(entry: &Entry) -> u64 {
-    let contents = match &entry.kind {
-        EntryContent::File { size, .. } | EntryContent::Lfs { pointer: Pointer { size, .. }, .. } => {
-            size.saturating_add(header::padding(*size) as u64)
-        }
-        EntryContent::Symlink { target } => target.len() as u64,
-        EntryContent::Directory => 0,
-    };
-    contents.saturating_add(BLOCK as u64 + entry.path.len() as u64)
 }

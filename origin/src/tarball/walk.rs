@@ -1,231 +1,179 @@
-//! What goes into a tarball, in order: reads trees, attribute files, symlink targets and LFS pointers, but no contents.
+//! What goes into a tarball, in order: takes what a source visits, and decides by paths, sizes and where links lead.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gix::objs::tree::EntryKind;
-use gix::{ObjectId, Repository};
 use weir_shared::descriptor::{Omission, OmissionReason};
 use weir_shared::entry_path;
 
-use super::attributes::{self, LineEnds, PathAttributes};
-use super::filters::Inclusion;
-use super::folder::{self, Folder, TreeEntry};
-use super::links::Links;
-use super::{Limits, Selection, TarballError};
-use crate::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
+use super::entry::{Entry, EntryKind};
+use super::filters::{Filters, Inclusion};
+use super::{Contents, Limits, Selection, TarballError};
 
 /// The longest list of omissions, in bytes of their JSON: well below what a descriptor may have.
 const MAX_OMISSION_BYTES: usize = 8 << 20;
 
-/// One entry of the tarball to be.
-#[derive(Debug)]
-pub(super) struct Entry {
-    /// Relative to the folder; a directory's ends in `/`.
-    pub(super) path: Vec<u8>,
-    pub(super) kind: EntryContent,
-}
-
-/// What an entry holds.
-#[derive(Debug)]
-pub(super) enum EntryContent {
-    /// Bytes that are still in the mirror. `size` is before line ends change.
-    File {
-        id: ObjectId,
-        size: u64,
-        executable: bool,
-        line_ends: Option<LineEnds>,
-    },
-    /// Bytes that stand beside the mirror.
-    Lfs {
-        pointer: Pointer,
-        executable: bool,
-    },
-    Directory,
-    Symlink {
-        target: Vec<u8>,
-    },
-}
-
 /// What a walk found besides the entries it handed out.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
+pub(crate) struct Walked {
     pub(super) entries: u64,
     pub(super) omitted: Vec<Omission>,
 }
 
 /// A directory that the walk is in.
 struct Level {
-    entries: std::vec::IntoIter<TreeEntry>,
     inclusion: Inclusion,
-    /// The length of this directory's path below the folder, with its slash.
+    /// The length of its path below the folder, with its slash.
     path_bytes: usize,
     /// A directory is written when something below it is.
     written: bool,
 }
 
-struct Walk<'a> {
-    repo: &'a Repository,
-    selection: &'a Selection,
+/// A walk through a folder. It begins in the folder itself, which need not be left.
+///
+/// A source visits the names in a directory, each once, in the order of their bytes with a slash at the end of a
+/// directory's. When a name is selected, the source says what it is before it visits the next: a directory is entered, what
+/// is in it is visited, and the directory is left; for all else there are [`Self::file`], [`Self::symlink`] and
+/// [`Self::omit`].
+pub struct Walk<'a, F> {
+    filters: &'a Filters,
     limits: &'a Limits,
     interrupt: &'a AtomicBool,
-    attributes: attributes::Attributes,
-    links: Links,
-    /// The folder's path in the repository with a slash, and after it the path below the folder.
+    /// What was visited last, below the folder.
     path: Vec<u8>,
-    prefix_bytes: usize,
+    inclusion: Inclusion,
     levels: Vec<Level>,
-    seen: usize,
+    visited: usize,
+    /// Of tar.
+    bytes: u64,
     omission_bytes: usize,
     walked: Walked,
-    emit: &'a mut dyn FnMut(Entry) -> Result<(), TarballError>,
+    emit: &'a mut dyn FnMut(Entry<F>) -> Result<(), TarballError>,
 }
 
-/// Walks a folder and hands out its entries in the order of the tarball.
-pub(super) fn walk(
-    repo: &Repository,
-    folder: Folder,
+/// Walks through contents and hands out their entries in the order of the tarball, which would not be larger than it may.
+pub(crate) fn walk<C: Contents>(
+    contents: &C,
     selection: &Selection,
     (limits, interrupt): (&Limits, &AtomicBool),
-    emit: &mut dyn FnMut(Entry) -> Result<(), TarballError>,
+    emit: &mut dyn FnMut(Entry<C::File>) -> Result<(), TarballError>,
 ) -> Result<Walked, TarballError> {
-    if folder.export_ignored {
-        return Ok(Walked::default());
-    }
-    let mut path = selection.folder.as_str().as_bytes().to_vec();
-    if !path.is_empty() {
-        path.push(b'/');
-    }
+    let filters = &selection.filters;
     let mut walk = Walk {
-        repo,
-        selection,
+        filters,
         limits,
         interrupt,
-        attributes: folder.attributes,
-        links: Links::new(folder.tree),
-        prefix_bytes: path.len(),
-        path,
+        path: Vec::new(),
+        inclusion: filters.root(),
         levels: Vec::new(),
-        seen: 0,
+        visited: 0,
+        bytes: 0,
         omission_bytes: 0,
         walked: Walked::default(),
         emit,
     };
-    walk.enter(folder.tree, selection.filters.root())?;
-    while let Some(level) = walk.levels.last_mut() {
-        walk.path.truncate(walk.prefix_bytes + level.path_bytes);
-        let inclusion = level.inclusion;
-        match level.entries.next() {
-            Some(entry) => walk.visit(&entry, inclusion)?,
-            None => {
-                walk.levels.pop();
-                walk.attributes.leave();
-            }
-        }
-    }
+    walk.levels.push(Level { inclusion: filters.root(), path_bytes: 0, written: true });
+    contents.walk(&mut walk)?;
     Ok(walk.walked)
 }
 
-impl Walk<'_> {
-    /// Reads the directory at `self.path`, which ends in its slash.
-    fn enter(&mut self, tree: ObjectId, inclusion: Inclusion) -> Result<(), TarballError> {
-        let entries = folder::read_tree(self.repo, tree)?;
-        let directory = self.path.strip_suffix(b"/").unwrap_or(&self.path);
-        folder::enter_attributes(self.repo, &mut self.attributes, directory, &entries)?;
-        let path_bytes = self.path.len() - self.prefix_bytes;
-        self.levels.push(Level { entries: entries.into_iter(), inclusion, path_bytes, written: path_bytes == 0 });
-        Ok(())
-    }
-
-    fn visit(&mut self, entry: &TreeEntry, above: Inclusion) -> Result<(), TarballError> {
+impl<F> Walk<'_, F> {
+    /// Visits a name in the directory that was entered last. Whether it is selected. `left_out`: whether the source itself
+    /// leaves it out, without a word; asked only of what the filters take.
+    ///
+    /// # Errors
+    /// There are too many, or somebody asked to stop.
+    pub fn visit(
+        &mut self,
+        name: &[u8],
+        is_directory: bool,
+        left_out: impl FnOnce() -> bool,
+    ) -> Result<bool, TarballError> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(TarballError::Interrupted);
         }
-        self.seen += 1;
-        if self.seen > self.limits.max_entries {
+        self.visited += 1;
+        if self.visited > self.limits.max_entries {
             return Err(TarballError::TooManyEntries { limit: self.limits.max_entries });
         }
-        self.path.extend_from_slice(&entry.name);
-        let is_directory = matches!(entry.mode.kind(), EntryKind::Tree | EntryKind::Commit);
-        let inclusion = self.selection.filters.descend(above, &self.path[self.prefix_bytes..], is_directory);
-        // An undecided directory may hold what an include pattern matches; an undecided file is not matched by any.
-        let out = inclusion == Inclusion::Excluded || (inclusion == Inclusion::Undecided && !entry.mode.is_tree());
-        if out {
-            return Ok(());
+        let (above, path_bytes) =
+            self.levels.last().map_or((Inclusion::Excluded, 0), |level| (level.inclusion, level.path_bytes));
+        self.path.truncate(path_bytes);
+        self.path.extend_from_slice(name);
+        self.inclusion = self.filters.descend(above, &self.path, is_directory);
+        let selected = match self.inclusion {
+            Inclusion::Excluded => false,
+            // Something in a directory may be matched by an include pattern; a file is not matched by any.
+            Inclusion::Undecided => is_directory,
+            Inclusion::Included => true,
+        };
+        if !selected || left_out() {
+            return Ok(false);
         }
-        let attributes = self.attributes.of(&self.path, is_directory);
-        if attributes.export_ignore {
-            return Ok(());
+        if !entry_path::is_safe_component(name) {
+            self.list_omission(OmissionReason::UnsafeName)?;
+            return Ok(false);
         }
-        if !entry_path::is_safe_component(&entry.name) {
-            return self.omit(OmissionReason::UnsafeName);
-        }
-        match entry.mode.kind() {
-            EntryKind::Tree => {
-                self.path.push(b'/');
-                self.enter(entry.id, inclusion)
-            }
-            EntryKind::Commit => self.omit(OmissionReason::Submodule),
-            EntryKind::Link => self.symlink(entry.id),
-            EntryKind::Blob => self.file(entry.id, false, attributes),
-            EntryKind::BlobExecutable => self.file(entry.id, true, attributes),
-        }
+        Ok(true)
     }
 
-    fn file(&mut self, id: ObjectId, executable: bool, attributes: PathAttributes) -> Result<(), TarballError> {
-        let size = folder::blob_size(self.repo, id)?;
-        if attributes.lfs && size < MAX_POINTER_BYTES {
-            let mut contents = Vec::new();
-            folder::read_blob(self.repo, id, &mut contents)?;
-            if looks_like_pointer(&contents) {
-                let Some(pointer) = Pointer::parse(&contents).filter(|_| self.selection.lfs) else {
-                    return self.omit(OmissionReason::LfsPointer);
-                };
-                self.check_size(pointer.size)?;
-                return self.write(EntryContent::Lfs { pointer, executable });
-            }
-        }
-        self.check_size(size)?;
-        self.write(EntryContent::File { id, size, executable, line_ends: attributes.line_ends })
+    /// Enters the directory that was visited last.
+    pub fn enter(&mut self) {
+        self.path.push(b'/');
+        self.levels.push(Level { inclusion: self.inclusion, path_bytes: self.path.len(), written: false });
     }
 
-    fn check_size(&self, size: u64) -> Result<(), TarballError> {
+    /// Leaves the directory that was entered last.
+    pub fn leave(&mut self) {
+        self.levels.pop();
+    }
+
+    /// What was visited last is a file of so many bytes.
+    ///
+    /// # Errors
+    /// It is too large, or the tarball is with it; or those of whoever takes the entries.
+    pub fn file(&mut self, file: F, size: u64, executable: bool) -> Result<(), TarballError> {
         let limit = self.limits.max_file_bytes;
-        if size <= limit {
+        if size > limit {
+            let path = entry_path::percent_encode(&self.path);
+            return Err(TarballError::FileTooLarge { path, size, limit });
+        }
+        self.write(EntryKind::File { file, size, executable })
+    }
+
+    /// What was visited last is a symlink. It is left out unless it stays in the folder, whatever other symlinks are on its
+    /// way: `leads_through_link` tells whether one stands at a path or above it, be it selected or not.
+    ///
+    /// # Errors
+    /// As of [`Self::file`].
+    pub fn symlink(
+        &mut self,
+        target: Vec<u8>,
+        mut leads_through_link: impl FnMut(&[u8]) -> Result<bool, TarballError>,
+    ) -> Result<(), TarballError> {
+        let Some(turning_points) = entry_path::turning_points(&self.path, &target) else {
+            return self.omit(OmissionReason::Symlink);
+        };
+        for path in turning_points {
+            if leads_through_link(&path)? {
+                return self.omit(OmissionReason::Symlink);
+            }
+        }
+        self.write(EntryKind::Symlink { target })
+    }
+
+    /// What was visited last is left out for this reason, and listed if it was asked for.
+    ///
+    /// # Errors
+    /// The list is too long.
+    pub fn omit(&mut self, reason: OmissionReason) -> Result<(), TarballError> {
+        if self.inclusion == Inclusion::Undecided {
             return Ok(());
         }
-        let path = entry_path::percent_encode(&self.path[self.prefix_bytes..]);
-        Err(TarballError::FileTooLarge { path, size, limit })
+        self.list_omission(reason)
     }
 
-    fn symlink(&mut self, id: ObjectId) -> Result<(), TarballError> {
-        let mut target = Vec::new();
-        if folder::blob_size(self.repo, id)? <= entry_path::MAX_LINK_TARGET_BYTES as u64 {
-            folder::read_blob(self.repo, id, &mut target)?;
-        }
-        // A target that is too long was left empty, and an empty one is refused too.
-        if self.links.is_safe(self.repo, &self.path[self.prefix_bytes..], &target)? {
-            self.write(EntryContent::Symlink { target })
-        } else {
-            self.omit(OmissionReason::Symlink)
-        }
-    }
-
-    /// Hands out the entry at `self.path`, after the directories above it that were not handed out yet.
-    fn write(&mut self, kind: EntryContent) -> Result<(), TarballError> {
-        let path = &self.path[self.prefix_bytes..];
-        // Above a directory that is written all are.
-        let written = self.levels.iter().rposition(|level| level.written).map_or(0, |at| at + 1);
-        for level in &mut self.levels[written..] {
-            level.written = true;
-            self.walked.entries += 1;
-            (self.emit)(Entry { path: path[..level.path_bytes].to_vec(), kind: EntryContent::Directory })?;
-        }
-        self.walked.entries += 1;
-        (self.emit)(Entry { path: path.to_vec(), kind })
-    }
-
-    fn omit(&mut self, reason: OmissionReason) -> Result<(), TarballError> {
-        let path = entry_path::percent_encode(&self.path[self.prefix_bytes..]);
+    fn list_omission(&mut self, reason: OmissionReason) -> Result<(), TarballError> {
+        let path = entry_path::percent_encode(&self.path);
         // Quotes and backslashes take two bytes in JSON; controls are percent-encoded already.
         let escaped = path.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
         self.omission_bytes += path.len() + escaped + 48;
@@ -234,5 +182,27 @@ impl Walk<'_> {
         }
         self.walked.omitted.push(Omission { path, reason });
         Ok(())
+    }
+
+    /// Hands out the entry at `self.path`, after the directories above it that were not handed out yet.
+    fn write(&mut self, kind: EntryKind<F>) -> Result<(), TarballError> {
+        // Above a directory that is written all are.
+        let written = self.levels.iter().rposition(|level| level.written).map_or(0, |at| at + 1);
+        for at in written..self.levels.len() {
+            let path = self.path[..self.levels[at].path_bytes].to_vec();
+            self.levels[at].written = true;
+            self.hand_out(Entry { path, kind: EntryKind::Directory })?;
+        }
+        self.hand_out(Entry { path: self.path.clone(), kind })
+    }
+
+    fn hand_out(&mut self, entry: Entry<F>) -> Result<(), TarballError> {
+        self.walked.entries += 1;
+        self.bytes = self.bytes.saturating_add(entry.tar_bytes());
+        let limit = self.limits.max_tarball_bytes;
+        if self.bytes > limit {
+            return Err(TarballError::TooLarge { limit });
+        }
+        (self.emit)(entry)
     }
 }

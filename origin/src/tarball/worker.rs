@@ -1,11 +1,10 @@
-//! Makes the frames of runs: takes them from the base, or decodes, compresses and puts them.
+//! Makes the frames of runs: takes them from the base, or reads, compresses and puts them.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use gix::{Repository, ThreadSafeRepository};
 
 use super::assemble::{Done, Finished, Tar};
 use super::build_context::BuildContext;
@@ -15,29 +14,29 @@ use super::frame_sink::FrameSink;
 use super::planner::Job;
 use super::recipe::{Coded, RecipeFrame, RecipeRun, RunKey};
 use super::run::Run;
-use super::{Selection, TarballError};
+use super::{Contents, Selection, TarballError};
 
 /// One of several threads of a build.
-pub(super) struct Worker<'a> {
-    repo: Repository,
+pub(super) struct Worker<'a, C> {
+    contents: C,
     selection: &'a Selection,
     context: &'a BuildContext<'a>,
     sink: &'a dyn FrameSink,
     codec: Codec,
 }
 
-impl<'a> Worker<'a> {
+impl<'a, C: Contents> Worker<'a, C> {
     pub(super) fn new(
-        repo: &ThreadSafeRepository,
+        contents: C,
         selection: &'a Selection,
         context: &'a BuildContext<'a>,
         sink: &'a dyn FrameSink,
     ) -> Self {
-        Self { repo: repo.to_thread_local(), selection, context, sink, codec: Codec::new() }
+        Self { contents, selection, context, sink, codec: Codec::new() }
     }
 
     /// Works until no more jobs come, or nobody wants what comes of them.
-    pub(super) fn work(mut self, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
+    pub(super) fn work(mut self, jobs: &Mutex<Receiver<Job<C>>>, done: &Sender<Done>) {
         loop {
             // Waiting with the lock held is meant: one worker waits for the next job, the others for their turn.
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -55,8 +54,8 @@ impl<'a> Worker<'a> {
         Some(Finished { run: RecipeRun { digests: None, ..run.clone() }, tar: Tar::Bytes(tar), reused: true })
     }
 
-    fn make(&mut self, key: RunKey, run: Run) -> Result<Finished, TarballError> {
-        let tar = run.tar(&self.repo, self.context)?;
+    fn make(&mut self, key: RunKey, run: Run<C>) -> Result<Finished, TarballError> {
+        let tar = run.tar(&self.contents, self.context.interrupt)?;
         let mut frames = Vec::new();
         for range in cut::frames(&tar) {
             frames.push(self.make_frame(&tar[range]).map_err(TarballError::Write)?);

@@ -49,6 +49,7 @@ mod refs;
 mod refused_documents;
 mod scheduling;
 mod scripted_server;
+mod second_source;
 mod side_by_side;
 mod signing;
 mod silent_upstreams;

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use ring::digest::{SHA256, digest};
 use weir_origin::lfs::LfsObjects;
-use weir_origin::tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, TarballError, build};
+use weir_origin::source::git::tree::GitTree;
+use weir_origin::tarball::{
+    Base, BuildContext, Built, Contents, FrameSink, Limits, Recipe, Selection, TarballError, build,
+};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::manifest::{Frame, MAX_FRAME_TAR_BYTES};
@@ -171,10 +174,29 @@ pub(crate) fn build_into(
     limits: &Limits,
     base: Option<&Base>,
 ) -> Result<(Built, Vec<u8>), TarballError> {
-    let repo = gix::open_opts(repository, gix::open::Options::isolated()).unwrap().into_sync();
     let lfs = LfsObjects::of_mirror(repository);
-    let context = BuildContext { limits, threads, base, lfs: Some(&lfs), interrupt: &AtomicBool::new(false) };
-    let built = build(&repo, commit, selection, &context, frames)?;
+    let repository = gix::open_opts(repository, gix::open::Options::isolated()).unwrap();
+    build_contents(
+        frames,
+        &GitTree { repository, commit, selection, lfs: Some(&lfs) },
+        selection,
+        threads,
+        limits,
+        base,
+    )
+}
+
+/// The same of any contents.
+pub(crate) fn build_contents(
+    frames: &Frames,
+    contents: &impl Contents,
+    selection: &Selection,
+    threads: usize,
+    limits: &Limits,
+    base: Option<&Base>,
+) -> Result<(Built, Vec<u8>), TarballError> {
+    let context = BuildContext { limits, threads, base, interrupt: &AtomicBool::new(false) };
+    let built = build(contents, selection, &context, frames)?;
     let tar = frames.decode(&built.zstd, |frame| {
         let size = zstd::zstd_safe::get_frame_content_size(frame).unwrap().unwrap();
         let tar = zstd::decode_all(frame).unwrap();

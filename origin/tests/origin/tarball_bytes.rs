@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use weir_origin::tarball::{BuildContext, Filters, FrameSink, Limits, Selection, TarballError, build, content_key};
+use weir_origin::source::git::tree::{GitTree, content_key};
+use weir_origin::tarball::{BuildContext, Filters, FrameSink, Limits, Selection, TarballError, build};
 use weir_shared::commit_id::CommitId;
 use weir_shared::digest::ObjectDigest;
 
@@ -128,11 +129,13 @@ fn a_sink_that_fails_and_a_request_to_stop_end_a_build() {
     let dir = tempfile::tempdir().unwrap();
     let git = Git::init(dir.path());
     let commit = several_frames(&git);
-    let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap().into_sync();
+    let repository = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
+    let selection = Selection::default();
+    let tree = GitTree { repository, commit: &commit, selection: &selection, lfs: None };
     let run = |room: usize, stop: bool| {
         let stop = AtomicBool::new(stop);
-        let context = BuildContext { limits: &Limits::default(), threads: 2, base: None, lfs: None, interrupt: &stop };
-        build(&repo, &commit, &Selection::default(), &context, &Full(room.into())).unwrap_err()
+        let context = BuildContext { limits: &Limits::default(), threads: 2, base: None, interrupt: &stop };
+        build(&tree, &selection, &context, &Full(room.into())).unwrap_err()
     };
     for room in [0, 5 << 20] {
         let error = run(room, false);

@@ -1,18 +1,18 @@
-//! Whether a symlink stays in its folder, whatever other symlinks are on its way.
+//! Where symlinks stand in a folder. What is at a path is looked up in Git: filters and attributes may leave it out, but make
+//! nothing else of it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use gix::{ObjectId, Repository};
-use weir_shared::entry_path;
 
-use super::TarballError;
 use super::folder::{self, TreeEntry};
+use crate::tarball::TarballError;
 
-/// Trees that are kept, because many links turn at the same places.
+/// Trees that are kept, because many links lead through the same directories.
 const MAX_TREES: usize = 16;
 
-/// Judges the links of a folder.
+/// Looks for the links of a folder.
 pub(super) struct Links {
     /// The folder's tree.
     root: ObjectId,
@@ -25,19 +25,8 @@ impl Links {
         Self { root, trees: VecDeque::new() }
     }
 
-    /// Whether a link at `link` may point at `target`. What is at a turning point is looked up in Git: filters and
-    /// attributes may leave it out, but make nothing else of it.
-    pub(super) fn is_safe(&mut self, repo: &Repository, link: &[u8], target: &[u8]) -> Result<bool, TarballError> {
-        let Some(turning_points) = entry_path::turning_points(link, target) else { return Ok(false) };
-        for path in turning_points {
-            if self.leads_through_link(repo, &path)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn leads_through_link(&mut self, repo: &Repository, path: &[u8]) -> Result<bool, TarballError> {
+    /// Whether a symlink stands at this path, or above it.
+    pub(super) fn leads_through_link(&mut self, repo: &Repository, path: &[u8]) -> Result<bool, TarballError> {
         let mut tree = self.root;
         for name in path.split(|b| *b == b'/') {
             let entries = self.entries(repo, tree)?;

@@ -6,9 +6,9 @@ use gix::prelude::FindExt;
 use gix::{ObjectId, Repository};
 use weir_shared::commit_id::CommitId;
 
-use super::TarballError;
 use super::attributes::{Attributes, FILE_NAME, MAX_FILE_BYTES};
 use crate::folder_path::FolderPath;
+use crate::tarball::TarballError;
 
 /// A folder of a commit.
 pub(super) struct Folder {

@@ -7,16 +7,15 @@ use gix::Repository;
 use weir_shared::commit_id::CommitId;
 use weir_shared::entry_path;
 
-use super::size::Size;
-use super::walk::{EntryContent, walk};
-use super::{Limits, Selection, TarballError, folder};
+use super::contents::{GitFile, GitTree};
 use crate::lfs::LfsFile;
+use crate::tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
 /// The objects that the tarball of a selection at a commit needs, each once. They are none unless the selection asks for
 /// them.
 ///
 /// # Errors
-/// As of [`super::build`]: a tarball that would be too large is refused before anything is fetched.
+/// As of [`crate::tarball::build`]: a tarball that would be too large is refused before anything is fetched.
 pub fn lfs_files(
     repo: &Repository,
     commit: &CommitId,
@@ -27,11 +26,10 @@ pub fn lfs_files(
     if !selection.lfs {
         return Ok(Vec::new());
     }
-    let folder = folder::find(repo, commit, &selection.folder)?;
-    let (mut size, mut files) = (Size::new(limits), HashMap::new());
-    walk(repo, folder, selection, (limits, interrupt), &mut |entry| {
-        size.add(&entry)?;
-        if let EntryContent::Lfs { pointer, .. } = entry.kind {
+    let tree = GitTree { repository: repo.clone(), commit, selection, lfs: None };
+    let mut files = HashMap::new();
+    walk(&tree, selection, (limits, interrupt), &mut |entry| {
+        if let EntryKind::File { file: GitFile::Lfs(pointer), .. } = entry.kind {
             files.entry(pointer).or_insert_with(|| entry_path::percent_encode(&entry.path));
         }
         Ok(())

@@ -33,7 +33,7 @@ pub(super) struct PathAttributes {
 
 /// A rule that may turn LF into CRLF, depending on the contents for `text=auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LineEnds(AttributesDigest);
+pub struct LineEnds(AttributesDigest);
 
 impl LineEnds {
     /// The rule, for keys of what it decides.

@@ -1,0 +1,3 @@
+//! Git repositories.
+
+pub mod tree;

@@ -1,0 +1,81 @@
+//! The contents of a tarball, out of a mirror.
+
+use gix::{ObjectId, Repository};
+use weir_shared::commit_id::CommitId;
+use weir_shared::entry_path;
+
+use super::attributes::LineEnds;
+use super::folder::read_blob;
+use super::walk::walk;
+use crate::lfs::{LfsObjects, Pointer};
+use crate::tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
+
+/// A selection at a commit.
+#[derive(Debug, Clone)]
+pub struct GitTree<'a> {
+    /// Where the commit is.
+    pub repository: Repository,
+    /// The commit.
+    pub commit: &'a CommitId,
+    /// Which folder, and whether the files of LFS are wanted.
+    pub selection: &'a Selection,
+    /// Where LFS objects are; needed to read files, and not for a walk.
+    pub lfs: Option<&'a LfsObjects>,
+}
+
+/// Where a file's bytes are, and what is done to them.
+#[derive(Debug)]
+pub enum GitFile {
+    /// In the mirror.
+    Blob {
+        /// The blob.
+        id: ObjectId,
+        /// How its line ends change.
+        line_ends: Option<LineEnds>,
+    },
+    /// Beside the mirror.
+    Lfs(Pointer),
+}
+
+impl Contents for GitTree<'_> {
+    type File = GitFile;
+
+    fn walk(&self, into: &mut Walk<'_, GitFile>) -> Result<(), TarballError> {
+        walk(self, into)
+    }
+
+    fn identify(file: &GitFile, executable: bool, key: &mut KeyWriter) {
+        match file {
+            GitFile::Lfs(pointer) => {
+                key.field(if executable { b"LFS executable" } else { b"LFS file" });
+                key.field(pointer.oid.as_bytes());
+            }
+            GitFile::Blob { id, line_ends } => {
+                key.field(if executable { b"executable" } else { b"file" });
+                key.field(id.as_slice());
+                key.field(line_ends.map_or("as it is", LineEnds::as_str).as_bytes());
+            }
+        }
+    }
+
+    fn read(&self, path: &[u8], file: &GitFile, buffer: &mut Vec<u8>) -> Result<(), TarballError> {
+        match file {
+            GitFile::Blob { id, line_ends } => {
+                read_blob(&self.repository, *id, buffer)?;
+                if let Some(rule) = line_ends
+                    && let Some(converted) = rule.convert(buffer).map_err(|e| TarballError::object(id, e))?
+                {
+                    *buffer = converted;
+                }
+                Ok(())
+            }
+            GitFile::Lfs(pointer) => {
+                let read = self.lfs.ok_or(std::io::ErrorKind::NotFound.into());
+                read.and_then(|objects| objects.read(pointer, buffer)).map_err(|error| TarballError::Lfs {
+                    path: entry_path::percent_encode(path),
+                    cause: error.to_string(),
+                })
+            }
+        }
+    }
+}

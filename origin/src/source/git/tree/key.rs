@@ -1,0 +1,26 @@
+//! What of a commit decides the bytes of a folder's tarball.
+
+use gix::Repository;
+use weir_shared::commit_id::CommitId;
+use weir_shared::name::RepositoryName;
+
+use super::folder;
+use crate::tarball::{ContentKey, Selection, TarballError};
+
+/// The key of a selection at a commit. Reads one tree for each component of the folder's path: microseconds.
+///
+/// # Errors
+/// When the folder is not there or the mirror is damaged.
+pub fn content_key(
+    repo: &Repository,
+    commit: &CommitId,
+    repository: &RepositoryName,
+    selection: &Selection,
+) -> Result<ContentKey, TarballError> {
+    let folder = folder::find(repo, commit, &selection.folder)?;
+    Ok(ContentKey::new(repository, selection, |key| {
+        key.field(folder.tree.as_slice());
+        key.field(&[u8::from(folder.export_ignored)]);
+        key.list(folder.attribute_files.iter().flat_map(|(path, id)| [path.as_bytes(), id.as_slice()]));
+    }))
+}
