@@ -1,7 +1,7 @@
 //! What is said to an upstream in Git's protocol: which refs it has, and what of them is wanted.
 //!
-//! The words are gix's. What it has for whole fetches would put the pack together and move the refs as well; both are done
-//! here, where it is known how much a mirror may take and that its refs go wherever the upstream's go.
+//! The words are gix's. What it has for whole fetches would resolve the pack and move the refs as well; both are done
+//! elsewhere, where it is known how much a mirror may take and that its refs go wherever the upstream's go.
 
 use std::io::BufRead;
 use std::sync::atomic::AtomicBool;
@@ -49,7 +49,7 @@ impl<T: Transport> Conversation<T> {
     pub(super) fn fetch(
         &mut self,
         repo: &gix::Repository,
-        receive: impl FnOnce(&mut dyn BufRead, &mut dyn DynNestedProgress, &AtomicBool) -> gix::Result<()>,
+        receive: impl FnOnce(&mut dyn BufRead) -> gix::Result<()>,
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> gix::Result<()> {
@@ -75,9 +75,8 @@ impl<T: Transport> Conversation<T> {
             tags: Tags::None,
             reject_shallow_remote: false,
         };
-        let whole = |pack: &mut dyn BufRead, progress: &mut dyn DynNestedProgress, interrupt: &AtomicBool| {
-            receive(pack, progress, interrupt).map(|()| true)
-        };
+        let whole =
+            |pack: &mut dyn BufRead, _: &mut dyn DynNestedProgress, _: &AtomicBool| receive(pack).map(|()| true);
         gix::protocol::fetch(&mut negotiation, whole, progress.root(), interrupt, context, options)?;
         Ok(())
     }

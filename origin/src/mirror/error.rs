@@ -113,21 +113,13 @@ pub enum MirrorError {
     },
     /// The upstream sends a pack of more objects than are taken.
     #[error(
-        "the upstream sends a pack of {objects} objects or more, and `[upstreams] max_objects` = {limit}: raise it if the repository is to be mirrored (each takes up to 400 bytes of memory)"
+        "the upstream sends a pack of {objects} objects or more, and `[upstreams] max_objects` = {limit}: raise it if the repository is to be mirrored (each takes up to 256 bytes of memory)"
     )]
     TooManyObjects {
         /// How many.
         objects: usize,
         /// [`super::Upstream::max_objects`].
         limit: usize,
-    },
-    /// The upstream sends objects as deltas against so many others that those do not fit into the memory they may take.
-    #[error(
-        "the upstream sends deltas that are nested so deeply that more than `[upstreams] max_delta_bases` = {limit} bytes of objects would be in memory at a time: raise it, or repack the upstream (`git repack -adf --depth=10`)"
-    )]
-    DeltaBasesTooLarge {
-        /// [`super::Upstream::max_delta_bases`].
-        limit: u64,
     },
     /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
     #[error(
@@ -229,7 +221,6 @@ impl MirrorError {
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
-            | Self::DeltaBasesTooLarge { .. }
             | Self::DeltasTooLarge { .. }
             | Self::Incomplete { .. }
             | Self::NotFollowed { .. }
@@ -277,7 +268,6 @@ impl MirrorError {
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
-            | Self::DeltaBasesTooLarge { .. }
             | Self::DeltasTooLarge { .. } => "limit",
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",

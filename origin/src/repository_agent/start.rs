@@ -63,8 +63,9 @@ pub(crate) fn start(
     let calls = Calls::default();
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
-    let mirror =
-        Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
+    let path = context.data_dir.mirror(&config.name, &config.url);
+    let mirror = MirrorSlot::new(path, context.upstreams.max_object.as_u64(), context.data_dir.clone());
+    let mirror = Arc::new(mirror);
     let (publish, assigned) = watch::channel(services.clone());
     let handle = Handle {
         state: state.subscribe(),

@@ -82,6 +82,24 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     pair.mirror.look_closely().unwrap();
 }
 
+/// A commit and its tree came, and not the file: nothing of it is kept, so that the next fetch asks for all of it again.
+#[test]
+fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
+    let (mut pair, first) = mirrored();
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second").to_string();
+    let objects = format!("{second}\n{}\n", pair.git.line(["rev-parse", "HEAD^{tree}"]));
+    let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+    let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let error = pair.try_poll().unwrap_err();
+    assert_eq!((error.step(), error.kind()), ("fetch", "protocol"), "{error}");
+    assert!(error.to_string().contains("missing"), "{error}");
+    assert_eq!((pair.resolve("main").unwrap().to_string(), pack_files(&pair)), (first, 2));
+    pair.upstream.url = own;
+    pair.follow();
+}
+
 /// A tag came, and not what it was put on, or that is behind more tags than anybody follows. Everything else is followed.
 #[test]
 fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
@@ -262,6 +280,7 @@ fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
 fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
     let (mut pair, first) = mirrored();
     let (server, sent) = endless(&first);
+    pair.upstream.max_object = 8 << 30;
     let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 4 << 20);
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
