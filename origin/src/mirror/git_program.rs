@@ -77,7 +77,8 @@ pub(super) const OWN_MEMORY: u64 = 256 << 20;
 
 fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = pinned_within("git", bounds);
-    command.envs(ENVIRONMENT).envs([("GIT_DIR", repository), ("GIT_OBJECT_DIRECTORY", objects)]);
+    command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1");
+    command.envs([("GIT_DIR", repository), ("GIT_OBJECT_DIRECTORY", objects)]);
     for setting in ["core.hooksPath=/dev/null", "core.packedGitWindowSize=16m", "core.packedGitLimit=64m"] {
         command.args(["-c", setting]);
     }
