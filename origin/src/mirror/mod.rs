@@ -14,6 +14,7 @@ mod exchange;
 mod fuzz;
 mod git_program;
 mod http;
+mod indexing;
 mod leftovers;
 mod lfs;
 mod listing;

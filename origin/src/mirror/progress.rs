@@ -50,6 +50,16 @@ impl Phase {
         }
     }
 
+    /// The phase that a counter belongs to, if it is one that shows how far the phase is.
+    fn of_counter(id: Id) -> Option<Self> {
+        match id {
+            PREPARED_OBJECTS => Some(Self::Preparing),
+            RECEIVED_OBJECTS => Some(Self::Receiving),
+            RESOLVED_OBJECTS => Some(Self::Resolving),
+            _ => None,
+        }
+    }
+
     /// The phase that a line of the git program tells of.
     fn of_title(title: &str) -> Option<Self> {
         match title {
@@ -61,8 +71,11 @@ impl Phase {
     }
 }
 
-/// The counter of the objects that the upstream has put into a pack.
+/// The counters of a pack's objects: those that the upstream has put into it, those that came, which is ours, and those whose
+/// deltas are applied.
 const PREPARED_OBJECTS: Id = *b"FERP";
+pub(super) const RECEIVED_OBJECTS: Id = *b"RECV";
+const RESOLVED_OBJECTS: Id = *b"IWRO";
 
 #[derive(Debug, Default)]
 struct View {
@@ -172,8 +185,10 @@ impl Node {
     /// Shows this counter from now on, unless a later phase has begun.
     fn show(&self) {
         let mut view = self.progress.view();
-        if self.id == PREPARED_OBJECTS && view.phase <= Phase::Preparing {
-            view.phase = Phase::Preparing;
+        if let Some(phase) = Phase::of_counter(self.id)
+            && view.phase <= phase
+        {
+            view.phase = phase;
             view.done = Some(self.counter.clone());
             view.total = self.max;
         }

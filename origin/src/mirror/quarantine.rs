@@ -1,9 +1,10 @@
-//! Where a fetch lands: a folder of objects in front of the mirror's own. The git program writes and indexes the pack there,
-//! within what it may take, and nothing of it counts before it was looked at and is admitted.
+//! Where a fetch lands: a folder of objects in front of the mirror's own. A pack is written and indexed there, within what it
+//! may take, and nothing of it counts before it was looked at and is admitted.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Command;
 
@@ -11,13 +12,14 @@ use gix::ObjectId;
 use gix::error::ErrorExt;
 use gix::odb::pack;
 use gix::odb::store::init::Options;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::attempt::Attempt;
+use super::indexing::Incoming;
 use super::leftovers::INCOMING_PREFIX;
 use super::program::Program;
-use super::{FetchProgress, MirrorError, OBJECTS_AT_A_TIME, SLOTS, Upstream, git_program, size, weight};
+use super::{FetchProgress, MirrorError, OBJECTS_AT_A_TIME, SLOTS, Upstream, git_program, indexing, size, weight};
 use crate::data_dir::without_path;
 use crate::outside_program::Bounds;
 
@@ -65,14 +67,30 @@ impl<'a> Quarantine<'a> {
 
     /// Receives a pack.
     pub(super) fn receive(&self, pack: &mut dyn BufRead) -> gix::Result<()> {
+        let temporary = || NamedTempFile::new_in(&self.dir).map_err(|error| without_path(&error).raise());
+        let (data, mut index) = (temporary()?, temporary()?);
+        let (attempt, progress, since_entry) = (self.attempt, self.progress, Cell::new(0));
+        let mut incoming = Incoming { pack, attempt, progress, copy: Some(data.as_file()), since_entry: &since_entry };
+        let Some(name) = indexing::index(&mut incoming, data.path(), &mut index, self.repo.object_hash())? else {
+            incoming.copy = None;
+            let came = data.reopen().map_err(|error| without_path(&error).raise())?;
+            return self.index_by_program(&mut BufReader::new(came.chain(incoming)));
+        };
+        let place = self.dir.path().join(format!("pack/pack-{name}.pack"));
+        data.persist(&place).map_err(|error| without_path(&error.error).raise())?;
+        index.persist(place.with_extension("idx")).map_err(|error| without_path(&error.error).raise())?;
+        Ok(())
+    }
+
+    /// Has a pack completed and indexed within so much memory and no more, however long that takes.
+    fn index_by_program(&self, pack: &mut dyn BufRead) -> gix::Result<()> {
         let mut head = [0; 12];
         pack.read_exact(&mut head).map_err(ErrorExt::raise)?;
         let (_, objects) = pack::data::header::decode(&head)?;
-        self.check_count(objects)?;
         let bounds =
             Bounds { memory: self.memory(objects).map_err(|error| self.fail(error))?, file: self.attempt.room() };
         let command = git_program::index_pack(self.repo.git_dir(), self.dir.path(), bounds);
-        let ended = self.run(command, &mut Read::chain(&head[..], pack), |bytes| self.progress.received(bytes))?;
+        let ended = self.run(command, &mut Read::chain(&head[..], pack))?;
         let output = String::from_utf8_lossy(&ended.output);
         let Some(name) = output.lines().next().and_then(|line| line.strip_prefix("pack\t")) else {
             return Err(self.fail(self.refusal(&ended)));
@@ -85,14 +103,14 @@ impl<'a> Quarantine<'a> {
         let hash = self.repo.object_hash();
         let (pack, index) =
             (pack::data::File::at(path, hash)?, pack::index::File::at(path.with_extension("idx"), hash)?);
-        self.check_count(index.num_objects())?;
+        let (objects, limit) = (index.num_objects() as usize, self.attempt.upstream.max_objects);
+        if objects > limit {
+            return Err(self.fail(MirrorError::TooManyObjects { objects, limit }));
+        }
         self.attempt.has_room(pack.data_len() as u64).map_err(|error| self.fail(error))?;
-        weight::check(&pack, &index, self.attempt)?.map_err(|error| self.fail(error))
-    }
-
-    fn check_count(&self, objects: u32) -> gix::Result<()> {
-        let (objects, limit) = (objects as usize, self.attempt.upstream.max_objects);
-        if objects > limit { Err(self.fail(MirrorError::TooManyObjects { objects, limit })) } else { Ok(()) }
+        let named = |name: ObjectId| index.lookup(name).map(|at| index.pack_offset_at_index(at));
+        let weight = weight::check(&pack, &index.sorted_offsets(), named, self.attempt)?;
+        weight.map(|_| ()).map_err(|error| self.fail(error))
     }
 
     /// The mirror with what came.
@@ -116,7 +134,7 @@ impl<'a> Quarantine<'a> {
         let tips: String = tips.iter().map(|tip| format!("{tip}\n")).collect();
         let bounds = Bounds { memory: self.memory(0).map_err(|error| self.fail(error))?, file: 0 };
         let command = git_program::connected(self.repo.git_dir(), self.dir.path(), bounds);
-        let ended = self.run(command, &mut tips.as_bytes(), |_| {})?;
+        let ended = self.run(command, &mut tips.as_bytes())?;
         if ended.code != Some(0) {
             return Err(self.fail(self.refusal(&ended)));
         }
@@ -139,7 +157,7 @@ impl<'a> Quarantine<'a> {
     }
 
     /// Gives a program its input, and waits for its end.
-    fn run(&self, command: Command, input: &mut dyn BufRead, given: impl Fn(usize)) -> gix::Result<Ended> {
+    fn run(&self, command: Command, input: &mut dyn BufRead) -> gix::Result<Ended> {
         let (attempt, progress) = (self.attempt, self.progress.clone());
         let started = Program::start_and_hear(attempt, command, move |line| progress.told(line));
         let start = MirrorError::local("start the git program");
@@ -157,7 +175,6 @@ impl<'a> Quarantine<'a> {
             }
             let length = bytes.len();
             input.consume(length);
-            given(length);
         }
         drop(write);
         let (mut output, mut read) = (Vec::new(), read.take(SAID_BYTES));

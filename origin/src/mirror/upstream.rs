@@ -24,7 +24,7 @@ pub const DEFAULT_MAX_MIRROR: u64 = 32 << 30;
 pub const DEFAULT_MAX_OBJECT: u64 = 256 << 20;
 
 /// How many objects a pack may have, unless configured otherwise: twice as many as Linux has. While it is indexed each takes
-/// up to 256 bytes of memory.
+/// up to 400 bytes of memory.
 pub const DEFAULT_MAX_OBJECTS: usize = 20_000_000;
 
 /// How many bytes one LFS object may have, unless configured otherwise.

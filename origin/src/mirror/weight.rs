@@ -1,28 +1,60 @@
 //! Whether what a pack holds can be read in the memory that there is: no object is too large, nor are the deltas that lead to
 //! one. Whoever reads an object has all of them at a time.
 
+use gix::ObjectId;
+use gix::odb::pack::data;
 use gix::odb::pack::data::decode::header::ResolvedBase;
 use gix::odb::pack::data::entry::Header;
-use gix::odb::pack::{data, index};
 use gix::zlib::Inflate;
 
 use super::attempt::Attempt;
 use super::{DELTAS_OF_AN_OBJECT, MirrorError};
 
-/// An entry that was begun, and whose base is looked at first: a pack in which that is the entry itself has no end.
-const BEGUN: u64 = u64::MAX;
+/// The deltas that lead to an object, itself counted.
+#[derive(Clone, Copy, Default)]
+struct Line {
+    bytes: u64,
+    deltas: u64,
+}
 
-/// Looks at the head of each entry.
-pub(super) fn check(pack: &data::File, index: &index::File, attempt: &Attempt) -> gix::Result<Result<(), MirrorError>> {
+/// What there is to hold of a pack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Weight {
+    /// The bytes of the largest object or delta.
+    largest: u64,
+    /// How many deltas lead to one object, at the most.
+    deltas: u64,
+}
+
+/// How many deltas the git program puts in a line, whatever it is told.
+const MAX_DELTAS: u64 = 4095;
+
+impl Weight {
+    /// What gix holds while it resolves all of it, at the most: an object is held until the last delta against it is resolved,
+    /// and there are siblings beside each of a line. Its buffer may be a larger one's. The next object, its delta, and what
+    /// grows come on top.
+    pub(super) fn held(self) -> u64 {
+        if self.deltas > MAX_DELTAS { u64::MAX } else { self.largest.saturating_mul(self.deltas + 3) }
+    }
+}
+
+/// Looks at the head of each entry. `named`: where the object is that has a name.
+pub(super) fn check(
+    pack: &data::File,
+    offsets: &[u64],
+    named: impl Fn(ObjectId) -> Option<u64>,
+    attempt: &Attempt,
+) -> gix::Result<Result<Weight, MirrorError>> {
     let max_object = attempt.upstream.max_object;
     let max_line = max_object.saturating_mul(DELTAS_OF_AN_OBJECT);
-    let offsets = index.sorted_offsets();
     let place = |offset: u64| {
         let place = offsets.binary_search(&offset);
         place.map_err(|_| gix::error::message("a delta is told against what is no object").corrupted_error())
     };
-    let mut lines: Vec<Option<u64>> = vec![None; offsets.len()];
-    let (mut inflate, mut deltas) = (Inflate::default(), Vec::new());
+    // One that was begun has a line without end: a pack in which that is its own base has none either.
+    let begun = Line { bytes: u64::MAX, deltas: 0 };
+    let mut lines: Vec<Option<Line>> = vec![None; offsets.len()];
+    let (mut inflate, mut deltas, mut weight) = (Inflate::default(), Vec::new(), Weight::default());
     for first in 0..offsets.len() {
         if let Err(error) = attempt.goes_on() {
             return Ok(Err(error));
@@ -30,31 +62,34 @@ pub(super) fn check(pack: &data::File, index: &index::File, attempt: &Attempt) -
         let mut at = first;
         while lines[at].is_none() {
             let entry = pack.entry(offsets[at])?;
-            if object_size(pack, &entry, &mut inflate)? > max_object {
+            let size = object_size(pack, &entry, &mut inflate)?;
+            if size > max_object {
                 return Ok(Err(MirrorError::ObjectTooLarge { limit: max_object }));
             }
+            weight.largest = weight.largest.max(size).max(entry.decompressed_size);
             let base = match entry.header {
                 Header::OfsDelta { base_distance } => entry.checked_base_pack_offset(base_distance),
-                Header::RefDelta { base_id } => index.lookup(base_id).map(|base| index.pack_offset_at_index(base)),
+                Header::RefDelta { base_id } => named(base_id),
                 _ => {
-                    lines[at] = Some(0);
+                    lines[at] = Some(Line::default());
                     break;
                 }
             };
-            lines[at] = Some(BEGUN);
+            lines[at] = Some(begun);
             deltas.push((at, entry.decompressed_size));
             at = place(base.unwrap_or_default())?;
         }
         let mut line = lines[at].unwrap_or_default();
         for (at, delta) in deltas.drain(..).rev() {
-            line = line.saturating_add(delta);
+            line = Line { bytes: line.bytes.saturating_add(delta), deltas: line.deltas + 1 };
             lines[at] = Some(line);
         }
-        if line > max_line {
+        if line.bytes > max_line {
             return Ok(Err(MirrorError::DeltasTooLarge { limit: max_line }));
         }
+        weight.deltas = weight.deltas.max(line.deltas);
     }
-    Ok(Ok(()))
+    Ok(Ok(weight))
 }
 
 /// How large the object of an entry is. What a delta is told against says nothing of it, and is not looked for.
