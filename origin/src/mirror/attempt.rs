@@ -161,6 +161,15 @@ impl<'a> Attempt<'a> {
         if bytes > self.room() { Err(self.no_room()) } else { Ok(()) }
     }
 
+    /// The same of a pack with its index, which counts as a part of the mirror.
+    pub(super) fn has_room_with_index(&self, pack: u64, index: u64) -> Result<(), MirrorError> {
+        self.has_room(pack)?;
+        if pack.saturating_add(index) > self.room_of_mirror() {
+            return Err(MirrorError::MirrorTooLarge { limit: self.upstream.max_mirror });
+        }
+        Ok(())
+    }
+
     /// How many bytes a pack may have.
     pub(super) fn room(&self) -> u64 {
         self.upstream.max_pack.min(self.room_of_mirror())

@@ -4,6 +4,7 @@
 //! elsewhere, where it is known how much a mirror may take and that its refs go wherever the upstream's go.
 
 use std::io::BufRead;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use gix::negotiate::{Algorithm, Graph, Negotiator};
@@ -45,10 +46,12 @@ impl<T: Transport> Conversation<T> {
         &self.refs
     }
 
-    /// Asks for what the refs lead to and is not here; `receive` is given the pack. It is not called when all is here.
+    /// Asks for what the refs lead to and is not here; `receive` is given the pack. It is not called when all is here. `shallow`:
+    /// the list of commits without their parents, which the upstream changes.
     pub(super) fn fetch(
         &mut self,
         repo: &gix::Repository,
+        shallow: &Path,
         receive: impl FnOnce(&mut dyn BufRead) -> gix::Result<()>,
         progress: &FetchProgress,
         interrupt: &AtomicBool,
@@ -70,7 +73,7 @@ impl<T: Transport> Conversation<T> {
             trace_packetlines: false,
         };
         let options = gix::protocol::fetch::Options {
-            shallow_file: repo.shallow_file()?,
+            shallow_file: shallow.to_owned(),
             shallow: &Shallow::NoChange,
             tags: Tags::None,
             reject_shallow_remote: false,

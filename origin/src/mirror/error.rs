@@ -113,7 +113,7 @@ pub enum MirrorError {
     },
     /// The upstream sends a pack of more objects than are taken.
     #[error(
-        "the upstream sends a pack of {objects} objects or more, and `[upstreams] max_objects` = {limit}: raise it if the repository is to be mirrored (each takes up to 256 bytes of memory)"
+        "the upstream sends a pack of {objects} objects or more, and `[upstreams] max_objects` = {limit}: raise it if the repository is to be mirrored (each takes up to 400 bytes of memory)"
     )]
     TooManyObjects {
         /// How many.
@@ -127,6 +127,14 @@ pub enum MirrorError {
     )]
     DeltasTooLarge {
         /// So many times [`super::Upstream::max_object`].
+        limit: u64,
+    },
+    /// It takes too much memory to find out whether the upstream sent all that its refs lead to.
+    #[error(
+        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::OBJECTS_AT_A_TIME
+    )]
+    CheckTooLarge {
+        /// [`super::Upstream::max_object`].
         limit: u64,
     },
     /// The upstream names a ref, and does not send what that points at.
@@ -222,6 +230,7 @@ impl MirrorError {
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
             | Self::DeltasTooLarge { .. }
+            | Self::CheckTooLarge { .. }
             | Self::Incomplete { .. }
             | Self::NotFollowed { .. }
             | Self::Interrupted => "fetch",
@@ -268,7 +277,8 @@ impl MirrorError {
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
-            | Self::DeltasTooLarge { .. } => "limit",
+            | Self::DeltasTooLarge { .. }
+            | Self::CheckTooLarge { .. } => "limit",
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",
             Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {

@@ -20,7 +20,9 @@ use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::way::{Way, way};
 use super::wire::{Incoming, Outgoing};
-use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh};
+use super::{
+    FetchMemory, FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh,
+};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -31,11 +33,12 @@ pub(super) fn poll(
     upstream: &Upstream,
     progress: &FetchProgress,
     astray: &Mutex<AstrayRefs>,
+    memory: &FetchMemory,
     (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
     let attempt = Attempt::new(upstream, interrupt)?;
     let exchange =
-        Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, astray, interrupt, may_fetch };
+        Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, astray, memory, interrupt, may_fetch };
     let result = exchange.begin();
     progress.asked(attempt.requests());
     result
@@ -71,6 +74,7 @@ struct Exchange<'a> {
     attempt: &'a Attempt<'a>,
     progress: &'a FetchProgress,
     astray: &'a Mutex<AstrayRefs>,
+    memory: &'a FetchMemory,
     interrupt: &'a AtomicBool,
     may_fetch: &'a dyn Fn() -> bool,
 }
@@ -179,10 +183,11 @@ impl Exchange<'_> {
         conversation: &mut Conversation<impl Transport>,
         advertised: &Refs,
     ) -> Result<AstrayRefs, MirrorError> {
-        let quarantine = Quarantine::new(self.repo, self.attempt, self.progress);
+        let quarantine = Quarantine::new(self.repo, self.attempt, self.progress, self.memory);
         let quarantine = quarantine.map_err(MirrorError::local("have a folder for what comes"))?;
         let receive = |pack: &mut dyn BufRead| quarantine.receive(pack);
-        let received = conversation.fetch(self.repo, receive, self.progress, self.interrupt);
+        let received =
+            conversation.fetch(self.repo, &quarantine.shallow_file(), receive, self.progress, self.interrupt);
         received.map_err(|error| self.failed(&error))?;
         let both = quarantine.repository().map_err(MirrorError::mirror("read what was fetched"))?;
         refs::follow(&both, advertised, self.interrupt, |tips| {

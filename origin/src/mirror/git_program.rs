@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::MirrorError;
+use super::{MirrorError, shallow};
 use crate::outside_program::{Bounds, pinned, pinned_within, run};
 
 /// The program that serves a repository (bare, or with a working tree).
@@ -79,6 +79,7 @@ fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = pinned_within("git", bounds);
     command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1");
     command.envs([("GIT_DIR", repository), ("GIT_OBJECT_DIRECTORY", objects)]);
+    command.env("GIT_SHALLOW_FILE", objects.join(shallow::FILE));
     for setting in ["core.hooksPath=/dev/null", "core.packedGitWindowSize=16m", "core.packedGitLimit=64m"] {
         command.args(["-c", setting]);
     }

@@ -33,14 +33,20 @@ pub(super) struct Incoming<'a> {
     pub(super) copy: Option<&'a File>,
     /// How many bytes came since the last entry: gix keeps them, and there may be no end to one.
     pub(super) since_entry: &'a Cell<u64>,
+    /// Nothing is asked for after the end: what comes then is no pack, or never comes.
+    pub(super) has_ended: bool,
 }
 
 impl Read for Incoming<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.has_ended {
+            return Ok(0);
+        }
         let attempt = self.attempt;
         // Some bytes that are here already are much to do.
         attempt.goes_on().map_err(|error| attempt.fail(error))?;
         let read = self.pack.read(into)?;
+        self.has_ended = read == 0 && !into.is_empty();
         self.progress.received(read);
         if let Some(mut copy) = self.copy {
             copy.write_all(&into[..read]).map_err(|error| attempt.fail(MirrorError::local("be written")(error)))?;
@@ -54,34 +60,49 @@ impl Read for Incoming<'_> {
     }
 }
 
-/// Writes the index of a pack that is copied to a file. Returns its name; none if it is one for the git program.
+/// Writes the index of a pack that is copied to a file. Returns its name; none if it is one for the git program. `expect` is
+/// told how many objects come, before they do.
 pub(super) fn index(
     incoming: &mut Incoming,
     copy: &Path,
     index: &mut dyn Write,
     hash: gix::hash::Kind,
+    expect: &dyn Fn(usize) -> Result<(), MirrorError>,
 ) -> gix::Result<Option<ObjectId>> {
     let (attempt, since_entry) = (incoming.attempt, incoming.since_entry);
     let Upstream { max_object, max_objects: limit, .. } = *attempt.upstream;
     let mut progress = incoming.progress.root();
     let mut shown = progress.add_child_with_id("objects", RECEIVED_OBJECTS);
     let pack = BufReader::with_capacity(BUFFER_BYTES, incoming);
-    let mut entries = BytesToEntriesIter::new_from_header(pack, Mode::Verify, EntryDataMode::Crc32, hash)?;
+    let entries = BytesToEntriesIter::new_from_header(pack, Mode::Verify, EntryDataMode::Crc32, hash)?;
     let (version, objects) = (entries.version(), entries.size_hint().0);
     if objects > limit {
         return Err(attempt.fail(MirrorError::TooManyObjects { objects, limit }).raise());
     }
+    expect(objects).map_err(|error| attempt.fail(error).raise())?;
+    if objects == 0 {
+        return Ok(None);
+    }
     shown.init(Some(objects), None);
     let (offsets, end, is_beyond) = (RefCell::new(Vec::new()), Cell::new(0), Cell::new(false));
     // Without a word on how many come: gix would set all of their places aside at once, and take that for one object.
+    let mut reading = Some(entries);
     let mut entries = std::iter::from_fn(|| {
         since_entry.set(0);
-        let entry = entries.next()?;
+        let Some(entry) = reading.as_mut()?.next() else {
+            // It has a buffer as large as the largest entry.
+            reading = None;
+            return None;
+        };
         shown.inc();
         Some(entry.and_then(|entry| {
-            is_beyond.set(matches!(entry.header, Header::RefDelta { .. }));
-            if is_beyond.get() {
-                return Err(message("a delta is told against a name").raise());
+            let (header, size) = (entry.header, entry.decompressed_size);
+            weight::check_entry(header, size, max_object).map_err(|error| attempt.fail(error).raise())?;
+            // Of a size in more bytes than it takes gix would compute the checksum wrongly.
+            let is_padded = usize::from(entry.header_size) != header.size(size);
+            if is_padded || matches!(header, Header::RefDelta { .. }) {
+                is_beyond.set(true);
+                return Err(message("it is one for the git program").raise());
             }
             offsets.borrow_mut().push(entry.pack_offset);
             end.set(entry.pack_offset + u64::from(entry.header_size) + entry.compressed_size);
@@ -155,14 +176,24 @@ mod tests {
         pack
     }
 
+    /// Whose end is not its last word.
+    struct Resumed(Vec<&'static [u8]>);
+
+    impl Read for Resumed {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.pop().unwrap_or_default().read(into)
+        }
+    }
+
     /// The name of a pack that is indexed here, or what is wrong with it.
     fn indexed(pack: &mut dyn BufRead, interrupt: &AtomicBool) -> Result<Option<ObjectId>, MirrorError> {
         let mut upstream = Upstream::new("git://host/x");
         upstream.max_object = SIZE.into();
         let (attempt, progress) = (&Attempt::new(&upstream, interrupt).unwrap(), &FetchProgress::default());
         let (copy, since_entry) = (NamedTempFile::new().unwrap(), &Cell::new(0));
-        let mut incoming = Incoming { pack, attempt, progress, copy: Some(copy.as_file()), since_entry };
-        let name = index(&mut incoming, copy.path(), &mut io::sink(), gix::hash::Kind::Sha1);
+        let copied = Some(copy.as_file());
+        let mut incoming = Incoming { pack, attempt, progress, copy: copied, since_entry, has_ended: false };
+        let name = index(&mut incoming, copy.path(), &mut io::sink(), gix::hash::Kind::Sha1, &|_| Ok(()));
         name.map_err(|error| attempt.failure().unwrap_or_else(|| MirrorError::exchange("fetch", &error)))
     }
 
@@ -178,6 +209,31 @@ mod tests {
         thin[11] += 1;
         thin.extend(entry(Header::RefDelta { base_id: ObjectId::empty_blob(gix::hash::Kind::Sha1) }, &[0, 1, 1, 7]));
         assert!(!is_indexed(with_checksum(thin)));
+        // Three bytes, and another seven bits of their number.
+        let padded = [&line(0)[..12], &[0xb3, 0], &entry(Header::Blob, b"abc")[1..]].concat();
+        assert!(!is_indexed(with_checksum(padded)));
+    }
+
+    #[test]
+    fn a_large_object_is_refused_before_the_next_one_comes() {
+        let mut pack = line(0);
+        pack[11] += 1;
+        pack.extend(entry(Header::Blob, &[7; SIZE as usize + 1]));
+        pack[11] += 1;
+        let error = indexed(&mut &pack[..], &AtomicBool::new(false)).unwrap_err();
+        assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_read_after_the_end() {
+        let (upstream, stop) = (Upstream::new("git://host/x"), AtomicBool::new(false));
+        let (attempt, progress) = (&Attempt::new(&upstream, &stop).unwrap(), &FetchProgress::default());
+        let pack = &mut BufReader::new(Resumed(vec![b"two", b"", b"one"]));
+        let mut incoming =
+            Incoming { pack, attempt, progress, copy: None, since_entry: &Cell::new(0), has_ended: false };
+        let mut all = Vec::new();
+        incoming.read_to_end(&mut all).unwrap();
+        assert_eq!((all.as_slice(), incoming.read(&mut [0; 8]).unwrap()), (&b"one"[..], 0));
     }
 
     /// Empty blocks, one after the other, which are no bytes of the object.

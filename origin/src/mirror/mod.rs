@@ -19,6 +19,7 @@ mod leftovers;
 mod lfs;
 mod listing;
 mod maintenance;
+mod memory;
 mod peeling;
 mod program;
 mod progress;
@@ -27,6 +28,7 @@ mod reach;
 mod refs;
 mod retry_after;
 mod secret;
+mod shallow;
 mod size;
 mod ssh;
 mod upstream;
@@ -52,6 +54,7 @@ pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
 use maintenance::Past;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
+pub use memory::FetchMemory;
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use reach::{Hosts, NotAllowed, Reach};
 pub use size::MirrorSize;
@@ -172,10 +175,12 @@ impl Mirror {
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
-        self.poll_in_turn(upstream, progress, interrupt, &|| true)
+        let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
+        self.poll_in_turn(upstream, progress, &memory, interrupt, &|| true)
     }
 
-    /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long.
+    /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long. It waits
+    /// for its part of the memory of all fetches.
     ///
     /// # Errors
     /// The same.
@@ -183,6 +188,7 @@ impl Mirror {
         &self,
         upstream: &Upstream,
         progress: &FetchProgress,
+        memory: &FetchMemory,
         interrupt: &AtomicBool,
         may_fetch: &dyn Fn() -> bool,
     ) -> Result<Poll, MirrorError> {
@@ -190,7 +196,7 @@ impl Mirror {
         let _watched = progress.start();
         let poll = || {
             let repository = self.repository()?;
-            exchange::poll(&repository, upstream, progress, &self.astray, (interrupt, may_fetch))
+            exchange::poll(&repository, upstream, progress, &self.astray, memory, (interrupt, may_fetch))
         };
         let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {

@@ -13,7 +13,7 @@ pub struct FetchProgress(Arc<Mutex<View>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
     /// What is being done: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
-    /// pack together), `receiving`, `resolving` (deltas are applied and the index is made) or `checking` (whether all is
+    /// pack together), `waiting` (for memory that others hold), `receiving`, `resolving` (deltas are applied and the index is made) or `checking` (whether all is
     /// there that the refs lead to).
     pub phase: &'static str,
     /// How many objects of the phase are done.
@@ -32,6 +32,7 @@ enum Phase {
     Connecting,
     Listing,
     Preparing,
+    Waiting,
     Receiving,
     Resolving,
     Checking,
@@ -44,6 +45,7 @@ impl Phase {
             Self::Connecting => "connecting",
             Self::Listing => "listing",
             Self::Preparing => "preparing",
+            Self::Waiting => "waiting",
             Self::Receiving => "receiving",
             Self::Resolving => "resolving",
             Self::Checking => "checking",
@@ -139,10 +141,20 @@ impl FetchProgress {
         self.view().phase = Phase::Preparing;
     }
 
+    /// It still waits for memory: nothing comes meanwhile, and that is nobody's fault.
+    pub(super) fn waits(&self) {
+        let mut view = self.view();
+        let waited = view.done.take().filter(|_| view.phase == Phase::Waiting).unwrap_or_default();
+        waited.fetch_add(1, Ordering::Relaxed);
+        (view.phase, view.done, view.total) = (Phase::Waiting, Some(waited), None);
+    }
+
     /// More of the pack came.
     pub(super) fn received(&self, bytes: usize) {
         let mut view = self.view();
-        view.phase = view.phase.max(Phase::Receiving);
+        if view.phase < Phase::Receiving {
+            (view.phase, view.done, view.total) = (Phase::Receiving, None, None);
+        }
         view.bytes = Some(view.bytes.unwrap_or(0) + bytes as u64);
     }
 
@@ -265,7 +277,12 @@ mod tests {
         let watched = progress.start();
         progress.listing();
         assert!(!progress.has_pack());
-        progress.received(4096);
+        progress.received(2048);
+        progress.waits();
+        progress.waits();
+        let waits = FetchSnapshot { phase: "waiting", done: 2, total: None, bytes: 2048 };
+        assert_eq!(progress.snapshot(), waits, "others see that it is alive");
+        progress.received(2048);
         assert!(progress.has_pack());
         let mut late = progress.root().add_child_with_id("remote", *b"FERP");
         late.init(Some(9), None);

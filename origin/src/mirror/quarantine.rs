@@ -1,11 +1,11 @@
 //! Where a fetch lands: a folder of objects in front of the mirror's own. A pack is written and indexed there, within what it
 //! may take, and nothing of it counts before it was looked at and is admitted.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gix::ObjectId;
@@ -18,13 +18,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::attempt::Attempt;
 use super::indexing::Incoming;
 use super::leftovers::INCOMING_PREFIX;
+use super::memory::{FetchMemory, Held};
 use super::program::Program;
-use super::{FetchProgress, MirrorError, OBJECTS_AT_A_TIME, SLOTS, Upstream, git_program, indexing, size, weight};
+use super::{FetchProgress, MirrorError, OBJECTS_AT_A_TIME, SLOTS, git_program, indexing, shallow, size, weight};
 use crate::data_dir::without_path;
 use crate::outside_program::Bounds;
 
-/// What an object takes of the memory while its pack is indexed, however small it is.
-const BYTES_OF_AN_OBJECT: u64 = 256;
+/// What an object takes of the memory while its pack is indexed, however small it is, by gix or the git program.
+const BYTES_OF_AN_OBJECT: u64 = 400;
 
 /// What the objects of an index take of it when all are looked at, beside the index itself, which has 28 bytes for each.
 const TIMES_AN_INDEX: u64 = 8;
@@ -40,6 +41,9 @@ pub(super) struct Quarantine<'a> {
     repo: &'a gix::Repository,
     attempt: &'a Attempt<'a>,
     progress: &'a FetchProgress,
+    memory: &'a FetchMemory,
+    /// Of that memory, since the pack began.
+    held: RefCell<Option<Held<'a>>>,
     dir: TempDir,
 }
 
@@ -56,13 +60,20 @@ impl<'a> Quarantine<'a> {
         repo: &'a gix::Repository,
         attempt: &'a Attempt<'a>,
         progress: &'a FetchProgress,
+        memory: &'a FetchMemory,
     ) -> io::Result<Self> {
         let dir = tempfile::Builder::new().prefix(INCOMING_PREFIX).tempdir_in(repo.git_dir())?;
         for folder in ["pack", "info"] {
             fs::create_dir(dir.path().join(folder))?;
         }
         fs::write(dir.path().join("info/alternates"), "../objects\n")?;
-        Ok(Self { repo, attempt, progress, dir })
+        shallow::copy(repo.git_dir(), dir.path())?;
+        Ok(Self { repo, attempt, progress, memory, held: RefCell::default(), dir })
+    }
+
+    /// Which commits are without their parents, as the upstream says.
+    pub(super) fn shallow_file(&self) -> PathBuf {
+        self.dir.path().join(shallow::FILE)
     }
 
     /// Receives a pack.
@@ -70,8 +81,10 @@ impl<'a> Quarantine<'a> {
         let temporary = || NamedTempFile::new_in(&self.dir).map_err(|error| without_path(&error).raise());
         let (data, mut index) = (temporary()?, temporary()?);
         let (attempt, progress, since_entry) = (self.attempt, self.progress, Cell::new(0));
-        let mut incoming = Incoming { pack, attempt, progress, copy: Some(data.as_file()), since_entry: &since_entry };
-        let Some(name) = indexing::index(&mut incoming, data.path(), &mut index, self.repo.object_hash())? else {
+        let (copy, since_entry) = (Some(data.as_file()), &since_entry);
+        let mut incoming = Incoming { pack, attempt, progress, copy, since_entry, has_ended: false };
+        let (hash, expect) = (self.repo.object_hash(), |objects| self.take_memory(objects));
+        let Some(name) = indexing::index(&mut incoming, data.path(), &mut index, hash, &expect)? else {
             incoming.copy = None;
             let came = data.reopen().map_err(|error| without_path(&error).raise())?;
             return self.index_by_program(&mut BufReader::new(came.chain(incoming)));
@@ -79,6 +92,26 @@ impl<'a> Quarantine<'a> {
         let place = self.dir.path().join(format!("pack/pack-{name}.pack"));
         data.persist(&place).map_err(|error| without_path(&error.error).raise())?;
         index.persist(place.with_extension("idx")).map_err(|error| without_path(&error.error).raise())?;
+        self.has_room(&place)
+    }
+
+    /// Whether a pack and its index may be that large.
+    fn has_room(&self, pack: &Path) -> gix::Result<()> {
+        let bytes = |file: &Path| fs::metadata(file).map(|data| data.len()).map_err(MirrorError::local("be measured"));
+        let room = || self.attempt.has_room_with_index(bytes(pack)?, bytes(&pack.with_extension("idx"))?);
+        room().map_err(|error| self.fail(error))
+    }
+
+    /// Waits for the memory that may be taken from now on.
+    fn take_memory(&self, objects: usize) -> Result<(), MirrorError> {
+        let url = gix::url::parse(self.attempt.upstream.url.as_bytes()).ok();
+        let host = url.as_ref().and_then(gix::Url::host).unwrap_or_default();
+        let waits = || {
+            self.progress.waits();
+            self.attempt.goes_on()
+        };
+        let held = self.memory.take(host, self.memory(objects as u64)?, waits)?;
+        *self.held.borrow_mut() = Some(held);
         Ok(())
     }
 
@@ -87,13 +120,17 @@ impl<'a> Quarantine<'a> {
         let mut head = [0; 12];
         pack.read_exact(&mut head).map_err(ErrorExt::raise)?;
         let (_, objects) = pack::data::header::decode(&head)?;
-        let bounds =
-            Bounds { memory: self.memory(objects).map_err(|error| self.fail(error))?, file: self.attempt.room() };
+        let bounds = Bounds {
+            memory: self.memory(objects.into()).map_err(|error| self.fail(error))?,
+            file: self.attempt.room(),
+        };
         let command = git_program::index_pack(self.repo.git_dir(), self.dir.path(), bounds);
         let ended = self.run(command, &mut Read::chain(&head[..], pack))?;
         let output = String::from_utf8_lossy(&ended.output);
-        let Some(name) = output.lines().next().and_then(|line| line.strip_prefix("pack\t")) else {
-            return Err(self.fail(self.refusal(&ended)));
+        let name = output.lines().next().and_then(|line| line.strip_prefix("pack\t"));
+        let Some(name) = name.filter(|_| ended.code == Some(0)) else {
+            let limit = self.attempt.upstream.max_object;
+            return Err(self.fail(self.refusal(&ended, MirrorError::ObjectTooLarge { limit })));
         };
         self.look_at(&self.dir.path().join(format!("pack/pack-{name}.pack")))
     }
@@ -107,7 +144,7 @@ impl<'a> Quarantine<'a> {
         if objects > limit {
             return Err(self.fail(MirrorError::TooManyObjects { objects, limit }));
         }
-        self.attempt.has_room(pack.data_len() as u64).map_err(|error| self.fail(error))?;
+        self.has_room(path)?;
         let named = |name: ObjectId| index.lookup(name).map(|at| index.pack_offset_at_index(at));
         let weight = weight::check(&pack, &index.sorted_offsets(), named, self.attempt)?;
         weight.map(|_| ()).map_err(|error| self.fail(error))
@@ -133,24 +170,32 @@ impl<'a> Quarantine<'a> {
         }
         let tips: String = tips.iter().map(|tip| format!("{tip}\n")).collect();
         let bounds = Bounds { memory: self.memory(0).map_err(|error| self.fail(error))?, file: 0 };
+        let settled = shallow::settle(self.repo, &self.repository()?, self.dir.path());
+        settled.map_err(|error| self.fail(MirrorError::local("keep what is shallow")(error)))?;
         let command = git_program::connected(self.repo.git_dir(), self.dir.path(), bounds);
         let ended = self.run(command, &mut tips.as_bytes())?;
         if ended.code != Some(0) {
-            return Err(self.fail(self.refusal(&ended)));
+            let limit = self.attempt.upstream.max_object;
+            return Err(self.fail(self.refusal(&ended, MirrorError::CheckTooLarge { limit })));
         }
         self.take_over().map_err(|error| self.fail(MirrorError::local("take over what was fetched")(error)))
     }
 
-    /// With its index a pack counts, so that comes last.
+    /// With its index a pack counts, so that comes last. All of it is on the disk before a ref leads to it.
     fn take_over(&self) -> io::Result<()> {
         let (from, to) = (self.dir.path().join("pack"), self.repo.objects.store_ref().path().join("pack"));
         let mut names = fs::read_dir(&from)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
         names.sort_by_key(|name| Path::new(name).extension().is_some_and(|ending| ending == "idx"));
-        names.iter().try_for_each(|name| fs::rename(from.join(name), to.join(name)))
+        shallow::take_over(self.dir.path(), self.repo.git_dir())?;
+        for name in names {
+            File::open(from.join(&name))?.sync_all()?;
+            fs::rename(from.join(&name), to.join(&name))?;
+        }
+        File::open(to)?.sync_all()
     }
 
     /// The address space for a program that indexes so many objects, or looks at all of them.
-    fn memory(&self, objects: u32) -> Result<u64, MirrorError> {
+    fn memory(&self, objects: u64) -> Result<u64, MirrorError> {
         let measured = |objects: &Path| size::of_indices(objects).map_err(MirrorError::local("be measured"));
         let indices = measured(self.repo.objects.store_ref().path())? + measured(self.dir.path())?;
         Ok(address_space(indices, objects, self.attempt.upstream.max_object))
@@ -184,14 +229,13 @@ impl<'a> Quarantine<'a> {
         Ok(Ended { output, code, complaint })
     }
 
-    /// Why a program does not take what came.
-    fn refusal(&self, ended: &Ended) -> MirrorError {
-        let Upstream { max_object, .. } = *self.attempt.upstream;
+    /// Why a program does not take what came; `lacks_memory`, if that is why.
+    fn refusal(&self, ended: &Ended, lacks_memory: MirrorError) -> MirrorError {
         if ended.code == Some(FILE_TOO_LARGE) {
             return self.attempt.no_room();
         }
         if git_program::lacks_memory(&ended.complaint) {
-            return MirrorError::ObjectTooLarge { limit: max_object };
+            return lacks_memory;
         }
         let path = self.repo.git_dir().as_os_str().as_encoded_bytes();
         git_program::complaint("fetch", &ended.complaint, path).unwrap_or_else(|| {
@@ -207,9 +251,9 @@ impl<'a> Quarantine<'a> {
 
 /// So much memory, and no more: for the program itself, for what it has of each object, and for the objects that it holds at a
 /// time to make one of them, each of them as large as may be.
-fn address_space(indices: u64, objects: u32, max_object: u64) -> u64 {
+pub(super) fn address_space(indices: u64, objects: u64, max_object: u64) -> u64 {
     let of_indices = indices.saturating_mul(TIMES_AN_INDEX);
-    let of_objects = u64::from(objects) * BYTES_OF_AN_OBJECT;
+    let of_objects = objects.saturating_mul(BYTES_OF_AN_OBJECT);
     let held = max_object.saturating_mul(OBJECTS_AT_A_TIME);
     git_program::OWN_MEMORY.saturating_add(of_indices).saturating_add(of_objects).saturating_add(held)
 }

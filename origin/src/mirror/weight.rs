@@ -92,6 +92,16 @@ pub(super) fn check(
     Ok(Ok(weight))
 }
 
+/// Whether an entry alone is too large, whatever the others are: the bytes of an object, or of a delta.
+pub(super) fn check_entry(header: Header, size: u64, max_object: u64) -> Result<(), MirrorError> {
+    let max_line = max_object.saturating_mul(DELTAS_OF_AN_OBJECT);
+    match header.is_delta() {
+        false if size > max_object => Err(MirrorError::ObjectTooLarge { limit: max_object }),
+        true if size > max_line => Err(MirrorError::DeltasTooLarge { limit: max_line }),
+        _ => Ok(()),
+    }
+}
+
 /// How large the object of an entry is. What a delta is told against says nothing of it, and is not looked for.
 fn object_size(pack: &data::File, entry: &data::Entry, inflate: &mut Inflate) -> gix::Result<u64> {
     let mut entry = entry.clone();

@@ -11,6 +11,7 @@ use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
+use crate::mirror::FetchMemory;
 use crate::publish::Publisher;
 
 /// What the agents of one origin share.
@@ -28,6 +29,8 @@ pub(crate) struct Context {
     pub(crate) builds: Arc<Semaphore>,
     /// Mirrors that are looked after at a time: one.
     pub(super) upkeep: Arc<Semaphore>,
+    /// Of all fetches.
+    pub(super) fetch_memory: Arc<FetchMemory>,
     /// The threads of all jobs.
     pub(crate) threads: Threads,
     /// Where upstreams may be, and how much is taken from one.
@@ -47,6 +50,9 @@ impl Context {
         let places = Arc::new(Places::new(limits, metrics.clone()));
         places.show(limits);
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
+        let fetch_memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
+        let (shown, limit) = (fetch_memory.clone(), usize::try_from(fetch_memory.limit()).unwrap_or(usize::MAX));
+        metrics.bounds.show("fetch_memory_bytes", limit, move || shown.in_use() as usize);
         Self {
             publisher,
             data_dir,
@@ -55,6 +61,7 @@ impl Context {
             build: BuildOptions::new(limits),
             places,
             builds,
+            fetch_memory,
             upkeep: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),
             upstreams: upstreams.clone(),

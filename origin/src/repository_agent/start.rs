@@ -88,6 +88,7 @@ pub(crate) fn start(
         mirror: mirror.clone(),
         state: state.clone(),
         places: context.places.clone(),
+        fetch_memory: context.fetch_memory.clone(),
         at_host: context.places.at_host(&config.url),
         threads: context.threads.clone(),
         name: config.name.clone(),

@@ -337,4 +337,7 @@ fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
     for commit in [tip, next] {
         build_tar(&dir.join("mirror-of-shallow"), &commit, &Selection::default(), 1).unwrap();
     }
+    let ends = |git_dir: &str| fs::read_to_string(dir.join(git_dir).join("shallow")).unwrap();
+    assert_eq!(ends("mirror-of-shallow"), ends("shallow/.git"));
+    mirror.look_closely().unwrap();
 }
