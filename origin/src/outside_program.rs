@@ -1,5 +1,5 @@
 //! Programs of others: with nothing of our environment, out of reach of signals that are meant for us, and ended with all
-//! that they have started. Some are run to their end, for so long and no longer, and no longer than somebody wants their
+//! that they have started, also when we are killed. Some are run to their end, for so long and no longer, and no longer than somebody wants their
 //! result; others are talked to.
 
 use std::fs::File;
@@ -50,10 +50,44 @@ pub(crate) enum ProgramError {
     Interrupted(String),
 }
 
-/// A program that knows nothing of who runs it: only where programs are, and that it is to speak English.
+/// What a program may take of the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Bytes of its address space: it has no more in memory.
+    pub(crate) memory: u64,
+    /// Bytes of each file that it writes.
+    pub(crate) file: u64,
+}
+
+/// Runs a program whose whole group is killed as soon as the thread that started it is gone, however that went. What a shell
+/// runs beside itself gets no input unless that is handed on.
+const TETHERED: &str = r#"trap 'kill -KILL 0' TERM; exec 3<&0; "$0" "$@" <&3 3<&- & exec 3<&-; wait $!"#;
+
+/// Sets what cannot be set from outside, and becomes the shell.
+const LAUNCHER: &str = "setpriv";
+
+/// Where the program's name stands in a command of [`pinned`].
+const NAME_AT: usize = 5;
+
+/// What a shell ends with when there is no such program.
+const NOT_FOUND: i32 = 127;
+
+/// A program that knows nothing of who runs it, only where programs are and that it is to speak English; and that ends with
+/// the thread which starts it.
 pub(crate) fn pinned(program: &str) -> Command {
-    let mut command = Command::new(program);
+    tethered(program, TETHERED)
+}
+
+/// The same, and it takes no more than that.
+pub(crate) fn pinned_within(program: &str, bounds: Bounds) -> Command {
+    let (memory, file) = (bounds.memory.div_ceil(1024), bounds.file.div_ceil(512));
+    tethered(program, &format!("ulimit -v {memory} || exit; ulimit -f {file} || exit; {TETHERED}"))
+}
+
+fn tethered(program: &str, script: &str) -> Command {
+    let mut command = Command::new(LAUNCHER);
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).env("LC_ALL", "C");
+    command.args(["--pdeathsig", "TERM", "sh", "-c", script, program]);
     command
 }
 
@@ -69,9 +103,9 @@ pub(crate) fn run(
     longest: Duration,
     stop: &AtomicBool,
 ) -> Result<Ended, ProgramError> {
-    let program = command.get_program().to_string_lossy().into_owned();
+    let program = command.get_args().nth(NAME_AT).unwrap_or_default().to_string_lossy().into_owned();
     let start = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => ProgramError::Missing(program.clone()),
+        io::ErrorKind::NotFound => ProgramError::Missing(LAUNCHER.to_owned()),
         _ => ProgramError::Start { program: program.clone(), source },
     };
     let file = || tempfile::tempfile_in(scratch);
@@ -90,6 +124,7 @@ pub(crate) fn run(
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = running.wait(longest, stop).map_err(start)?;
     match status {
+        End::Itself(status) if status.code() == Some(NOT_FOUND) => Err(ProgramError::Missing(program)),
         End::Itself(status) => {
             Ok(Ended { success: status.success(), output: said(output), complaint: said(complaint) })
         }
@@ -105,7 +140,7 @@ fn said(mut file: File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-enum End {
+pub(crate) enum End {
     Itself(ExitStatus),
     TooLong,
     Interrupted,
@@ -127,7 +162,7 @@ impl Running {
         self.child.stderr.take()
     }
 
-    fn wait(&mut self, longest: Duration, stop: &AtomicBool) -> io::Result<End> {
+    pub(crate) fn wait(&mut self, longest: Duration, stop: &AtomicBool) -> io::Result<End> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
@@ -189,11 +224,41 @@ mod tests {
         assert_eq!((ended.success, ended.output.len()), (true, 64 << 10));
     }
 
+    /// As when the whole process is killed, of which the thread is a part.
+    #[test]
+    fn all_that_it_has_started_ends_with_the_thread_that_started_it() {
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        std::thread::spawn(move || {
+            let mut command = shell("sleep 1000 & echo x; sleep 1000");
+            command.stdout(std::os::fd::OwnedFd::from(theirs));
+            std::mem::forget(Running::start(&mut command).unwrap());
+            drop(command);
+            ours.read_exact(&mut [0; 2]).unwrap();
+            ours
+        })
+        .join()
+        .map(|mut ours| assert_eq!(ours.read(&mut [0]).unwrap(), 0))
+        .unwrap();
+    }
+
+    #[test]
+    fn it_takes_no_more_than_it_may() {
+        let within = |bounds: Bounds, script: &str| {
+            let mut command = pinned_within("sh", bounds);
+            run_in(command.args(["-c", script]), b"", LONG, false).unwrap()
+        };
+        let script = "ulimit -v; head -c 3000000 /dev/zero";
+        let ended = within(Bounds { memory: 1 << 30, file: 1 << 20 }, script);
+        assert!(!ended.success && ended.output.starts_with("1048576\n"), "{ended:?}");
+        assert!(within(Bounds { memory: 1 << 30, file: 4 << 20 }, script).success);
+    }
+
     #[test]
     fn one_that_does_not_end_is_killed_with_what_it_has_started() {
         let mut command = shell("sleep 1000 & sleep 1000");
         assert!(matches!(run_in(&mut command, b"", Duration::ZERO, false), Err(ProgramError::TooLong { .. })));
         assert!(matches!(run_in(&mut command, b"", LONG, true), Err(ProgramError::Interrupted(_))));
-        assert!(matches!(run_in(&mut pinned("no-such-program"), b"", LONG, false), Err(ProgramError::Missing(_))));
+        let missing = run_in(&mut pinned("no-such-program"), b"", LONG, false);
+        assert!(matches!(missing, Err(ProgramError::Missing(name)) if name == "no-such-program"));
     }
 }

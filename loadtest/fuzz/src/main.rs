@@ -41,7 +41,6 @@ const TARGETS: &[(&str, Target)] = &[
     ("webhook", weir_origin::webhook::fuzzing::delivery),
     ("signed_object", weir_origin::fuzz_signed_object),
     ("upstream_words", weir_origin::mirror::fuzz_upstream_words),
-    ("pack_entry", weir_origin::mirror::fuzz_pack_entry),
     ("lfs_pointer", lfs::pointer),
     ("lfs_answer", lfs::answer),
 ];

@@ -10,8 +10,8 @@ use weir_shared::process::config;
 use super::RepositoryConfig;
 use super::fault::Fault;
 use crate::mirror::{
-    DEFAULT_LOWEST_RATE, DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
-    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
+    DEFAULT_LOWEST_RATE, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
+    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
 };
 
 /// `[upstreams]`.
@@ -35,10 +35,6 @@ pub struct UpstreamsConfig {
     pub max_object: ByteSize,
     /// The most objects that one fetch may bring.
     pub max_objects: usize,
-    /// The most bytes of objects that one fetch may hold in memory for deltas against them. Not said: as many as usual, or
-    /// two of the largest objects if that is more.
-    #[serde(with = "config::optional_size")]
-    pub max_delta_bases: Option<ByteSize>,
     /// The largest LFS object that is fetched.
     #[serde(with = "config::size")]
     pub max_lfs_object: ByteSize,
@@ -58,7 +54,6 @@ impl Default for UpstreamsConfig {
             max_mirror: ByteSize(DEFAULT_MAX_MIRROR),
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
             max_objects: DEFAULT_MAX_OBJECTS,
-            max_delta_bases: None,
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
             lowest_rate: ByteSize(DEFAULT_LOWEST_RATE),
         }
@@ -85,7 +80,6 @@ impl UpstreamsConfig {
             max_mirror: self.max_mirror.as_u64(),
             max_object: self.max_object.as_u64(),
             max_objects: self.max_objects,
-            max_delta_bases: self.max_delta_bases().as_u64(),
             max_lfs_object: self.max_lfs_object.as_u64(),
             lowest_rate: self.lowest_rate.as_u64(),
             ..repository.upstream()
@@ -114,15 +108,6 @@ impl UpstreamsConfig {
         Reach { hosts: self.hosts.clone(), public_only, ..Reach::default() }
     }
 
-    fn max_delta_bases(&self) -> ByteSize {
-        self.max_delta_bases.unwrap_or(ByteSize(DEFAULT_MAX_DELTA_BASES).max(self.two_objects()))
-    }
-
-    /// Of objects that are told against each other in a line, two are held.
-    fn two_objects(&self) -> ByteSize {
-        ByteSize(self.max_object.as_u64().saturating_mul(2))
-    }
-
     pub(super) fn bounds_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut wrong = |what: &str| faults.push(format!("[upstreams] {what}"));
@@ -137,20 +122,11 @@ impl UpstreamsConfig {
             ("max_pack", self.max_pack),
             ("max_mirror", self.max_mirror),
             ("max_object", self.max_object),
-            ("max_delta_bases", self.max_delta_bases()),
             ("max_lfs_object", self.max_lfs_object),
         ] {
             if size < ByteSize::mib(1) {
                 wrong(&format!("{key} must be at least \"1MiB\""));
             }
-        }
-        let (least, bases) = (self.two_objects(), self.max_delta_bases());
-        if bases < least {
-            let object = self.max_object;
-            wrong(&format!(
-                "max_delta_bases = \"{bases}\" must be at least twice max_object = \"{object}\": \"{least}\" or more, as \
-                 versions of one large file are held two at a time"
-            ));
         }
         faults
     }
@@ -162,29 +138,6 @@ mod tests {
 
     fn repository(url: &str) -> RepositoryConfig {
         RepositoryConfig::new("shop".parse().unwrap(), url)
-    }
-
-    #[test]
-    fn two_of_the_largest_objects_fit_into_what_is_held() {
-        let max_delta_bases = Some(ByteSize::mib(512));
-        let mut upstreams = UpstreamsConfig { max_delta_bases, ..UpstreamsConfig::default() };
-        assert_eq!(upstreams.bounds_faults(), [""; 0]);
-        upstreams.max_object = ByteSize::mib(257);
-        let error = upstreams.bounds_faults().concat();
-        assert!(error.contains("max_delta_bases") && error.contains("max_object"), "{error}");
-    }
-
-    #[test]
-    fn whoever_takes_large_objects_need_say_no_more() {
-        let held = |object: ByteSize, bases: Option<ByteSize>| {
-            let upstreams =
-                UpstreamsConfig { max_object: object, max_delta_bases: bases, ..UpstreamsConfig::default() };
-            assert_eq!(upstreams.bounds_faults(), [""; 0], "{upstreams:?}");
-            upstreams.upstream(&repository("https://h/x")).max_delta_bases
-        };
-        assert_eq!(held(ByteSize::mib(256), None), 1 << 30);
-        assert_eq!(held(ByteSize::mib(600), None), 1200 << 20);
-        assert_eq!(held(ByteSize::mib(600), Some(ByteSize::gib(3))), 3 << 30);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One attempt at an upstream: how long it is waited for, how much is taken from it, and what went wrong first.
 //!
 //! All that waits for the network waits here. Every wait ends: with what was waited for, when nothing came for the stall
-//! timeout, or soon after somebody asked to stop. What a transport finds wrong is kept here, because on its way through
+//! timeout, or soon after somebody asked to stop; the last alone ends a wait for the git program. What a transport finds wrong is kept here, because on its way through
 //! gix an error loses what it was.
 
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::{FetchProgress, MirrorError, Upstream};
 
@@ -104,21 +103,23 @@ impl<'a> Attempt<'a> {
 
     /// Waits for something that the network is to bring.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
+        let after = self.upstream.stall_timeout;
+        let stalled = |_| MirrorError::Stalled { step: self.step(), after };
+        // The clock belongs to the runtime.
+        self.wait_patiently(async { tokio::time::timeout(after, work).await })?.map_err(stalled)
+    }
+
+    /// Waits for a program that works here, however long that takes.
+    pub(super) fn wait_patiently<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
         let Some(runtime) = &self.runtime else { return Err(MirrorError::Interrupted) };
         runtime.block_on(async {
-            let give_up = Instant::now() + self.upstream.stall_timeout;
             tokio::pin!(work);
             loop {
                 self.goes_on()?;
-                let look = give_up.min(Instant::now() + GLANCE);
                 tokio::select! {
                     biased;
                     done = &mut work => return Ok(done),
-                    () = tokio::time::sleep_until(look) => {
-                        if look >= give_up {
-                            return Err(MirrorError::Stalled { step: self.step(), after: self.upstream.stall_timeout });
-                        }
-                    }
+                    () = tokio::time::sleep(GLANCE) => {}
                 }
             }
         })
@@ -157,15 +158,41 @@ impl<'a> Attempt<'a> {
 
     /// Whether a pack may have so many bytes, as it comes or as it is written.
     pub(super) fn has_room(&self, bytes: u64) -> Result<(), MirrorError> {
-        let Upstream { max_pack, max_mirror, .. } = *self.upstream;
-        let mirrored = self.fetch.borrow().as_ref().map_or(0, |fetch| fetch.mirrored);
-        if bytes > max_pack {
-            return Err(MirrorError::PackTooLarge { limit: max_pack });
-        }
-        if mirrored.saturating_add(bytes) > max_mirror {
-            return Err(MirrorError::MirrorTooLarge { limit: max_mirror });
+        if bytes > self.room() { Err(self.no_room()) } else { Ok(()) }
+    }
+
+    /// The same of a pack with its index, which counts as a part of the mirror.
+    pub(super) fn has_room_with_index(&self, pack: u64, index: u64) -> Result<(), MirrorError> {
+        self.has_room(pack)?;
+        if pack.saturating_add(index) > self.room_of_mirror() {
+            return Err(MirrorError::MirrorTooLarge { limit: self.upstream.max_mirror });
         }
         Ok(())
+    }
+
+    /// How many bytes a pack may have.
+    pub(super) fn room(&self) -> u64 {
+        self.upstream.max_pack.min(self.room_of_mirror())
+    }
+
+    fn room_of_mirror(&self) -> u64 {
+        let mirrored = self.fetch.borrow().as_ref().map_or(0, |fetch| fetch.mirrored);
+        self.upstream.max_mirror.saturating_sub(mirrored)
+    }
+
+    /// Which limit a pack is beyond that has more.
+    pub(super) fn no_room(&self) -> MirrorError {
+        let Upstream { max_pack, max_mirror, .. } = *self.upstream;
+        if max_pack <= self.room_of_mirror() {
+            MirrorError::PackTooLarge { limit: max_pack }
+        } else {
+            MirrorError::MirrorTooLarge { limit: max_mirror }
+        }
+    }
+
+    /// Set when somebody asks to stop.
+    pub(super) fn interrupt(&self) -> &AtomicBool {
+        self.interrupt
     }
 
     /// Whether nobody asked to stop: for work that does not wait for the network.

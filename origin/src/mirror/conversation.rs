@@ -1,9 +1,10 @@
 //! What is said to an upstream in Git's protocol: which refs it has, and what of them is wanted.
 //!
-//! The words are gix's. What it has for whole fetches would put the pack together and move the refs as well; both are done
-//! here, where it is known how much a mirror may take and that its refs go wherever the upstream's go.
+//! The words are gix's. What it has for whole fetches would resolve the pack and move the refs as well; both are done
+//! elsewhere, where it is known how much a mirror may take and that its refs go wherever the upstream's go.
 
 use std::io::BufRead;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use gix::negotiate::{Algorithm, Graph, Negotiator};
@@ -45,11 +46,13 @@ impl<T: Transport> Conversation<T> {
         &self.refs
     }
 
-    /// Asks for what the refs lead to and is not here; `receive` is given the pack. It is not called when all is here.
+    /// Asks for what the refs lead to and is not here; `receive` is given the pack. It is not called when all is here. `shallow`:
+    /// the list of commits without their parents, which the upstream changes.
     pub(super) fn fetch(
         &mut self,
         repo: &gix::Repository,
-        receive: impl FnOnce(&mut dyn BufRead, &mut dyn DynNestedProgress, &AtomicBool) -> gix::Result<()>,
+        shallow: &Path,
+        receive: impl FnOnce(&mut dyn BufRead) -> gix::Result<()>,
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> gix::Result<()> {
@@ -70,14 +73,13 @@ impl<T: Transport> Conversation<T> {
             trace_packetlines: false,
         };
         let options = gix::protocol::fetch::Options {
-            shallow_file: repo.shallow_file()?,
+            shallow_file: shallow.to_owned(),
             shallow: &Shallow::NoChange,
             tags: Tags::None,
             reject_shallow_remote: false,
         };
-        let whole = |pack: &mut dyn BufRead, progress: &mut dyn DynNestedProgress, interrupt: &AtomicBool| {
-            receive(pack, progress, interrupt).map(|()| true)
-        };
+        let whole =
+            |pack: &mut dyn BufRead, _: &mut dyn DynNestedProgress, _: &AtomicBool| receive(pack).map(|()| true);
         gix::protocol::fetch(&mut negotiation, whole, progress.root(), interrupt, context, options)?;
         Ok(())
     }

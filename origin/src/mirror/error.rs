@@ -121,20 +121,20 @@ pub enum MirrorError {
         /// [`super::Upstream::max_objects`].
         limit: usize,
     },
-    /// The upstream sends objects as deltas against so many others that those do not fit into the memory they may take.
-    #[error(
-        "the upstream sends deltas that are nested so deeply that more than `[upstreams] max_delta_bases` = {limit} bytes of objects would be in memory at a time: raise it, or repack the upstream (`git repack -adf --depth=10`)"
-    )]
-    DeltaBasesTooLarge {
-        /// [`super::Upstream::max_delta_bases`].
-        limit: u64,
-    },
     /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
     #[error(
         "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTAS_OF_AN_OBJECT
     )]
     DeltasTooLarge {
         /// So many times [`super::Upstream::max_object`].
+        limit: u64,
+    },
+    /// It takes too much memory to find out whether the upstream sent all that its refs lead to.
+    #[error(
+        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::OBJECTS_AT_A_TIME
+    )]
+    CheckTooLarge {
+        /// [`super::Upstream::max_object`].
         limit: u64,
     },
     /// The upstream names a ref, and does not send what that points at.
@@ -229,8 +229,8 @@ impl MirrorError {
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
-            | Self::DeltaBasesTooLarge { .. }
             | Self::DeltasTooLarge { .. }
+            | Self::CheckTooLarge { .. }
             | Self::Incomplete { .. }
             | Self::NotFollowed { .. }
             | Self::Interrupted => "fetch",
@@ -277,8 +277,8 @@ impl MirrorError {
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
             | Self::TooManyObjects { .. }
-            | Self::DeltaBasesTooLarge { .. }
-            | Self::DeltasTooLarge { .. } => "limit",
+            | Self::DeltasTooLarge { .. }
+            | Self::CheckTooLarge { .. } => "limit",
             Self::Answered { status: 403 | 429, .. } => "rate_limit",
             Self::Answered { status: 500..=599, .. } => "server_error",
             Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gix::ThreadSafeRepository;
-use gix::error::{Class, ResourceExhaustionKind};
-use gix::progress::DynNestedProgress;
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
@@ -18,10 +16,13 @@ use super::astray::AstrayRefs;
 use super::attempt::Attempt;
 use super::conversation::Conversation;
 use super::program::Program;
+use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::way::{Way, way};
 use super::wire::{Incoming, Outgoing};
-use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, pack, size, ssh};
+use super::{
+    FetchMemory, FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh,
+};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -32,11 +33,12 @@ pub(super) fn poll(
     upstream: &Upstream,
     progress: &FetchProgress,
     astray: &Mutex<AstrayRefs>,
+    memory: &FetchMemory,
     (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
     let attempt = Attempt::new(upstream, interrupt)?;
     let exchange =
-        Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, astray, interrupt, may_fetch };
+        Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, astray, memory, interrupt, may_fetch };
     let result = exchange.begin();
     progress.asked(attempt.requests());
     result
@@ -72,6 +74,7 @@ struct Exchange<'a> {
     attempt: &'a Attempt<'a>,
     progress: &'a FetchProgress,
     astray: &'a Mutex<AstrayRefs>,
+    memory: &'a FetchMemory,
     interrupt: &'a AtomicBool,
     may_fetch: &'a dyn Fn() -> bool,
 }
@@ -180,24 +183,22 @@ impl Exchange<'_> {
         conversation: &mut Conversation<impl Transport>,
         advertised: &Refs,
     ) -> Result<AstrayRefs, MirrorError> {
-        let receive = |pack: &mut dyn BufRead, progress: &mut dyn DynNestedProgress, interrupt: &AtomicBool| {
-            pack::receive(pack, self.repo, self.attempt, progress, interrupt)
-        };
-        let received = conversation.fetch(self.repo, receive, self.progress, self.interrupt);
+        let quarantine = Quarantine::new(self.repo, self.attempt, self.progress, self.memory);
+        let quarantine = quarantine.map_err(MirrorError::local("have a folder for what comes"))?;
+        let receive = |pack: &mut dyn BufRead| quarantine.receive(pack);
+        let received =
+            conversation.fetch(self.repo, &quarantine.shallow_file(), receive, self.progress, self.interrupt);
         received.map_err(|error| self.failed(&error))?;
-        refs::follow(self.repo, advertised, self.interrupt)
+        let both = quarantine.repository().map_err(MirrorError::mirror("read what was fetched"))?;
+        refs::follow(&both, advertised, self.interrupt, |tips| {
+            quarantine.admit(tips).map_err(|error| self.failed(&error))
+        })
     }
 
     fn failed(&self, error: &gix::Error) -> MirrorError {
         if self.interrupt.load(Ordering::Relaxed) {
             return MirrorError::Interrupted;
         }
-        let too_large = Class::ResourceExhaustion(ResourceExhaustionKind::AllocationLimit);
-        self.attempt.failure().unwrap_or_else(|| match self.attempt.step() {
-            "fetch" if error.classify().any(|found| found.class() == too_large) => {
-                MirrorError::ObjectTooLarge { limit: self.attempt.upstream.max_object }
-            }
-            step => MirrorError::exchange(step, error),
-        })
+        self.attempt.failure().unwrap_or_else(|| MirrorError::exchange(self.attempt.step(), error))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{http, pack_entry, retry_after, ssh};
+use super::{http, retry_after, ssh};
 
 /// `Retry-After`, where a redirect leads, and both ways to write an address of SSH.
 pub fn fuzz_upstream_words(bytes: &[u8]) {
@@ -19,9 +19,4 @@ pub fn fuzz_upstream_words(bytes: &[u8]) {
             assert!(!part.is_empty() && !part.starts_with('-') && !part.chars().any(char::is_control), "{address:?}");
         }
     }
-}
-
-/// An entry of a pack, as far as it is read here.
-pub fn fuzz_pack_entry(bytes: &[u8]) {
-    pack_entry::fuzz(bytes);
 }

@@ -1,5 +1,5 @@
-//! The git program: `git upload-pack`, which serves a repository on this machine, and `git repack`. Its environment is
-//! pinned.
+//! The git program: `git upload-pack`, which serves a repository on this machine, `git index-pack` and `git rev-list` for what
+//! was fetched, and `git repack`. Its environment is pinned.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::MirrorError;
-use crate::outside_program::{pinned, run};
+use super::{MirrorError, shallow};
+use crate::outside_program::{Bounds, pinned, pinned_within, run};
 
 /// The program that serves a repository (bare, or with a working tree).
 pub(super) fn upload_pack(path: &[u8]) -> Command {
@@ -53,6 +53,39 @@ pub(super) fn repack(repository: &Path, full: bool) -> Command {
     command
 }
 
+/// `git index-pack` of what comes, into a folder of objects in front of a repository's. What deltas rest on that is in the
+/// repository is put into the pack. One thread: many of them are at work, each for an upstream.
+pub(super) fn index_pack(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
+    let mut command = with_objects(repository, objects, bounds);
+    // All of an object is in memory, so that it counts.
+    for setting in ["core.bigFileThreshold=1048576g", "pack.writeReverseIndex=false"] {
+        command.args(["-c", setting]);
+    }
+    command.args(["index-pack", "--stdin", "--fix-thin", "--threads=1", "-v"]);
+    command
+}
+
+/// `git rev-list`, which fails unless all is there that some objects lead to and no ref of the repository does.
+pub(super) fn connected(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
+    let mut command = with_objects(repository, objects, bounds);
+    command.args(["rev-list", "--objects", "--stdin", "--quiet", "--progress=Checking objects", "--not", "--all"]);
+    command
+}
+
+/// The address space that the two take for the program itself and what it holds of deltas and packs.
+pub(super) const OWN_MEMORY: u64 = 256 << 20;
+
+fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
+    let mut command = pinned_within("git", bounds);
+    command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1");
+    command.envs([("GIT_DIR", repository), ("GIT_OBJECT_DIRECTORY", objects)]);
+    command.env("GIT_SHALLOW_FILE", objects.join(shallow::FILE));
+    for setting in ["core.hooksPath=/dev/null", "core.packedGitWindowSize=16m", "core.packedGitLimit=64m"] {
+        command.args(["-c", setting]);
+    }
+    command
+}
+
 /// Whether the program is there and new enough; what is the matter when not. Blocks.
 pub(crate) fn check() -> Result<(), String> {
     let ended = run(
@@ -78,9 +111,19 @@ fn version(said: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.trim().parse().ok()?))
 }
 
+/// Whether it had no more memory.
+pub(super) fn lacks_memory(said: &str) -> bool {
+    ["Out of memory", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words))
+}
+
 /// What Git's complaint comes down to, without the path.
 pub(super) fn complaint(step: &'static str, said: &str, path: &[u8]) -> Option<MirrorError> {
     let line = said.lines().find_map(|line| line.strip_prefix("fatal: "))?;
+    for cause in ["No space left on device", "Disk quota exceeded", "Read-only file system"] {
+        if line.contains(cause) {
+            return Some(MirrorError::Local { what: "be written", cause: cause.to_owned() });
+        }
+    }
     if line.contains("does not appear to be a git repository") {
         return Some(MirrorError::NotFound("there is no Git repository at this path".to_owned()));
     }
@@ -106,6 +149,12 @@ mod tests {
             assert_eq!(version(said), expected, "{said}");
         }
         assert_eq!(check(), Ok(()), "the tests need git");
+    }
+
+    #[test]
+    fn a_full_disk_is_not_the_upstream_s_fault() {
+        let error = complaint("fetch", "fatal: unable to create '/srv/x': No space left on device\n", b"/srv");
+        assert_eq!(error.unwrap().to_string(), "the mirror cannot be written: No space left on device");
     }
 
     #[test]

@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::commit_policy::SIGNATURE_FILE_PREFIX;
 
-/// Removes half-written packs, `.keep` files without a meaning any more, and locks. Only while nobody fetches.
+/// What the folder of a fetch is called, in a mirror.
+pub(super) const INCOMING_PREFIX: &str = "incoming-";
+
+/// Removes what fetches left, half-written packs, `.keep` files without a meaning any more, and locks. Only while nobody
+/// fetches.
 pub(super) fn remove(repository: &Path) -> io::Result<()> {
     let packs = repository.join("objects/pack");
     let names = names_in(&packs)?;
@@ -16,9 +20,13 @@ pub(super) fn remove(repository: &Path) -> io::Result<()> {
             fs::remove_file(packs.join(name))?;
         }
     }
-    for name in names_in(repository)? {
-        if is_lock(&name) {
-            fs::remove_file(repository.join(name))?;
+    for entry in read_dir(repository)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(INCOMING_PREFIX) {
+            fs::remove_dir_all(entry.path())?;
+        } else if is_lock(&name) {
+            fs::remove_file(entry.path())?;
         }
     }
     remove_ref_locks(&repository.join("refs"))
@@ -138,7 +146,7 @@ mod tests {
     fn what_is_half_done_goes_and_what_is_whole_stays() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        for parent in ["objects/pack", "refs/heads/a", "refs/tags"] {
+        for parent in ["objects/pack", "refs/heads/a", "refs/tags", "incoming-a1b2c3/pack"] {
             fs::create_dir_all(at(parent)).unwrap();
         }
         let whole = ["objects/pack/pack-1.pack", "objects/pack/pack-1.idx", "objects/pack/pack-1.rev"];
@@ -146,7 +154,7 @@ mod tests {
         let gone = ["objects/pack/pack-1.keep", "objects/pack/pack-2.pack", "objects/pack/pack-3.idx"];
         let scratch = at("signature-a1b2c3");
         fs::write(&scratch, "").unwrap();
-        let gone_too = ["objects/pack/.tmpX1", "refs/heads/a/main.lock", "packed-refs.lock", "HEAD.lock"];
+        let gone_too = ["objects/pack/.tmpX1", "refs/heads/a/main.lock", "incoming-a1b2c3/pack/x", "HEAD.lock"];
         for name in [&whole[..], &also, &gone, &gone_too].concat() {
             fs::write(at(name), "").unwrap();
         }

@@ -8,32 +8,32 @@ mod astray;
 mod attempt;
 mod conversation;
 mod damage;
-mod delta_bases;
 mod error;
 mod exchange;
 #[cfg(fuzzing)]
 mod fuzz;
 mod git_program;
 mod http;
+mod indexing;
 mod leftovers;
 mod lfs;
 mod listing;
 mod maintenance;
-mod pack;
-mod pack_entry;
+mod memory;
 mod peeling;
 mod program;
 mod progress;
+mod quarantine;
 mod reach;
 mod refs;
-mod resolving;
 mod retry_after;
 mod secret;
+mod shallow;
 mod size;
 mod ssh;
-mod thin_pack;
 mod upstream;
 mod way;
+mod weight;
 mod wire;
 
 use std::fs;
@@ -49,18 +49,19 @@ use crate::lfs::LfsObjects;
 use astray::AstrayRefs;
 pub use error::MirrorError;
 #[cfg(fuzzing)]
-pub use fuzz::{fuzz_pack_entry, fuzz_upstream_words};
+pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
 use maintenance::Past;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
+pub use memory::FetchMemory;
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use reach::{Hosts, NotAllowed, Reach};
 pub use size::MirrorSize;
 pub use upstream::{
-    DEFAULT_LOWEST_RATE, DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
-    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
+    DEFAULT_LOWEST_RATE, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
+    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
 };
 pub(crate) use way::way;
 
@@ -68,6 +69,8 @@ pub(crate) use way::way;
 #[derive(Debug)]
 pub struct Mirror {
     dir: PathBuf,
+    /// The largest object that is read of it, in bytes.
+    max_object: u64,
     /// One poll at a time, whoever calls.
     polling: Mutex<()>,
     /// What of the upstream could not be followed.
@@ -95,16 +98,17 @@ pub enum Poll {
 
 impl Mirror {
     /// Opens the mirror in a directory, creating it when it is not there, clears what a killed process left, and looks
-    /// whether it is whole.
+    /// whether it is whole. No object is read of it that has more than `max_object` bytes, or deltas that lead to one with
+    /// more than three times as many.
     ///
     /// # Errors
     /// [`MirrorError::Damaged`] when it is not; [`MirrorError::Local`] when the directory cannot be read or written.
-    pub fn open(dir: &Path) -> Result<Self, MirrorError> {
+    pub fn open(dir: &Path, max_object: u64) -> Result<Self, MirrorError> {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let mirror =
-            Self { dir: dir.to_owned(), polling: Mutex::default(), astray: Mutex::default(), past: Mutex::default() };
+        let (polling, astray, past) = Default::default();
+        let mirror = Self { dir: dir.to_owned(), max_object, polling, astray, past };
         let cleared = leftovers::remove(dir)
             .and_then(|()| leftovers::remove_signature_files(dir))
             .and_then(|()| LfsObjects::of_mirror(dir).remove_leftovers(SystemTime::now()));
@@ -151,7 +155,7 @@ impl Mirror {
     }
 
     fn look(&self, look: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>) -> Result<(), MirrorError> {
-        let damage = match open_options().open(&self.dir) {
+        let damage = match open_options(self.max_object).open(&self.dir) {
             Ok(repository) => look(&repository.to_thread_local()),
             Err(error) => damage::unreadable(&self.dir, &error),
         };
@@ -174,10 +178,12 @@ impl Mirror {
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
-        self.poll_in_turn(upstream, progress, interrupt, &|| true)
+        let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
+        self.poll_in_turn(upstream, progress, &memory, interrupt, &|| true)
     }
 
-    /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long.
+    /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long. It waits
+    /// for its part of the memory of all fetches.
     ///
     /// # Errors
     /// The same.
@@ -185,14 +191,15 @@ impl Mirror {
         &self,
         upstream: &Upstream,
         progress: &FetchProgress,
+        memory: &FetchMemory,
         interrupt: &AtomicBool,
         may_fetch: &dyn Fn() -> bool,
     ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         let _watched = progress.start();
         let poll = || {
-            let repository = self.repository_for(upstream)?;
-            exchange::poll(&repository, upstream, progress, &self.astray, (interrupt, may_fetch))
+            let repository = self.repository()?;
+            exchange::poll(&repository, upstream, progress, &self.astray, memory, (interrupt, may_fetch))
         };
         let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
@@ -207,20 +214,13 @@ impl Mirror {
         result
     }
 
-    /// The mirror as a poll needs it: what it has is not unpacked beyond a bound.
-    fn repository_for(&self, upstream: &Upstream) -> Result<ThreadSafeRepository, MirrorError> {
-        let limit = format!("gitoxide.objects.allocLimit={}", upstream.max_object.saturating_mul(OBJECTS_AT_A_TIME));
-        let options = open_options().config_overrides(OVERRIDES.into_iter().chain([limit.as_str()]));
-        options.open(&self.dir).map_err(MirrorError::mirror("be opened"))
-    }
-
     /// The mirror as it is now. Opened afresh (about a millisecond): a handle that is kept for long runs out of slots for
     /// packs. Share it between threads, and drop it after the work at hand.
     ///
     /// # Errors
     /// [`MirrorError::Local`] when it cannot be opened.
     pub fn repository(&self) -> Result<ThreadSafeRepository, MirrorError> {
-        open_options().open(&self.dir).map_err(MirrorError::mirror("be opened"))
+        open_options(self.max_object).open(&self.dir).map_err(MirrorError::mirror("be opened"))
     }
 }
 
@@ -259,14 +259,22 @@ pub fn check_http_address(url: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Nothing of the machine's or the user's Git configuration counts, and there are slots for twice the packs there are.
-fn open_options() -> gix::open::Options {
+/// Nothing of the machine's or the user's Git configuration counts, there are slots for twice the packs there are, and what
+/// there is is not unpacked beyond a bound.
+fn open_options(max_object: u64) -> gix::open::Options {
+    let limit = format!("gitoxide.objects.allocLimit={}", max_object.saturating_mul(OBJECTS_AT_A_TIME).min(MAX_LIMIT));
     gix::open::Options::isolated()
         .with(gix::sec::Trust::Full)
         .open_path_as_is(true)
-        .object_store_slots(Slots::AsNeededByDiskState { multiplier: 2.0, minimum: 512 })
-        .config_overrides(OVERRIDES)
+        .object_store_slots(SLOTS)
+        .config_overrides(OVERRIDES.into_iter().chain([limit.as_str()]))
 }
+
+/// For packs.
+const SLOTS: Slots = Slots::AsNeededByDiskState { multiplier: 2.0, minimum: 512 };
+
+/// The largest number that a configuration of Git has.
+const MAX_LIMIT: u64 = i64::MAX as u64;
 
 /// Makes an empty mirror beside its place and moves it there, so that a killed process leaves all of it or nothing.
 fn create(dir: &Path, format: gix::hash::Kind) -> Result<(), MirrorError> {
@@ -278,7 +286,7 @@ fn create(dir: &Path, format: gix::hash::Kind) -> Result<(), MirrorError> {
     };
     remade.map_err(MirrorError::local("create its directory"))?;
     let options = gix::create::Options { object_hash: Some(format), ..Default::default() };
-    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, options, open_options())
+    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, options, open_options(0))
         .map_err(MirrorError::mirror("be created"))?;
     fs::rename(&beside, dir).map_err(MirrorError::local("be moved to its place"))
 }
@@ -288,13 +296,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_fetches_and_who_reads_open_a_mirror_alike() {
+    fn objects_are_what_their_ids_say_and_are_read_up_to_a_bound() {
         let dir = tempfile::tempdir().unwrap();
-        let mirror = Mirror::open(&dir.path().join("shop.git")).unwrap();
-        for opened in [mirror.repository().unwrap(), mirror.repository_for(&Upstream::new("/x")).unwrap()] {
-            let repository = opened.to_thread_local();
-            let config = repository.config_snapshot();
-            assert_eq!(config.boolean("core.useReplaceRefs"), Some(false));
-        }
+        let mirror = Mirror::open(&dir.path().join("shop.git"), 10).unwrap();
+        let repository = mirror.repository().unwrap().to_thread_local();
+        let config = repository.config_snapshot();
+        assert_eq!(config.boolean("core.useReplaceRefs"), Some(false));
+        assert_eq!(config.integer("gitoxide.objects.allocLimit"), Some(50));
     }
 }

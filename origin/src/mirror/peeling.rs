@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn tags_are_followed_to_what_they_were_put_on() {
         let dir = tempfile::tempdir().unwrap();
-        let repo = Mirror::open(&dir.path().join("shop.git")).unwrap().repository().unwrap().to_thread_local();
+        let repo = Mirror::open(&dir.path().join("shop.git"), 1 << 20).unwrap().repository().unwrap().to_thread_local();
         let interrupt = AtomicBool::new(false);
         let peeling = Peeling { objects: &repo.objects, interrupt: &interrupt };
         let tag = |of: ObjectId, kind: &str| {

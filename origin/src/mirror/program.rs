@@ -1,4 +1,5 @@
-//! A program that is talked to over a socket: `git upload-pack` for a repository on this machine, `ssh` for one behind it.
+//! A program that is talked to over a socket: `git upload-pack` for a repository on this machine, `ssh` for one behind it;
+//! `git index-pack` for what they send.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
 use super::attempt::Attempt;
-use crate::outside_program::Running;
+use crate::outside_program::{End, Running};
 
 /// How much of what a program complains about is kept.
 const COMPLAINT_BYTES: usize = 4096;
@@ -22,13 +23,22 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A program that runs; killed with what it has started when dropped.
 pub(super) struct Program {
-    _running: Running,
+    running: Running,
     said: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Program {
     /// Starts it, and returns the socket to talk to it.
-    pub(super) fn start(attempt: &Attempt, mut command: Command) -> io::Result<(Self, UnixStream)> {
+    pub(super) fn start(attempt: &Attempt, command: Command) -> io::Result<(Self, UnixStream)> {
+        Self::start_and_hear(attempt, command, |_| {})
+    }
+
+    /// The same; each line of its standard error is told as well.
+    pub(super) fn start_and_hear(
+        attempt: &Attempt,
+        mut command: Command,
+        told: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<(Self, UnixStream)> {
         let (ours, theirs) = StdStream::pair()?;
         let theirs = OwnedFd::from(theirs);
         command.stdin(Stdio::from(theirs.try_clone()?)).stdout(Stdio::from(theirs)).stderr(Stdio::piped());
@@ -36,18 +46,31 @@ impl Program {
         // It holds the other end of the socket too, and the end of the program must be seen.
         drop(command);
         let stderr = running.stderr();
-        let mut program = Self { _running: running, said: None };
+        let mut program = Self { running, said: None };
         let _entered = attempt.enter();
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         if let Some(stderr) = stderr {
-            program.said = attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?));
+            program.said = attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, told));
         }
         Ok((program, socket))
     }
 
+    /// What it ended with, unless it was killed, and what it complained about: of one that has closed its end of the socket.
+    pub(super) fn end(mut self, attempt: &Attempt) -> (Option<i32>, String) {
+        let said = self.said(attempt);
+        match self.running.wait(LAST_WORDS, attempt.interrupt()) {
+            Ok(End::Itself(status)) => (status.code(), said),
+            _ => (None, said),
+        }
+    }
+
     /// What it complained about, if it did.
     pub(super) fn complaint(mut self, attempt: &Attempt) -> String {
+        self.said(attempt)
+    }
+
+    fn said(&mut self, attempt: &Attempt) -> String {
         let Some(said) = self.said.take() else { return String::new() };
         let said = attempt.wait(async { tokio::time::timeout(LAST_WORDS, said).await });
         let said = said.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
@@ -55,12 +78,20 @@ impl Program {
     }
 }
 
-/// Reads all that is said, so that nobody waits to say it, and keeps the end.
-async fn listen(mut stderr: pipe::Receiver) -> Vec<u8> {
-    let mut kept = Vec::new();
+/// Reads all that is said, so that nobody waits to say it, and keeps the end. A line that is to be written over ends too.
+async fn listen(mut stderr: pipe::Receiver, mut told: impl FnMut(&str)) -> Vec<u8> {
+    let (mut kept, mut line) = (Vec::new(), Vec::new());
     let mut buffer = [0; COMPLAINT_BYTES];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
-        kept.extend_from_slice(&buffer[..read]);
+        for byte in buffer[..read].iter().map(|byte| if *byte == b'\r' { b'\n' } else { *byte }) {
+            kept.push(byte);
+            if byte == b'\n' {
+                told(&String::from_utf8_lossy(&line));
+                line.clear();
+            } else if line.len() < COMPLAINT_BYTES {
+                line.push(byte);
+            }
+        }
         let surplus = kept.len().saturating_sub(COMPLAINT_BYTES);
         kept.drain(..surplus);
     }

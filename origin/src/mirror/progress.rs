@@ -13,10 +13,10 @@ pub struct FetchProgress(Arc<Mutex<View>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
     /// What is being done: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
-    /// pack together), `receiving`, `checking` (the pack is read again for its checksum) or `resolving` (deltas are applied
-    /// and the index is made).
+    /// pack together), `waiting` (for memory that others hold), `receiving`, `resolving` (deltas are applied and the index is made) or `checking` (whether all is
+    /// there that the refs lead to).
     pub phase: &'static str,
-    /// How many objects of the phase are done; of `checking`, how many bytes.
+    /// How many objects of the phase are done.
     pub done: u64,
     /// How many there are, once that is known.
     pub total: Option<u64>,
@@ -32,9 +32,10 @@ enum Phase {
     Connecting,
     Listing,
     Preparing,
+    Waiting,
     Receiving,
-    Checking,
     Resolving,
+    Checking,
 }
 
 impl Phase {
@@ -44,9 +45,10 @@ impl Phase {
             Self::Connecting => "connecting",
             Self::Listing => "listing",
             Self::Preparing => "preparing",
+            Self::Waiting => "waiting",
             Self::Receiving => "receiving",
-            Self::Checking => "checking",
             Self::Resolving => "resolving",
+            Self::Checking => "checking",
         }
     }
 
@@ -55,23 +57,26 @@ impl Phase {
         match id {
             PREPARED_OBJECTS => Some(Self::Preparing),
             RECEIVED_OBJECTS => Some(Self::Receiving),
-            CHECKED_BYTES => Some(Self::Checking),
             RESOLVED_OBJECTS => Some(Self::Resolving),
+            _ => None,
+        }
+    }
+
+    /// The phase that a line of the git program tells of.
+    fn of_title(title: &str) -> Option<Self> {
+        match title {
+            "Receiving objects" => Some(Self::Receiving),
+            "Resolving deltas" => Some(Self::Resolving),
+            "Checking objects" => Some(Self::Checking),
             _ => None,
         }
     }
 }
 
-/// The counter of a pack's bytes.
-pub(super) const RECEIVED_BYTES: Id = *b"BWRB";
-
-/// The counter of those that were read again.
-pub(super) const CHECKED_BYTES: Id = *b"BWCB";
-
-/// The counters of a pack's objects: those that the upstream has put into it, those that came, and those whose deltas are
-/// applied. The second is ours, under the name that gix has for its own.
+/// The counters of a pack's objects: those that the upstream has put into it, those that came, which is ours, and those whose
+/// deltas are applied.
 const PREPARED_OBJECTS: Id = *b"FERP";
-pub(super) const RECEIVED_OBJECTS: Id = *b"IWIO";
+pub(super) const RECEIVED_OBJECTS: Id = *b"RECV";
 const RESOLVED_OBJECTS: Id = *b"IWRO";
 
 #[derive(Debug, Default)]
@@ -79,7 +84,7 @@ struct View {
     phase: Phase,
     done: Option<StepShared>,
     total: Option<Step>,
-    bytes: Option<StepShared>,
+    bytes: Option<u64>,
     requests: u32,
 }
 
@@ -93,12 +98,11 @@ impl FetchProgress {
     /// How far it is now.
     pub fn snapshot(&self) -> FetchSnapshot {
         let view = self.view();
-        let read = |counter: &Option<StepShared>| counter.as_ref().map_or(0, |c| c.load(Ordering::Relaxed) as u64);
         FetchSnapshot {
             phase: view.phase.as_str(),
-            done: read(&view.done),
+            done: view.done.as_ref().map_or(0, |counter| counter.load(Ordering::Relaxed) as u64),
             total: view.total.map(|total| total as u64),
-            bytes: read(&view.bytes),
+            bytes: view.bytes.unwrap_or(0),
         }
     }
 
@@ -137,6 +141,35 @@ impl FetchProgress {
         self.view().phase = Phase::Preparing;
     }
 
+    /// It still waits for memory: nothing comes meanwhile, and that is nobody's fault.
+    pub(super) fn waits(&self) {
+        let mut view = self.view();
+        let waited = view.done.take().filter(|_| view.phase == Phase::Waiting).unwrap_or_default();
+        waited.fetch_add(1, Ordering::Relaxed);
+        (view.phase, view.done, view.total) = (Phase::Waiting, Some(waited), None);
+    }
+
+    /// More of the pack came.
+    pub(super) fn received(&self, bytes: usize) {
+        let mut view = self.view();
+        if view.phase < Phase::Receiving {
+            (view.phase, view.done, view.total) = (Phase::Receiving, None, None);
+        }
+        view.bytes = Some(view.bytes.unwrap_or(0) + bytes as u64);
+    }
+
+    /// The git program says how far it is: `Resolving deltas:  50% (2/4)`, or `Checking objects: 7`.
+    pub(super) fn told(&self, line: &str) {
+        let Some((title, how_far)) = line.split_once(": ") else { return };
+        let Some(phase) = Phase::of_title(title) else { return };
+        let counted = how_far.split_once('(').map_or(how_far, |(_, counted)| counted);
+        let mut numbers = counted.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+        let mut view = self.view();
+        view.phase = phase;
+        view.done = Some(Arc::new(AtomicUsize::new(numbers.next().unwrap_or(0))));
+        view.total = counted.contains('/').then(|| numbers.next()).flatten();
+    }
+
     fn view(&self) -> MutexGuard<'_, View> {
         // It only shows something to people, so a panic elsewhere does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -164,10 +197,8 @@ impl Node {
     /// Shows this counter from now on, unless a later phase has begun.
     fn show(&self) {
         let mut view = self.progress.view();
-        if self.id == RECEIVED_BYTES {
-            view.bytes = Some(self.counter.clone());
-        } else if let Some(phase) = Phase::of_counter(self.id)
-            && phase >= view.phase
+        if let Some(phase) = Phase::of_counter(self.id)
+            && view.phase <= phase
         {
             view.phase = phase;
             view.done = Some(self.counter.clone());
@@ -245,19 +276,27 @@ mod tests {
         assert_eq!(progress.snapshot().phase, "idle");
         let watched = progress.start();
         progress.listing();
-        let mut root = progress.root();
-        let mut bytes = root.add_child_with_id("read pack", RECEIVED_BYTES);
         assert!(!progress.has_pack());
-        bytes.init(None, None);
+        progress.received(2048);
+        progress.waits();
+        progress.waits();
+        let waits = FetchSnapshot { phase: "waiting", done: 2, total: None, bytes: 2048 };
+        assert_eq!(progress.snapshot(), waits, "others see that it is alive");
+        progress.received(2048);
         assert!(progress.has_pack());
-        bytes.inc_by(4096);
-        let mut objects = root.add_child_with_id("indexing", *b"IWIO");
-        objects.init(Some(5678), None);
-        objects.inc_by(1234);
-        let mut late = root.add_child_with_id("remote", *b"FERP");
+        let mut late = progress.root().add_child_with_id("remote", *b"FERP");
         late.init(Some(9), None);
-        let expected = FetchSnapshot { phase: "receiving", done: 1234, total: Some(5678), bytes: 4096 };
-        assert_eq!(progress.snapshot(), expected);
+        let expect = |phase, done, total| {
+            assert_eq!(progress.snapshot(), FetchSnapshot { phase, done, total, bytes: 4096 });
+        };
+        expect("receiving", 0, None);
+        progress.told("Receiving objects:  21% (1234/5678), 1.5 MiB | 3.0 MiB/s");
+        expect("receiving", 1234, Some(5678));
+        progress.told("Resolving deltas: 100% (3/3), completed with 1 local object.");
+        progress.told("fatal: (7/9)");
+        expect("resolving", 3, Some(3));
+        progress.told("Checking objects: 77, done.");
+        expect("checking", 77, None);
         drop(watched);
         assert_eq!(progress.snapshot(), FetchSnapshot { phase: "idle", done: 0, total: None, bytes: 0 });
     }

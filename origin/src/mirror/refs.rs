@@ -116,14 +116,25 @@ fn folders_and_others(names: &BTreeSet<BString>) -> (BTreeSet<BString>, BTreeSet
     names.iter().cloned().partition(is_folder)
 }
 
-/// Lets refs of the mirror point where the upstream's do. Those that lead nowhere keep none of the others back, and stay as
-/// they are.
-pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBool) -> Result<AstrayRefs, MirrorError> {
+/// Lets refs of the mirror point where the upstream's do, once `admit` has let in what those that move point at. Those that
+/// lead nowhere keep none of the others back, and stay as they are.
+pub(super) fn follow(
+    repo: &Repository,
+    advertised: &Refs,
+    interrupt: &AtomicBool,
+    admit: impl FnOnce(&BTreeSet<ObjectId>) -> Result<(), MirrorError>,
+) -> Result<AstrayRefs, MirrorError> {
+    let failed = |error| {
+        if interrupt.load(Ordering::Relaxed) {
+            MirrorError::Interrupted
+        } else {
+            MirrorError::mirror("update its refs")(error)
+        }
+    };
     let mirrored = mirrored(repo)?;
-    let mut astray = AstrayRefs::default();
-    let mut follow = || -> gix::Result<()> {
-        let peeling = Peeling { objects: &repo.objects, interrupt };
-        let mut edits = Vec::new();
+    let peeling = Peeling { objects: &repo.objects, interrupt };
+    let (mut astray, mut edits, mut tips) = (AstrayRefs::default(), Vec::new(), BTreeSet::new());
+    let mut look = || -> gix::Result<()> {
         for (name, id) in advertised {
             let stays = mirrored.get(name) == Some(id);
             // What stays was looked at when it came.
@@ -133,21 +144,21 @@ pub(super) fn follow(repo: &Repository, advertised: &Refs, interrupt: &AtomicBoo
             } else if !stays {
                 let name = FullName::try_from(name.as_bstr()).map_err(gix::Error::from_error)?;
                 edits.push(RefEdit::update(name, Target::Object(*id), PreviousValue::Any, "fetch"));
+                tips.insert(*id);
             }
         }
+        Ok(())
+    };
+    look().map_err(failed)?;
+    admit(&tips)?;
+    let follow = || -> gix::Result<()> {
         // One file for all, rather than one for each.
         let packed = PackedRefs::DeletionsAndNonSymbolicUpdatesRemoveLooseSourceReference(Box::new(peeling));
         let transaction = repo.refs.transaction().packed_refs(packed);
         transaction.prepare(edits, Fail::Immediately, Fail::Immediately)?.commit(None)?;
         Ok(())
     };
-    follow().map_err(|error| {
-        if interrupt.load(Ordering::Relaxed) {
-            MirrorError::Interrupted
-        } else {
-            MirrorError::mirror("update its refs")(error)
-        }
-    })?;
+    follow().map_err(failed)?;
     remove_empty_ref_directories(repo.git_dir())?;
     Ok(astray)
 }

@@ -25,6 +25,21 @@ impl Mirror {
     }
 }
 
+/// How many bytes the indices have in a directory of objects.
+pub(super) fn of_indices(objects: &Path) -> io::Result<u64> {
+    let is_index = |name: &Path| {
+        name.extension().is_some_and(|ending| ending == "idx") || name.to_string_lossy().starts_with("multi-pack-index")
+    };
+    let mut bytes = 0;
+    for entry in fs::read_dir(objects.join("pack"))? {
+        let entry = entry?;
+        if is_index(Path::new(&entry.file_name())) {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
 /// How much there is in the bare repository in a directory.
 pub(super) fn of(repository: &Path) -> io::Result<MirrorSize> {
     let entries = match fs::read_dir(repository.join("objects/pack")) {

@@ -27,9 +27,6 @@ pub const DEFAULT_MAX_OBJECT: u64 = 256 << 20;
 /// up to 400 bytes of memory.
 pub const DEFAULT_MAX_OBJECTS: usize = 20_000_000;
 
-/// How many bytes of objects may be held for deltas against them, unless configured otherwise.
-pub const DEFAULT_MAX_DELTA_BASES: u64 = 1 << 30;
-
 /// How many bytes one LFS object may have, unless configured otherwise.
 pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
@@ -81,8 +78,6 @@ pub struct Upstream {
     pub max_object: u64,
     /// How many objects it may send for one fetch.
     pub max_objects: usize,
-    /// How many bytes of its objects a fetch may hold in memory for deltas against them.
-    pub max_delta_bases: u64,
     /// How many bytes one of its LFS objects may have.
     pub max_lfs_object: u64,
     /// The fewest bytes of an LFS object in a second, on average over four stall timeouts.
@@ -114,7 +109,6 @@ impl Upstream {
             max_mirror: DEFAULT_MAX_MIRROR,
             max_object: DEFAULT_MAX_OBJECT,
             max_objects: DEFAULT_MAX_OBJECTS,
-            max_delta_bases: DEFAULT_MAX_DELTA_BASES,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
             lowest_rate: DEFAULT_LOWEST_RATE,
         }

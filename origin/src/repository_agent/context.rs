@@ -11,6 +11,7 @@ use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
+use crate::mirror::FetchMemory;
 use crate::publish::Publisher;
 
 /// Mirrors in which refs are looked up at a time. A look-up reads a few small files, and takes a thread.
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(super) look_ups: Arc<Semaphore>,
     /// Mirrors that are looked after at a time: one.
     pub(super) upkeep: Arc<Semaphore>,
+    /// Of all fetches.
+    pub(super) fetch_memory: Arc<FetchMemory>,
     /// The threads of all jobs.
     pub(crate) threads: Threads,
     /// Where upstreams may be, and how much is taken from one.
@@ -52,6 +55,9 @@ impl Context {
     ) -> Self {
         let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
+        let fetch_memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
+        let (shown, limit) = (fetch_memory.clone(), usize::try_from(fetch_memory.limit()).unwrap_or(usize::MAX));
+        metrics.bounds.show("fetch_memory_bytes", limit, move || shown.in_use() as usize);
         Self {
             publisher,
             data_dir,
@@ -61,6 +67,7 @@ impl Context {
             builds,
             concurrent_builds: limits.concurrent_builds,
             look_ups: metrics.bounds.semaphore("look_ups", CONCURRENT_LOOK_UPS),
+            fetch_memory,
             upkeep: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),
             upstreams: upstreams.clone(),

@@ -24,6 +24,8 @@ const SET_ASIDE: &str = "damaged";
 /// Where a repository's mirror is, and the mirror once it was opened. A job that uses it keeps the data directory.
 pub(super) struct MirrorSlot {
     path: PathBuf,
+    /// The largest object that is read.
+    max_object: u64,
     slot: Mutex<Slot>,
     data_dir: DataDir,
 }
@@ -53,8 +55,8 @@ pub(super) struct ForPoll {
 }
 
 impl MirrorSlot {
-    pub(super) fn new(path: PathBuf, data_dir: DataDir) -> Self {
-        Self { path, slot: Mutex::default(), data_dir }
+    pub(super) fn new(path: PathBuf, max_object: u64, data_dir: DataDir) -> Self {
+        Self { path, max_object, slot: Mutex::default(), data_dir }
     }
 
     /// Whether there is anything to open: nothing, before the first clone.
@@ -79,7 +81,7 @@ impl MirrorSlot {
         if let Some(mirror) = &slot.opened {
             return Ok(mirror.clone());
         }
-        let opened = Mirror::open(&self.path).inspect_err(|error| slot.suspect(error))?;
+        let opened = Mirror::open(&self.path, self.max_object).inspect_err(|error| slot.suspect(error))?;
         Ok(slot.opened.insert(Arc::new(opened)).clone())
     }
 
@@ -103,7 +105,7 @@ impl MirrorSlot {
         slot.doubt = None;
         fs::rename(&self.path, &aside).map_err(failed)?;
         slot.set_aside = Some(now);
-        let mirror = slot.opened.insert(Arc::new(Mirror::open(&self.path)?)).clone();
+        let mirror = slot.opened.insert(Arc::new(Mirror::open(&self.path, self.max_object)?)).clone();
         // Each is compared with its name when it is read, so they need not be fetched again.
         LfsObjects::of_mirror(&aside).give_to(&LfsObjects::of_mirror(&self.path));
         Ok(ForPoll { mirror, set_aside: Some(damage) })
@@ -245,7 +247,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap().0;
         let path = data_dir.mirror(&"shop".parse().unwrap(), "https://git.example/shop");
-        (dir, MirrorSlot::new(path, data_dir))
+        (dir, MirrorSlot::new(path, 1 << 20, data_dir))
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::threads::Threads;
 use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
+use crate::mirror::{FetchMemory, FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
 use crate::revision::further_refs;
 use crate::service::Service;
 
@@ -33,6 +33,7 @@ pub(super) struct Poller {
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
+    pub(super) fetch_memory: Arc<FetchMemory>,
     pub(super) threads: Threads,
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
@@ -136,11 +137,11 @@ impl Poller {
         self.show(pace.progress());
         let (mirror, inner, may_fetch) =
             (self.mirror.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.large()));
-        let set_aside = self.on_set_aside();
+        let (set_aside, memory) = (self.on_set_aside(), self.fetch_memory.clone());
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let ready = mirror.for_poll(Instant::now())?;
             ready.set_aside.inspect(|damage| set_aside(damage));
-            let result = ready.mirror.poll_in_turn(&upstream, &inner, interrupt, &may_fetch);
+            let result = ready.mirror.poll_in_turn(&upstream, &inner, &memory, interrupt, &may_fetch);
             match &result {
                 Err(error @ MirrorError::OtherObjectFormat { .. }) => mirror.is_of_no_use(error.to_string()),
                 Err(error) if error.may_be_damage() => mirror.trouble(Instant::now()),

@@ -69,8 +69,9 @@ pub(crate) fn start(
     let calls = Calls::default();
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
-    let mirror =
-        Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
+    let path = context.data_dir.mirror(&config.name, &config.url);
+    let mirror = MirrorSlot::new(path, context.upstreams.max_object.as_u64(), context.data_dir.clone());
+    let mirror = Arc::new(mirror);
     let (publish, assigned) = watch::channel(services.to_vec());
     let handle = Handle {
         state: state.subscribe(),
@@ -93,6 +94,7 @@ pub(crate) fn start(
         mirror: mirror.clone(),
         state: state.clone(),
         limiter: context.limiter.at_host(&config.url),
+        fetch_memory: context.fetch_memory.clone(),
         threads: context.threads.clone(),
         name: config.name.clone(),
         metrics: context.metrics.clone(),

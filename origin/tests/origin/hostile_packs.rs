@@ -1,12 +1,12 @@
 //! Upstreams whose packs are not what was asked for, or have no end: the mirror stays as it was.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_origin::mirror::{FetchMemory, FetchProgress, MirrorError, Poll};
 
 use crate::git_fixture::Git;
 use crate::hostile_upstreams::{ADVERTISEMENT, ID, RESULT, listing_with_a_new_one, mirrored, refused};
@@ -82,6 +82,44 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     pair.mirror.look_closely().unwrap();
 }
 
+/// A commit and its tree came, and not the file: nothing of it is kept, so that the next fetch asks for all of it again.
+#[test]
+fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
+    let (mut pair, first) = mirrored();
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second").to_string();
+    let objects = format!("{second}\n{}\n", pair.git.line(["rev-parse", "HEAD^{tree}"]));
+    let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+    let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let error = pair.try_poll().unwrap_err();
+    assert_eq!((error.step(), error.kind()), ("fetch", "protocol"), "{error}");
+    assert!(error.to_string().contains("missing"), "{error}");
+    assert_eq!((pair.resolve("main").unwrap().to_string(), pack_files(&pair)), (first, 2));
+    pair.upstream.url = own;
+    pair.follow();
+}
+
+/// Said of others than those that come, it would hide for good what they rest on.
+#[test]
+fn no_commit_but_a_new_one_is_shallow_and_none_of_a_fetch_that_failed() {
+    let (mut pair, first) = mirrored();
+    pair.git.write("a", "2");
+    let second = pair.git.commit("second").to_string();
+    let shallow = pair.mirror_dir().join("shallow");
+    let pack = |objects: String| pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+    let commit_and_tree = format!("{second}\n{}\n", pair.git.line(["rev-parse", "HEAD^{tree}"]));
+    let whole = pack(format!("{commit_and_tree}{}\n", pair.git.line(["rev-parse", "HEAD:a"])));
+    let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
+    for (pack, commits, is_followed) in [(pack(commit_and_tree), [&*second, ID], false), (whole, [&*first, ID], true)] {
+        let said = [line("shallow-info\n"), commits.map(|id| line(format!("shallow {id}\n"))).concat()].concat();
+        let server = ScriptedServer::of(refs.clone(), [said, b"0001".to_vec(), packfile(&pack)].concat());
+        pair.upstream.url = server.url();
+        assert_eq!(pair.try_poll().is_ok(), is_followed);
+        assert!(!shallow.exists());
+    }
+}
+
 /// A tag came, and not what it was put on, or that is behind more tags than anybody follows. Everything else is followed.
 #[test]
 fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
@@ -117,7 +155,7 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
 
         // What did not come may come with the next fetch, and tags are what they are.
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
-        match pair.mirror.poll_in_turn(&pair.upstream, &progress, &stop, &|| false) {
+        match pair.mirror.poll_in_turn(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| false) {
             Ok(poll) => assert_eq!((poll, missing), (Poll::Moved, true)),
             Err(error) => assert!(!missing && error.to_string().contains(reason), "{error}"),
         }
@@ -262,6 +300,7 @@ fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
 fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
     let (mut pair, first) = mirrored();
     let (server, sent) = endless(&first);
+    pair.upstream.max_object = 8 << 30;
     let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 4 << 20);
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::PackTooLarge { .. }), "{error}");
@@ -272,6 +311,56 @@ fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
     let error = refused(&mut pair, &first, server.url());
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
     assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
+}
+
+/// However many are at work, they have a bound together; and no host takes what another's fetches need.
+#[test]
+fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
+    let ((mut slow, first), (mut small, second), (elsewhere, _)) = (mirrored(), mirrored(), mirrored());
+    let (begins, begun) = mpsc::channel();
+    let (go, gone) = mpsc::channel::<()>();
+    let (refs, gone) = (listing_with_a_new_one(&first), Mutex::new(gone));
+    let server = ScriptedServer::start(move |request, body, socket| {
+        if request.starts_with("GET") {
+            return say(socket, ADVERTISEMENT, &advertisement());
+        }
+        if body.windows(7).any(|word| word == b"ls-refs") {
+            return say(socket, RESULT, &refs);
+        }
+        begin(socket, RESULT, 1 << 40)?;
+        socket.write_all(&[line("packfile\n"), line([&[1], &pack_header(1000)[..]].concat())].concat())?;
+        begins.send(()).unwrap();
+        let _ = gone.lock().unwrap().recv();
+        Ok(())
+    });
+    let blob = pack_of_one(3, b"abc");
+    let id = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"abc").unwrap().to_string();
+    let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (&*id, "refs/tags/abc")]);
+    let quick = ScriptedServer::of(refs, packfile(&blob));
+    (slow.upstream.url, small.upstream.url) = (server.url(), quick.url());
+    elsewhere.git.write("a", "2");
+    elsewhere.git.commit("second");
+
+    let memory = FetchMemory::new(slow.upstream.max_object, 1000);
+    let poll = |pair: &Pair, progress: &FetchProgress| {
+        pair.mirror.poll_in_turn(&pair.upstream, progress, &memory, &AtomicBool::new(false), &|| true)
+    };
+    let progress = FetchProgress::default();
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| poll(&slow, &FetchProgress::default()));
+        begun.recv().unwrap();
+        let waits = scope.spawn(|| poll(&small, &progress));
+        while progress.snapshot().phase != "waiting" {
+            assert!(!waits.is_finished());
+            std::thread::yield_now();
+        }
+        assert_eq!(memory.in_use(), memory.limit() / 2);
+        assert!(matches!(poll(&elsewhere, &FetchProgress::default()), Ok(Poll::Changed { .. })));
+        go.send(()).unwrap();
+        held.join().unwrap().unwrap_err();
+        assert!(matches!(waits.join().unwrap(), Ok(Poll::Changed { .. })));
+    });
+    assert_eq!(memory.in_use(), 0);
 }
 
 /// Otherwise whoever may push refs, and signs nothing, changes what a signed commit holds.

@@ -2,7 +2,9 @@
 //! was told of can be had in full afterwards, and generations only grow.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -56,11 +58,13 @@ struct Process {
 
 impl Process {
     fn start(config: &Path, killed_at: Option<&str>) -> Self {
+        let step = killed_at.map(|step| ("WEIR_FAILPOINT", step.into()));
+        Self::start_with(config, step)
+    }
+
+    fn start_with(config: &Path, environment: impl IntoIterator<Item = (&'static str, OsString)>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
-        command.arg("--config").arg(config).stderr(Stdio::piped()).env_remove("WEIR_FAILPOINT");
-        if let Some(step) = killed_at {
-            command.env("WEIR_FAILPOINT", step);
-        }
+        command.arg("--config").arg(config).stderr(Stdio::piped()).env_remove("WEIR_FAILPOINT").envs(environment);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let listens = |line: String| Some(line.split_once("\"listen\":\"")?.1.split('"').next()?.to_owned());
@@ -237,4 +241,32 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
         settle(&mut told, &commit).await;
     }
     assert_eq!(told.versions[&told.highest].publication().commit.as_str(), commit);
+}
+
+/// They would work on beside those of the next process. The git program hangs here, whatever becomes of those it talks to, and
+/// so does what it has started.
+#[test]
+fn no_git_outlives_a_process_that_is_killed() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (config, programs, pipe) = (config(&home, &upstream), home.file("programs"), home.file("pipe"));
+    std::fs::create_dir(&programs).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let git = programs.join("git");
+    let script = format!(
+        "#!/bin/sh\nPATH=${{PATH#*:}}\ncase \"$*\" in *upload-pack*) exec 5>'{}'; echo x >&5; sleep 300 & sleep 300; esac\n\
+         exec git \"$@\"\n",
+        pipe.display()
+    );
+    std::fs::write(&git, script).unwrap();
+    std::fs::set_permissions(&git, PermissionsExt::from_mode(0o755)).unwrap();
+    let path =
+        std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())));
+    let process = Process::start_with(&config, [("PATH", path.unwrap())]);
+    let mut alive = std::fs::File::open(&pipe).unwrap();
+    alive.read_exact(&mut [0; 2]).unwrap();
+    process.kill();
+    // Both hold the other end.
+    let (ends, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ends.send(alive.read(&mut [0]).unwrap()));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(0));
 }

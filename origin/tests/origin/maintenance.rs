@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use weir_origin::mirror::{FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds, Upstream as Remote};
+use weir_origin::mirror::{
+    DEFAULT_MAX_OBJECT, FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds, Upstream as Remote,
+};
 use weir_origin::revision;
 use weir_shared::commit_id::CommitId;
 use weir_shared::process::config::duration;
@@ -97,7 +99,7 @@ fn five_hundred_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
     let prepared = Prepared::new(FETCHES + 1, true);
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("mirror.git");
-    let mirror = Mirror::open(&dir).unwrap();
+    let mirror = Mirror::open(&dir, DEFAULT_MAX_OBJECT).unwrap();
     let (mut most_packs, mut joined, mut most_held) = (0, 0, (0, 0));
     for number in 0..=FETCHES {
         prepared.push(number);
@@ -125,7 +127,7 @@ fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
     let prepared = Prepared::new(4, false);
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("mirror.git");
-    let mirror = Mirror::open(&dir).unwrap();
+    let mirror = Mirror::open(&dir, DEFAULT_MAX_OBJECT).unwrap();
     for number in 0..4 {
         prepared.push(number);
         poll(&mirror, &prepared);
@@ -158,7 +160,7 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     let prepared = Prepared::new(3, true);
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("mirror.git");
-    let mirror = Mirror::open(&dir).unwrap();
+    let mirror = Mirror::open(&dir, DEFAULT_MAX_OBJECT).unwrap();
     for number in 0..3 {
         prepared.push(number);
         poll(&mirror, &prepared);
@@ -193,7 +195,7 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
 
 /// A mirror of so many packs.
 fn with_packs(packs: usize, prepared: &Prepared, dir: &Path) -> Mirror {
-    let mirror = Mirror::open(dir).unwrap();
+    let mirror = Mirror::open(dir, DEFAULT_MAX_OBJECT).unwrap();
     for number in 0..packs {
         prepared.push(number);
         poll(&mirror, prepared);
@@ -263,7 +265,7 @@ fn a_mark_of_a_clock_that_was_set_back_does_not_hold_for_ever() {
 fn what_a_branch_was_forced_back_from_goes_though_nothing_is_fetched() {
     let prepared = Prepared::new(2, true);
     let home = tempfile::tempdir().unwrap();
-    let mirror = Mirror::open(&home.path().join("mirror.git")).unwrap();
+    let mirror = Mirror::open(&home.path().join("mirror.git"), DEFAULT_MAX_OBJECT).unwrap();
     prepared.push(1);
     poll(&mirror, &prepared);
     // The first look, before the push.
@@ -286,7 +288,7 @@ fn readers_find_everything_while_packs_are_joined_and_dropped() {
     const COMMITS: usize = 120;
     let prepared = Prepared::new(COMMITS, true);
     let home = tempfile::tempdir().unwrap();
-    let mirror = Mirror::open(&home.path().join("mirror.git")).unwrap();
+    let mirror = Mirror::open(&home.path().join("mirror.git"), DEFAULT_MAX_OBJECT).unwrap();
     prepared.push(0);
     poll(&mirror, &prepared);
     let (done, read) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));

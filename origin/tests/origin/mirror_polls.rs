@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use weir_origin::mirror::{FetchProgress, Mirror, MirrorError, Poll, Upstream};
+use weir_origin::mirror::{DEFAULT_MAX_OBJECT, FetchProgress, Mirror, MirrorError, Poll, Upstream};
 use weir_origin::revision::{Revision, RevisionError, resolve};
 use weir_origin::tarball::Selection;
 use weir_shared::commit_id::CommitId;
@@ -25,7 +25,7 @@ impl Pair {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let git = Git::init(&dir.path().join("up stream"));
-        let mirror = Mirror::open(&dir.path().join("mirrors/shop")).unwrap();
+        let mirror = Mirror::open(&dir.path().join("mirrors/shop"), DEFAULT_MAX_OBJECT).unwrap();
         let upstream = Upstream::new(format!("file://{}", git.dir.display()));
         Self { dir, git, mirror, upstream }
     }
@@ -280,7 +280,7 @@ fn what_a_killed_fetch_left_is_cleared_and_does_not_disturb() {
     }
     fs::create_dir_all(dir.join("refs/heads/next")).unwrap();
     fs::create_dir_all(dir.with_file_name(".shop.new")).unwrap();
-    let reopened = Mirror::open(&dir).unwrap();
+    let reopened = Mirror::open(&dir, DEFAULT_MAX_OBJECT).unwrap();
     pair.git.run(["branch", "next"]);
     pair.git.write("a", "2");
     pair.git.commit("second");
@@ -295,10 +295,10 @@ fn a_creation_that_was_killed_is_done_again() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join(".m.new/objects")).unwrap();
     fs::write(dir.path().join(".m.new/HEAD"), "half").unwrap();
-    Mirror::open(&dir.path().join("m")).unwrap();
+    Mirror::open(&dir.path().join("m"), DEFAULT_MAX_OBJECT).unwrap();
     assert!(!dir.path().join(".m.new").exists());
     fs::write(dir.path().join("file"), "").unwrap();
-    let error = Mirror::open(&dir.path().join("file")).unwrap_err();
+    let error = Mirror::open(&dir.path().join("file"), DEFAULT_MAX_OBJECT).unwrap_err();
     assert_eq!(error.step(), "write");
     assert!(!error.to_string().contains(dir.path().to_str().unwrap()), "no path: {error}");
 }
@@ -326,7 +326,7 @@ fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
     assert!(git_command(dir).args(["clone", "-q", "--depth=1", &url, "shallow"]).status().unwrap().success());
     let shallow = Git { dir: dir.join("shallow") };
     let tip: CommitId = shallow.line(["rev-parse", "HEAD"]).parse().unwrap();
-    let mirror = Mirror::open(&dir.join("mirror-of-shallow")).unwrap();
+    let mirror = Mirror::open(&dir.join("mirror-of-shallow"), DEFAULT_MAX_OBJECT).unwrap();
     let upstream = Upstream::new(shallow.dir.to_str().unwrap());
     let poll = || mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
     assert!(matches!(poll(), Poll::Changed { .. }));
@@ -337,4 +337,7 @@ fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
     for commit in [tip, next] {
         build_tar(&dir.join("mirror-of-shallow"), &commit, &Selection::default(), 1).unwrap();
     }
+    let ends = |git_dir: &str| fs::read_to_string(dir.join(git_dir).join("shallow")).unwrap();
+    assert_eq!(ends("mirror-of-shallow"), ends("shallow/.git"));
+    mirror.look_closely().unwrap();
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, Hosts, MirrorError, Poll, Redirects};
+use weir_origin::mirror::{FetchMemory, FetchProgress, Hosts, MirrorError, Poll, Redirects};
 use weir_shared::process::certificates;
 
 use crate::mirror_polls::Pair;
@@ -122,7 +122,8 @@ fn every_request_is_counted_and_what_moved_waits_for_its_turn() {
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let poll = |may_fetch: bool| {
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
-        let poll = pair.mirror.poll_in_turn(&pair.upstream, &progress, &stop, &|| may_fetch).unwrap();
+        let poll =
+            pair.mirror.poll_in_turn(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch).unwrap();
         let sent = server.take_requests().len() + elsewhere.take_requests().len();
         assert_eq!(progress.requests() as usize, sent, "{poll:?}");
         (poll, sent)

@@ -1,5 +1,5 @@
-//! Packs whose deltas are nested, of which a few bytes describe any amount of memory: they are followed as far as that may
-//! be taken, and refused beyond, by whatever the deltas are told against.
+//! Packs whose deltas are nested or in a line, of which a few bytes describe any amount of memory: they are followed within
+//! what may be taken, and refused when nobody could read them.
 
 use std::io::Write;
 use std::path::Path;
@@ -29,14 +29,9 @@ enum By {
 }
 
 /// A pack of so many levels below an object, each of three deltas against the one in the middle of the level above; and
-/// the name of the first object. `delta` makes one, given the length of its base, its level and its place in it; the one in
-/// the middle is `copy_and_add`. Whoever resolves it depth first holds one object of each level.
-fn nested_of(
-    levels: u8,
-    by: By,
-    mut object: Vec<u8>,
-    delta: impl Fn(usize, u8, u8) -> Vec<u8>,
-) -> (Vec<u8>, gix::ObjectId) {
+/// the name of the first object. Each object is a little larger than the one above.
+fn nested(levels: u8, by: By) -> (Vec<u8>, gix::ObjectId) {
+    let mut object = vec![0; SIZE];
     let first = name(&object);
     let mut pack = pack_header(1 + 3 * u32::from(levels));
     let (mut base, mut base_name) = (pack.len(), first);
@@ -49,7 +44,7 @@ fn nested_of(
                 By::Distance => Header::OfsDelta { base_distance: (at - base) as u64 },
                 By::Name => Header::RefDelta { base_id: base_name },
             };
-            pack.extend(entry(header, &delta(length, level, sibling)));
+            pack.extend(entry(header, &copy_and_add(length, [level, sibling])));
             if sibling == 1 {
                 middle = at;
             }
@@ -58,11 +53,6 @@ fn nested_of(
         (base, base_name) = (middle, name(&object));
     }
     (with_checksum(pack), first)
-}
-
-/// Each object a little larger than the one above.
-fn nested(levels: u8, by: By) -> (Vec<u8>, gix::ObjectId) {
-    nested_of(levels, by, vec![0; SIZE], |length, level, sibling| copy_and_add(length, [level, sibling]))
 }
 
 pub(crate) fn name(blob: &[u8]) -> gix::ObjectId {
@@ -80,11 +70,6 @@ pub(crate) fn number(number: usize) -> [u8; 3] {
     [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8]
 }
 
-/// The same, in ten digits of which the last is beyond what a size can be: it falls off.
-fn number_in_ten_digits(number: usize) -> [u8; 10] {
-    std::array::from_fn(|at| if at == 9 { 2 } else { (number >> (7 * at)) as u8 | 0x80 })
-}
-
 pub(crate) fn entry(header: Header, contents: &[u8]) -> Vec<u8> {
     let mut entry = Vec::new();
     header.write_to(contents.len() as u64, &mut entry).unwrap();
@@ -93,10 +78,10 @@ pub(crate) fn entry(header: Header, contents: &[u8]) -> Vec<u8> {
     zlib.finish().unwrap()
 }
 
-/// Has a repository of the git program keep a nested pack, and commits all that is in it.
-fn commit_nested(repository: &Path, levels: u8) -> String {
+/// Has a repository of the git program keep a pack, and commits all that is in it.
+fn commit_pack(repository: &Path, pack: &[u8]) -> String {
     let git = Git { dir: repository.to_owned() };
-    let pack = git.feed(["index-pack", "--stdin"], &nested(levels, By::Distance).0);
+    let pack = git.feed(["index-pack", "--stdin"], pack);
     let pack = String::from_utf8(pack).unwrap();
     let listed =
         git.line(["verify-pack", "-v", &format!("objects/pack/pack-{}.pack", pack.split_whitespace().last().unwrap())]);
@@ -105,68 +90,39 @@ fn commit_nested(repository: &Path, levels: u8) -> String {
     let text = |out: Vec<u8>| String::from_utf8(out).unwrap().trim().to_owned();
     let folder = text(git.feed(["mktree"], entries.as_bytes()));
     let root = text(git.feed(["mktree"], format!("040000 tree {folder}\tdeploy\n").as_bytes()));
-    let commit = git.line(["commit-tree", "-m", "nested", "-p", "main", &root]);
+    let commit = git.line(["commit-tree", "-m", "large", "-p", "main", &root]);
     git.run(["update-ref", "refs/heads/main", &commit]);
     commit
 }
 
+/// Whoever resolves it depth first, and holds what other deltas rest on, holds all of 250 objects and has no memory for that.
+/// The git program drops and computes them again.
 #[test]
-fn deltas_are_followed_as_far_as_memory_may_be_taken() {
+fn deltas_may_be_nested_as_deeply_as_they_like() {
     for by in [By::Distance, By::Name] {
         let mut pair = Pair::new();
-        let (pack, first) = nested(12, by);
-        assert!(pack.len() < 8 << 10);
-        let refs = listing([(first.to_string().as_str(), "refs/heads/nested")]);
-        let server = ScriptedServer::of(refs, packfile(&pack));
+        pair.upstream.max_object = 2 << 20;
+        let (pack, first) = nested(250, by);
+        assert!(pack.len() < 64 << 10);
+        let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/nested")]), packfile(&pack));
         pair.upstream.url = server.url();
-        pair.upstream.max_delta_bases = 11 << 20;
-        let error = pair.try_poll().unwrap_err();
-        assert!(matches!(error, MirrorError::DeltaBasesTooLarge { limit } if limit == 11 << 20), "{error}");
-        assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
-        assert!(error.to_string().contains("`[upstreams] max_delta_bases` = 11534336"), "{error}");
-        assert_eq!(std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count(), 0);
-        // Twelve of them, a few bytes larger each.
-        pair.upstream.max_delta_bases = 13 << 20;
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
         pair.mirror.look_closely().unwrap();
     }
 }
 
-/// A pack is refused with the lower limit, and taken with the upper one.
-fn takes_between(pair: &mut Pair, pack: &[u8], first: gix::ObjectId, limits: std::ops::Range<u64>) {
-    let refs = listing([(first.to_string().as_str(), "refs/heads/nested")]);
-    let server = ScriptedServer::of(refs, packfile(pack));
-    pair.upstream.url = server.url();
-    pair.upstream.max_delta_bases = limits.start;
-    let error = pair.try_poll().unwrap_err();
-    assert!(matches!(error, MirrorError::DeltaBasesTooLarge { .. }), "{error}");
-    pair.upstream.max_delta_bases = limits.end;
-    assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
-}
-
-/// The three digits are read as they are everywhere, and so are ten.
 #[test]
-fn a_size_in_more_digits_than_it_needs_counts_as_any() {
+fn an_object_is_as_large_as_its_delta_says() {
     let mut pair = Pair::new();
-    let (pack, first) = nested_of(12, By::Distance, vec![0; SIZE], |length, level, sibling| {
-        let delta = copy_and_add(length, [level, sibling]);
-        [&number(length)[..], &number_in_ten_digits(length + 2), &delta[6..]].concat()
-    });
-    takes_between(&mut pair, &pack, first, 11 << 20..13 << 20);
-}
-
-/// A small object takes as much as the large one before it, into whose place it is put.
-#[test]
-fn what_a_small_object_takes_is_counted_and_not_what_it_is() {
-    for by in [By::Distance, By::Name] {
-        let mut pair = Pair::new();
-        // The last of each level is resolved first: 1 MiB. Next is the one in the middle, of 64 KiB.
-        let (pack, first) = nested_of(13, by, vec![0; 64 << 10], |length, level, sibling| match sibling {
-            2 => [&number(length)[..], &number(SIZE + 2), &[0x80; SIZE >> 16], &[2, level, 2]].concat(),
-            _ => copy_and_add(length, [level, sibling]),
-        });
-        takes_between(&mut pair, &pack, first, 11 << 20..14 << 20);
-    }
+    pair.upstream.max_object = SIZE as u64;
+    let object = vec![0; SIZE];
+    let delta = entry(Header::RefDelta { base_id: name(&object) }, &copy_and_add(SIZE, [1, 2]));
+    let pack = with_checksum([pack_header(2), entry(Header::Blob, &object), delta].concat());
+    let refs = listing([(name(&object).to_string().as_str(), "refs/heads/grown")]);
+    let server = ScriptedServer::of(refs, packfile(&pack));
+    pair.upstream.url = server.url();
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
 }
 
 /// A pack of a line of deltas, each as large as an object may be: its bytes are repeated one by one. And the first object.
@@ -210,39 +166,21 @@ fn a_line_of_deltas_that_could_not_be_read_is_refused() {
     assert_eq!(polled.unwrap(), Poll::Changed { refs: 1 });
 }
 
-/// What Git makes of many versions of a large file takes a few of them, not all.
-#[test]
-fn what_git_itself_packs_deeply_takes_little() {
-    let mut pair = Pair::new();
-    let mut file: Vec<String> = (0..20_000).map(|line| format!("line {line} of a file\n")).collect();
-    for version in 0..60 {
-        file[version * 300] = format!("version {version}\n");
-        pair.git.write("large", file.concat());
-        pair.git.commit("next");
-    }
-    pair.git.run(["repack", "-adfq", "--depth=50", "--window=50"]);
-    let size = file.concat().len() as u64;
-    pair.upstream.max_delta_bases = 12 * size;
-    pair.follow();
-    pair.mirror.look_closely().unwrap();
-}
-
 /// All through the git program: a server that follows its protocol, and deltas that it found on its disk.
 #[tokio::test]
 async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
     let (home, upstream, neighbour) = (Home::new(), Upstream::small(), Upstream::small());
     let mut config = home.config(&upstream.url());
     config.upstreams.max_object = bytesize::ByteSize::mib(8);
-    config.upstreams.max_delta_bases = Some(bytesize::ByteSize::mib(16));
     let other: weir_shared::name::RepositoryName = "other".parse().unwrap();
     config.repositories.push(RepositoryConfig::new(other.clone(), neighbour.url()));
     let node = home.start(config).await;
     let before = node.published(|_| true).await;
 
-    let nested = commit_nested(&upstream.bare(), 24);
+    let large = commit_pack(&upstream.bare(), &line_of_large_deltas(25).0);
     let state = node.poll().await;
     let Health::Unhealthy { failure, .. } = &state.health else { panic!("{:?}", state.health) };
-    assert!(failure.step == "fetch" && failure.reason.contains("max_delta_bases"), "{failure:?}");
+    assert!(failure.step == "fetch" && failure.reason.contains("`[upstreams] max_object`"), "{failure:?}");
     assert!(node.metric("weir_origin_poll_failures_total{kind=\"limit\"}").await >= 1.0);
     let after = node.descriptor().await;
     assert_eq!(after.publication().commit, before.publication().commit);
@@ -256,7 +194,7 @@ async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
     // What the error says to do.
     upstream_repack(&upstream);
     node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), nested);
+    assert_eq!(node.descriptor().await.publication().commit.as_str(), large);
     node.stop().await;
 }
 

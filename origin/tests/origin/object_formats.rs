@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use weir_origin::mirror::{Mirror, MirrorError};
+use weir_origin::mirror::{DEFAULT_MAX_OBJECT, Mirror, MirrorError};
 use weir_origin::tarball::Selection;
 
 use crate::git_fixture::{Git, git_command};
@@ -42,7 +42,7 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     pair.upstream = weir_origin::mirror::Upstream::new(server.url("up%20stream"));
     pair.git.write("deploy/app.yaml", "replicas: 2\n");
     let second = pair.git.commit("second");
-    pair.mirror = Mirror::open(&pair.mirror_dir()).unwrap();
+    pair.mirror = Mirror::open(&pair.mirror_dir(), DEFAULT_MAX_OBJECT).unwrap();
     pair.mirror.look_closely().unwrap();
     pair.follow();
     assert_eq!(pair.resolve("main").unwrap(), second);

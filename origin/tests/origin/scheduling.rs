@@ -154,8 +154,8 @@ fn dripping_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
         begin(socket, result, 1 << 30)?;
         socket.write_all(&line("packfile\n"))?;
         if bytes {
-            // A blob of any size, in a stored block of 32767 bytes.
-            let blob = [&[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01][..], &[0, 0xff, 0x7f, 0, 0x80]].concat();
+            // A blob of 128 MiB, which begins with a stored block of 32767 bytes.
+            let blob = [&[0xb0, 0x80, 0x80, 0x80, 0x04, 0x78, 0x01][..], &[0, 0xff, 0x7f, 0, 0x80]].concat();
             socket.write_all(&line([&b"\x01PACK\0\0\0\x02\0\0\0\x01"[..], &blob].concat()))?;
         }
         for count in 0.. {

@@ -135,7 +135,8 @@ mod tests {
         assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_known_hosts`"));
         upstream.ssh_known_hosts = file("known");
         let command = build(&upstream).unwrap();
-        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        let words = command.get_args().map(|word| word.to_str().unwrap());
+        let words: Vec<_> = words.skip_while(|word| *word != "ssh").skip(1).collect();
         assert!(words.starts_with(&["-F", "none", "-T", "-a", "-x", "-o"]), "{words:?}");
         assert!(words.ends_with(&["-p", "2222", "-l", "me", "--", "git.example", "git-upload-pack '/x'"]), "{words:?}");
         assert!(words.iter().any(|word| word.starts_with("IdentityFile=\"") && word.ends_with("key of mine\"")));
