@@ -6,7 +6,7 @@ use gix::url::Scheme;
 
 use super::RepositoryConfig;
 use super::fault::Fault;
-use crate::mirror;
+use crate::{mirror, source};
 
 /// Each delivery of a webhook is verified with every one of them.
 const MOST_WEBHOOK_SECRETS: usize = 8;
@@ -22,6 +22,10 @@ impl RepositoryConfig {
             let detail =
                 "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could ever be published";
             faults.push(Fault::new("verify", detail));
+        }
+        if let Some(others) = source::faults_of_another_kind(self) {
+            faults.extend(others);
+            return faults;
         }
         // The message must not repeat the URL: it may hold a password.
         match gix::url::parse(self.url.as_str()) {
