@@ -20,9 +20,7 @@ use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::way::{Way, way};
 use super::wire::{Incoming, Outgoing};
-use super::{
-    FetchMemory, FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh,
-};
+use super::{FetchMemory, FetchProgress, MirrorError, Poll, Upstream, git_program, http, listing, size, ssh};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -161,17 +159,10 @@ impl Exchange<'_> {
         }
         if difference.moved {
             let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
-            let packs = leftovers::indices(self.repo.git_dir()).map_err(MirrorError::local("list its packs"))?;
             self.attempt.fetch_begins(self.progress, measured.bytes);
             self.progress.preparing();
             let fetched = self.fetch(&mut conversation, &advertised);
-            // Whoever sends what leads nowhere, again and again, would fill the disk with it.
-            if refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {
-                let abandoned = leftovers::abandon_all_but(&packs, self.repo.git_dir());
-                abandoned.map_err(MirrorError::local("clear what a failed fetch left"))?;
-            } else {
-                changed = true;
-            }
+            changed |= refs::mirrored(self.repo)?.iter().any(|(name, id)| mirrored.get(name) != Some(id));
             *astray = fetched?;
         }
         astray.error(changed).map_or(Ok(Poll::Changed { refs }), Err)

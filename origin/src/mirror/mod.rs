@@ -208,9 +208,6 @@ impl Mirror {
             create(&self.dir, format)?;
             result = poll();
         }
-        if result.is_err() {
-            leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;
-        }
         result
     }
 

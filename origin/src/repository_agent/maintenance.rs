@@ -1,4 +1,4 @@
-//! Upkeep of the mirror: after a poll that brought something, or a day, never while one runs.
+//! Upkeep of the mirror: after a poll that brought something, or a day. Polls and builds go on beside it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,6 @@ use super::build::Builder;
 use super::context::Context;
 use super::job::Job;
 use super::lfs_sweep::is_due as sweep_is_due;
-use super::state::WaitsFor;
 use super::worker::Worker;
 use crate::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
 use crate::service::Service;
@@ -29,7 +28,7 @@ pub(super) type KeepingUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Worker {
     /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
-    /// leaves the processor to those who publish, and who waited would not be polled.
+    /// leaves the processor to those who publish.
     pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
         let now = Instant::now();
         let long_ago = self.looked_after.is_none_or(|last| now.duration_since(last) >= LOOK_EVERY);
@@ -44,16 +43,10 @@ impl Worker {
         if sweep_lfs {
             self.lfs_swept = Some(now);
         }
-        self.state.send_modify(|state| state.waits_for = Some(WaitsFor::Upkeep));
         let (builder, services) = (self.work.builder(), self.services.values().cloned().collect());
         let (name, context) = (self.config.name.clone(), self.context.clone());
         let services = sweep_lfs.then_some(services);
         Some(Box::pin(keep_up(builder, services, name, context, permit)))
-    }
-
-    /// Upkeep has ended.
-    pub(super) fn upkeep_ended(&mut self) {
-        self.state.send_modify(|state| state.waits_for = None);
     }
 }
 
@@ -118,9 +111,11 @@ async fn keep_up(
         }
         Err(error) => {
             count("failed");
-            if matches!(error, MaintenanceError::Repack(_)) {
+            match &error {
                 // It may have found a pack that is damaged.
-                slot.trouble(Instant::now());
+                MaintenanceError::Repack(_) => slot.trouble(Instant::now()),
+                MaintenanceError::Lost(_) => slot.is_of_no_use(error.to_string()),
+                _ => {}
             }
             let error = context.data_dir.redact(&error.to_string());
             tracing::warn!(repository = %name, error, "the mirror was not repacked; it is tried again, later each time");
