@@ -54,7 +54,7 @@ pub(super) fn plan(
         position: 0,
         bytes: 0,
         cutter: Cutter::default(),
-        run: Run::default(),
+        run: Run::first(),
         same_as: context.base,
         pending: Vec::new(),
     };

@@ -26,11 +26,22 @@ pub(super) struct Run {
     entries: Vec<Entry>,
     /// About how many bytes of tar they make.
     bytes: u64,
+    /// Whether the tarball begins with them: it has a small first frame.
+    is_first: bool,
     /// Whether the tarball ends with them.
     is_last: bool,
 }
 
 impl Run {
+    /// The run that begins a tarball.
+    pub(super) fn first() -> Self {
+        Self { is_first: true, ..Self::default() }
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -55,7 +66,7 @@ impl Run {
         // Another version of the library may write other frames, and a body's bytes must not depend on its history.
         field(&zstd::zstd_safe::version_number().to_le_bytes());
         field(&FORMAT.to_le_bytes());
-        field(&[u8::from(selection.gzip), u8::from(self.is_last)]);
+        field(&[u8::from(selection.gzip), u8::from(self.is_first), u8::from(self.is_last)]);
         for entry in &self.entries {
             field(&entry.path);
             match &entry.kind {

@@ -56,9 +56,10 @@ impl<'a> Worker<'a> {
     }
 
     fn make(&mut self, key: RunKey, run: Run) -> Result<Finished, TarballError> {
+        let is_first = run.is_first();
         let tar = run.tar(&self.repo, self.context)?;
         let mut frames = Vec::new();
-        for range in cut::frames(&tar) {
+        for range in cut::frames(&tar, is_first) {
             frames.push(self.make_frame(&tar[range]).map_err(TarballError::Write)?);
         }
         Ok(Finished { run: RecipeRun { key, frames, digests: None }, tar: Tar::Bytes(vec![tar]), reused: false })
