@@ -30,6 +30,7 @@ pub mod revision;
 mod running;
 mod service;
 mod signing;
+pub mod source;
 mod status;
 mod store;
 mod stored_documents;

@@ -12,7 +12,8 @@ use weir_shared::process::tls;
 use super::NamedBy;
 use super::files::FileFaults;
 use super::verify::VerifyConfig;
-use crate::mirror::{Redirects, Upstream};
+use crate::mirror::Redirects;
+use crate::source::Upstream;
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);

@@ -9,7 +9,7 @@ use weir_shared::process::config;
 
 use super::RepositoryConfig;
 use super::fault::Fault;
-use crate::mirror::{
+use crate::source::{
     DEFAULT_LOWEST_RATE, DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
     DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
 };

@@ -13,7 +13,8 @@ use tokio::runtime::{Builder, EnterGuard, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{FetchProgress, MirrorError, Upstream};
+use super::{FetchProgress, MirrorError};
+use crate::source::Upstream;
 
 /// How soon a request to stop is seen while nothing comes.
 const GLANCE: Duration = Duration::from_millis(100);

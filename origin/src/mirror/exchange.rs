@@ -21,7 +21,8 @@ use super::program::Program;
 use super::refs::{self, Difference, Refs};
 use super::way::{Way, way};
 use super::wire::{Incoming, Outgoing};
-use super::{FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, pack, size, ssh};
+use super::{FetchProgress, MirrorError, Poll, git_program, http, leftovers, listing, pack, size, ssh};
+use crate::source::Upstream;
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;

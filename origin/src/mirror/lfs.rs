@@ -14,11 +14,12 @@ use reqwest::{Response, StatusCode};
 
 pub use self::error::LfsError;
 use self::rate::Rate;
+use super::MirrorError;
 use super::attempt::Attempt;
 use super::http::Client;
-use super::{MirrorError, NotAllowed, Upstream};
 use crate::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
 use crate::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use crate::source::{NotAllowed, Upstream};
 
 /// Who waits for the budget of a host looks so often whether somebody wants him to stop.
 const GLANCE: Duration = Duration::from_millis(200);

@@ -24,15 +24,12 @@ mod pack_entry;
 mod peeling;
 mod program;
 mod progress;
-mod reach;
 mod refs;
 mod resolving;
 mod retry_after;
-mod secret;
 mod size;
 mod ssh;
 mod thin_pack;
-mod upstream;
 mod way;
 mod wire;
 
@@ -55,13 +52,10 @@ pub use lfs::{LfsError, LfsFetch};
 use maintenance::Past;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
 pub use progress::{FetchProgress, FetchSnapshot};
-pub use reach::{Hosts, NotAllowed, Reach};
 pub use size::MirrorSize;
-pub use upstream::{
-    DEFAULT_LOWEST_RATE, DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
-    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
-};
 pub(crate) use way::way;
+
+use crate::source::Upstream;
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]

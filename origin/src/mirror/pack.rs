@@ -15,12 +15,13 @@ use gix::odb::pack::data::input::{BytesToEntriesIter, EntriesToBytesIter, EntryD
 use gix::progress::{BoxedDynNestedProgress, Count, DynNestedProgress, Progress};
 use tempfile::NamedTempFile;
 
+use super::MirrorError;
 use super::attempt::Attempt;
 use super::progress::{CHECKED_BYTES, RECEIVED_BYTES, RECEIVED_OBJECTS};
 use super::resolving::Resolving;
 use super::thin_pack::Completed;
-use super::{MirrorError, Upstream};
 use crate::data_dir::without_path;
+use crate::source::Upstream;
 
 /// What the compressed form of an entry may have more than its object: what nothing compresses grows a little.
 const BYTES_BESIDE_OBJECT: u64 = 64 << 10;

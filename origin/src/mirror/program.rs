@@ -72,8 +72,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::mirror::Upstream;
     use crate::outside_program::pinned;
+    use crate::source::Upstream;
 
     #[test]
     fn what_a_program_has_started_ends_with_it() {

@@ -16,9 +16,10 @@ use super::turn::Turn;
 use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
+use crate::mirror::{FetchProgress, FetchSnapshot, MirrorError, Poll};
 use crate::revision::further_refs;
 use crate::service::Service;
+use crate::source::Upstream;
 
 /// How often the progress of a poll is looked at and shown.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);

@@ -1,7 +1,8 @@
 //! LFS servers, and storages, that are not where the upstream is: who is asked, and what he is given.
 
 use weir_origin::lfs::LfsFile;
-use weir_origin::mirror::{Hosts, Reach, Redirects, Upstream};
+use weir_origin::mirror::Redirects;
+use weir_origin::source::{Hosts, Reach, Upstream};
 
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::{LfsServer, Manner, SHOWN};

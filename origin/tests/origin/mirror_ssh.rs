@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, Hosts, MirrorError, Poll, Reach};
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_origin::source::{Hosts, Reach};
 
 use crate::mirror_polls::Pair;
 use crate::ssh_server::{SshServer, keygen};

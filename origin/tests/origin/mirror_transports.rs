@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, Hosts, MirrorError, Poll, Redirects};
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll, Redirects};
+use weir_origin::source::Hosts;
 use weir_shared::process::certificates;
 
 use crate::mirror_polls::Pair;

@@ -39,7 +39,7 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     // Over HTTP too, with a mirror that was opened anew and found whole.
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start(root, None);
-    pair.upstream = weir_origin::mirror::Upstream::new(server.url("up%20stream"));
+    pair.upstream = weir_origin::source::Upstream::new(server.url("up%20stream"));
     pair.git.write("deploy/app.yaml", "replicas: 2\n");
     let second = pair.git.commit("second");
     pair.mirror = Mirror::open(&pair.mirror_dir()).unwrap();

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, MirrorError, Poll, Upstream};
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_origin::source::Upstream;
 use weir_shared::process::certificates;
 
 use crate::hostile_upstreams::{ADVERTISEMENT, RESULT, listing_with_a_new_one, mirrored};

@@ -14,11 +14,11 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCAT
 use reqwest::{Certificate, Identity, Method, Proxy, Response, StatusCode, Url};
 
 use super::super::attempt::Attempt;
-use super::super::reach::Reach;
-use super::super::{MirrorError, Upstream, retry_after, secret};
+use super::super::{MirrorError, retry_after};
 use super::address;
 use super::redirects::{self, LONGEST_CHAIN};
 use super::trouble;
+use crate::source::{Reach, Upstream, secret};
 
 /// Git servers tell Git clients from browsers by the first four letters.
 const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");

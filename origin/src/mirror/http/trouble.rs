@@ -7,7 +7,7 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::super::MirrorError;
 use super::super::attempt::Attempt;
-use super::super::upstream::without_user_info;
+use crate::source::without_user_info;
 
 /// What an error of the HTTP client comes down to.
 pub(super) fn of(attempt: &Attempt, error: &reqwest::Error) -> MirrorError {

@@ -11,9 +11,10 @@ use std::process::Command;
 
 pub(super) use self::address::{SshAddress, parse};
 pub(super) use self::complaint::complaint;
+use super::MirrorError;
 use super::attempt::Attempt;
-use super::{MirrorError, Upstream};
 use crate::outside_program::pinned;
+use crate::source::Upstream;
 
 /// The port of SSH.
 const PORT: u16 = 22;

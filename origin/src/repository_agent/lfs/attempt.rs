@@ -17,8 +17,9 @@ use super::super::state::WaitsFor;
 use super::{Attempted, Commits};
 use crate::disk_watch;
 use crate::lfs::{LfsFile, LfsOid};
-use crate::mirror::{LfsError, LfsFetch, Upstream};
+use crate::mirror::{LfsError, LfsFetch};
 use crate::service::Service;
+use crate::source::Upstream;
 
 /// What an attempt works with.
 pub(super) struct Attempt {

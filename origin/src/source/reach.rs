@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{MirrorError, Redirects};
+use crate::mirror::{MirrorError, Redirects};
 
 /// Where an upstream may be. By default anywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Reach {
 impl Reach {
     /// Where an upstream that is within reach may lead by its own word, as an LFS server does to a storage: to public
     /// addresses, and to what the configuration lists.
-    pub(super) fn beyond(&self, redirects: &Redirects) -> Self {
+    pub(crate) fn beyond(&self, redirects: &Redirects) -> Self {
         let excepted = match redirects {
             // What is listed in a document of somebody who may not reach the neighbours does not count.
             Redirects::To(hosts) if !self.public_only => hosts.clone(),
@@ -48,7 +48,7 @@ impl Reach {
     }
 
     /// The addresses of a host that may be asked; the host itself was checked before.
-    pub(super) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+    pub(crate) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
         let name = host.trim_matches(['[', ']']);
         let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
         let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
@@ -110,7 +110,7 @@ impl Hosts {
     }
 
     /// Whether a host is listed, by its name or with its domain.
-    pub(super) fn lists(&self, host: &str) -> bool {
+    pub(crate) fn lists(&self, host: &str) -> bool {
         let host = plain(host);
         self.0.iter().any(|known| match known.strip_prefix('*') {
             Some(ending) => host.len() > ending.len() && host.ends_with(ending),

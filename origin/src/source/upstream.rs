@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::http::Redirects;
-use super::reach::Reach;
+use super::Reach;
+use crate::mirror::Redirects;
 
 /// How long a read may bring nothing before a poll fails, unless configured otherwise.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -133,7 +133,7 @@ impl std::fmt::Debug for Upstream {
 }
 
 /// A text with the user info taken out of every URL in it.
-pub(super) fn without_user_info(text: &str) -> String {
+pub(crate) fn without_user_info(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(scheme) = rest.find("://") {

@@ -1,0 +1,12 @@
+//! What every kind of source shares: where its upstream is, where the origin may go for it, and how much it takes.
+
+mod reach;
+pub(crate) mod secret;
+mod upstream;
+
+pub use reach::{Hosts, NotAllowed, Reach};
+pub(crate) use upstream::without_user_info;
+pub use upstream::{
+    DEFAULT_LOWEST_RATE, DEFAULT_MAX_DELTA_BASES, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
+    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
+};
