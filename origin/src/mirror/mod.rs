@@ -30,7 +30,6 @@ mod retry_after;
 mod size;
 mod ssh;
 mod thin_pack;
-mod way;
 mod wire;
 
 use std::fs;
@@ -53,7 +52,6 @@ use maintenance::Past;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use size::MirrorSize;
-pub(crate) use way::way;
 
 use crate::source::Upstream;
 
@@ -229,26 +227,6 @@ const OBJECTS_AT_A_TIME: u64 = 2 + DELTAS_OF_AN_OBJECT;
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.
 const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRefs=false"];
-
-/// Whether an address of SSH can be used.
-///
-/// # Errors
-/// Why not; never any part of it.
-pub fn check_ssh_address(url: &str) -> Result<(), &'static str> {
-    ssh::parse(url).map(drop)
-}
-
-/// Whether an address of `https://` or `http://` can be used, for an upstream or for a proxy. It holds no user info.
-///
-/// # Errors
-/// Why not; never any part of it.
-pub fn check_http_address(url: &str) -> Result<(), &'static str> {
-    let url = http::parse_address(url)?;
-    match url.username().is_empty() && url.password().is_none() {
-        true => Ok(()),
-        false => Err("it holds a user name or a password, which have keys and files of their own"),
-    }
-}
 
 /// Nothing of the machine's or the user's Git configuration counts, and there are slots for twice the packs there are.
 fn open_options() -> gix::open::Options {

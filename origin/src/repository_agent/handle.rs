@@ -10,7 +10,6 @@ use weir_shared::digest::ObjectDigest;
 use weir_shared::event::RevisionSeen;
 
 use super::mirror_slot::MirrorSlot;
-use super::places::host;
 use super::rebuild::Rebuild;
 use super::start::Before;
 use super::state::RepositoryState;
@@ -103,7 +102,7 @@ impl Handle {
     /// another way.
     pub(crate) fn leaves_to(&self, config: &RepositoryConfig) -> Before {
         let state = self.state.borrow();
-        let same_host = host(&config.url) == host(&self.config.borrow().url);
+        let same_host = config.url.host() == self.config.borrow().url.host();
         let lfs_held_until = state.lfs.as_ref().and_then(|lfs| lfs.held_until);
         Before {
             attempts: state.attempts,

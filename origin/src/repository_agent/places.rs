@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use gix::url::Scheme;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::budget::Budget;
@@ -19,6 +18,7 @@ use super::shares::{Shares, Who, half};
 use super::state::WaitsFor;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
+use crate::source::Endpoint;
 
 /// Mirrors that are read in full at a time: what makes one doubtful, a full disk, may make all of them so.
 const CLOSE_LOOKS: usize = 2;
@@ -51,7 +51,7 @@ pub(super) struct Host {
 #[derive(Clone)]
 pub(super) struct AtHost {
     host: Arc<Host>,
-    /// Requests that list the refs: two over HTTP, one over SSH and `git://`, none at this machine.
+    /// Requests that list the refs.
     listing: u32,
 }
 
@@ -59,11 +59,6 @@ pub(super) struct AtHost {
 pub(super) struct ListingPlace {
     _of_the_host: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
-}
-
-/// The host of a URL; nothing for a path on this machine.
-pub(super) fn host(url: &str) -> String {
-    gix::url::parse(url).ok().as_ref().and_then(gix::Url::host).unwrap_or_default().to_ascii_lowercase()
 }
 
 impl Places {
@@ -111,14 +106,9 @@ impl Places {
         hosts.values().filter_map(Weak::upgrade).map(|host| in_use(&host)).max().unwrap_or(0)
     }
 
-    /// The host of a URL. Repositories on this machine share one too.
-    pub(super) fn at_host(&self, url: &str) -> AtHost {
-        let name: Arc<str> = host(url).into();
-        let listing = match gix::url::parse(url).ok().map(|url| url.scheme) {
-            Some(Scheme::Https | Scheme::Http) => 2,
-            Some(Scheme::File) | None => 0,
-            Some(_) => 1,
-        };
+    /// The host of an upstream. Repositories on this machine share one too.
+    pub(super) fn at_host(&self, upstream: &Endpoint) -> AtHost {
+        let name: Arc<str> = upstream.host().unwrap_or_default().into();
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.retain(|_, host| host.strong_count() > 0);
         let known = hosts.get(&name).and_then(Weak::upgrade);
@@ -132,7 +122,7 @@ impl Places {
             hosts.insert(name, Arc::downgrade(&host));
             host
         });
-        AtHost { host, listing }
+        AtHost { host, listing: upstream.requests_to_list() }
     }
 
     /// Waits for a place to list refs, and for what that takes of the host's budget. `waits` is told what for, and that it
@@ -231,7 +221,7 @@ mod tests {
         let limits = LimitsConfig { concurrent_fetches: 1, concurrent_fetches_per_host: 1, ..LimitsConfig::default() };
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let places = Places::new(&limits, metrics);
-        let at = places.at_host("https://git.example/shop.git");
+        let at = places.at_host(&"https://git.example/shop.git".into());
         let told = std::cell::Cell::new(None);
         let waits = |what| told.set(what);
         let _clone = places.to_fetch(&at, true, waits).await;

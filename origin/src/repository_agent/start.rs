@@ -64,7 +64,7 @@ pub(crate) fn start(
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
     let mirror =
-        Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, &config.url), context.data_dir.clone()));
+        Arc::new(MirrorSlot::new(context.data_dir.mirror(&config.name, config.url.as_str()), context.data_dir.clone()));
     let (publish, assigned) = watch::channel(services.clone());
     let handle = Handle {
         state: state.subscribe(),

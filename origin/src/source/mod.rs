@@ -1,9 +1,14 @@
 //! What every kind of source shares: where its upstream is, where the origin may go for it, and how much it takes.
 
+mod endpoint;
 mod reach;
 pub(crate) mod secret;
 mod upstream;
 
+pub use endpoint::Endpoint;
+#[cfg(fuzzing)]
+pub(crate) use endpoint::fuzz as fuzz_endpoint;
+pub(crate) use endpoint::{Place, Scheme, SshAddress};
 pub use reach::{Hosts, NotAllowed, Reach};
 pub(crate) use upstream::without_user_info;
 pub use upstream::{

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Reach;
+use super::{Endpoint, Reach};
 use crate::mirror::Redirects;
 
 /// How long a read may bring nothing before a poll fails, unless configured otherwise.
@@ -40,7 +40,7 @@ pub const DEFAULT_LOWEST_RATE: u64 = 1 << 10;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// `https://…`, `http://…` (without credentials), `ssh://…`, `user@host:path`, `git://…`, `file://…` or a local path.
-    pub url: String,
+    pub url: Endpoint,
     /// A PEM file with the only certificate authorities to trust for `https://`; absent: those of the system.
     pub ca: Option<PathBuf>,
     /// The user name for an upstream that asks for one.
@@ -54,7 +54,7 @@ pub struct Upstream {
     /// A PEM file with its key.
     pub client_key: Option<PathBuf>,
     /// `http://host:port` or `https://host:port`: through it goes all that goes over HTTP.
-    pub proxy: Option<String>,
+    pub proxy: Option<Endpoint>,
     /// The user name for the proxy.
     pub proxy_username: Option<String>,
     /// The file that holds the password for the proxy.
@@ -91,7 +91,7 @@ pub struct Upstream {
 
 impl Upstream {
     /// An upstream that needs nothing but its URL.
-    pub fn new(url: impl Into<String>) -> Self {
+    pub fn new(url: impl Into<Endpoint>) -> Self {
         Self {
             url: url.into(),
             ca: None,
@@ -119,16 +119,11 @@ impl Upstream {
             lowest_rate: DEFAULT_LOWEST_RATE,
         }
     }
-
-    /// The URL without user name and password, for people.
-    pub fn redacted_url(&self) -> String {
-        without_user_info(&self.url)
-    }
 }
 
 impl std::fmt::Debug for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upstream").field("url", &self.redacted_url()).finish_non_exhaustive()
+        f.debug_struct("Upstream").field("url", &self.url).finish_non_exhaustive()
     }
 }
 

@@ -72,7 +72,7 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     let second = pair.git.commit("second").to_string();
     let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (ID, "refs/heads/new")]);
-    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
     pair.mirror.look_closely().unwrap();
@@ -108,7 +108,7 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
         let refs =
             listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
         let server = ScriptedServer::of(refs, packfile(&pack));
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
@@ -193,7 +193,7 @@ fn many_small_objects_are_not_taken_for_a_large_one() {
     let pack = with_checksum([pack_header(30_000), blobs].concat());
     let last = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"29999").unwrap().to_string();
     let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/many")]), packfile(&pack));
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 }
 

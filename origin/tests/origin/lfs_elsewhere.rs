@@ -34,7 +34,7 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
     let proxy_password = home.file("proxy-password");
     std::fs::write(&proxy_password, "proxy-s3cret\n").unwrap();
     let through = |upstream: &Upstream| Upstream {
-        proxy: Some(format!("http://{proxy}")),
+        proxy: Some(format!("http://{proxy}").into()),
         proxy_username: Some("me".to_owned()),
         proxy_password_file: Some(proxy_password.clone()),
         ..upstream.clone()
@@ -72,7 +72,7 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
         // And `hosts` holds for storages too.
         let mut few = upstream.clone();
         few.reach = Reach { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..Reach::default() }.into();
-        few.url = few.url.replace("127.0.0.1", "localhost");
+        few.url = few.url.as_str().replace("127.0.0.1", "localhost").into();
         let error = fetch("few", &few).unwrap_err();
         assert!(error.contains("`127.0.0.1` may not be asked"), "{error}");
     }

@@ -28,7 +28,7 @@ pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
         certificates::write(&certificates, &[]).unwrap();
     }
     let server = SmartHttp::start(&root, tls.then_some(&certificates));
-    pair.upstream.url = server.url("up%20stream/.git");
+    pair.upstream.url = server.url("up%20stream/.git").into();
     pair.upstream.ca = tls.then(|| certificates.join("ca.pem"));
     (pair, server)
 }
@@ -110,7 +110,7 @@ fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
     let heads = elsewhere.take_requests().concat().to_ascii_lowercase();
     assert!(heads.starts_with("get") && !heads.contains("authorization"), "{heads}");
 
-    pair.upstream.url = pair.upstream.url.replace("https", "http");
+    pair.upstream.url = pair.upstream.url.as_str().replace("https", "http").into();
     assert!(pair.try_poll().unwrap_err().to_string().contains("use https://"));
 }
 
@@ -166,7 +166,7 @@ fn an_answer_may_say_more_of_its_kind_than_its_name() {
             false => say(socket, &format!("application/x-git-upload-pack-result{ending}"), &refs),
         });
         let mut upstream = pair.upstream.clone();
-        upstream.url = server.url();
+        upstream.url = server.url().into();
         let poll = pair.mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false));
         assert_eq!(poll.is_ok(), taken, "{ending}: {poll:?}");
     }
@@ -209,7 +209,7 @@ fn a_client_certificate_opens_a_server_that_wants_one() {
     let certificates = pair.git.dir.parent().unwrap().join("certificates");
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start_for_clients_of(root, &certificates, &certificates.join("ca.pem"));
-    pair.upstream.url = server.url("up%20stream/.git");
+    pair.upstream.url = server.url("up%20stream/.git").into();
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "{error}");
     assert!(error.to_string().contains("wants a client certificate"), "{error}");
@@ -224,7 +224,7 @@ fn a_client_certificate_opens_a_server_that_wants_one() {
 fn a_proxy_opens_the_way_to_an_https_upstream_for_who_may_use_it() {
     let (mut pair, server) = served(true);
     let (proxy, heads) = tunnel_proxy("Basic bWU6cHJveHktczNjcmV0");
-    pair.upstream.proxy = Some(format!("http://{proxy}"));
+    pair.upstream.proxy = Some(format!("http://{proxy}").into());
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "authenticate", "{error}");
     assert!(error.to_string().contains("the proxy wants credentials"), "{error}");
@@ -262,18 +262,18 @@ fn what_a_server_answers_is_told_in_plain_words() {
     push_and_follow(&pair);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["https://me:s3cret@", "http://", "git://"] {
-        pair.upstream.url = format!("{url}{free}/x");
+        pair.upstream.url = format!("{url}{free}/x").into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!(error.step(), "connect", "{error}");
         assert!(!format!("{error} {error:?} {:?}", pair.upstream).contains("s3cret"), "{error:?}");
     }
     for url in ["https://no-such-host.invalid/x", "git://no-such-host.invalid/x"] {
-        pair.upstream.url = url.to_owned();
+        pair.upstream.url = url.into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!(error.kind(), "dns", "{error}");
     }
     for url in ["ssh://-x/y", "git@-x:y", "ftp://host/x", ""] {
-        pair.upstream.url = url.to_owned();
+        pair.upstream.url = url.into();
         let error = pair.try_poll().unwrap_err();
         assert!(matches!(error, MirrorError::UnsupportedUrl { .. }), "{url}: {error}");
     }
@@ -303,13 +303,13 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
     pair.git.write("a", "1");
     pair.git.commit("first");
     let address = git_daemon(pair.git.dir.parent().unwrap().to_owned());
-    pair.upstream.url = format!("git://{address}/up%20stream");
+    pair.upstream.url = format!("git://{address}/up%20stream").into();
     let url = pair.upstream.url.clone();
     pair.follow();
     push_and_follow(&pair);
 
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    pair.upstream.url = format!("git://{}/x", silent.local_addr().unwrap());
+    pair.upstream.url = format!("git://{}/x", silent.local_addr().unwrap()).into();
     pair.upstream.stall_timeout = Duration::from_millis(300);
     let error = pair.try_poll().unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
@@ -326,7 +326,7 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
         assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
         drop(asked);
     });
-    pair.upstream.url = url;
+    pair.upstream.url = url.into();
     push_and_follow(&pair);
 }
 

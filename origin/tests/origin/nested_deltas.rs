@@ -118,7 +118,7 @@ fn deltas_are_followed_as_far_as_memory_may_be_taken() {
         assert!(pack.len() < 8 << 10);
         let refs = listing([(first.to_string().as_str(), "refs/heads/nested")]);
         let server = ScriptedServer::of(refs, packfile(&pack));
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         pair.upstream.max_delta_bases = 11 << 20;
         let error = pair.try_poll().unwrap_err();
         assert!(matches!(error, MirrorError::DeltaBasesTooLarge { limit } if limit == 11 << 20), "{error}");
@@ -136,7 +136,7 @@ fn deltas_are_followed_as_far_as_memory_may_be_taken() {
 fn takes_between(pair: &mut Pair, pack: &[u8], first: gix::ObjectId, limits: std::ops::Range<u64>) {
     let refs = listing([(first.to_string().as_str(), "refs/heads/nested")]);
     let server = ScriptedServer::of(refs, packfile(pack));
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
     pair.upstream.max_delta_bases = limits.start;
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::DeltaBasesTooLarge { .. }), "{error}");
@@ -194,7 +194,7 @@ fn a_line_of_deltas_that_could_not_be_read_is_refused() {
         let (pack, first) = line_of_large_deltas(count);
         assert!(pack.len() < 64 << 10);
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/line")]), packfile(&pack));
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         let polled = pair.try_poll();
         (polled, std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count())
     };

@@ -15,10 +15,9 @@ use reqwest::{Certificate, Identity, Method, Proxy, Response, StatusCode, Url};
 
 use super::super::attempt::Attempt;
 use super::super::{MirrorError, retry_after};
-use super::address;
 use super::redirects::{self, LONGEST_CHAIN};
 use super::trouble;
-use crate::source::{Reach, Upstream, secret};
+use crate::source::{Endpoint, Reach, Upstream, secret};
 
 /// Git servers tell Git clients from browsers by the first four letters.
 const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
@@ -41,11 +40,8 @@ impl<'a> Client<'a> {
     /// Reads the files that the upstream's configuration names.
     pub(in super::super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
         let upstream = attempt.upstream;
-        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
-        let home = address::parse(&upstream.url).map_err(unsupported)?;
-        if !home.username().is_empty() || home.password().is_some() {
-            return Err(unsupported("it holds a user name or a password, which belong into files of their own"));
-        }
+        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+        let home = upstream.url.http().map_err(unsupported)?.clone();
         upstream.reach.check_host(home.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && home.scheme() != "https" {
@@ -62,8 +58,7 @@ impl<'a> Client<'a> {
     }
 
     /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
-    pub(super) fn get(&self, url: &str, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
-        let mut url = self.parse(url)?;
+    pub(super) fn get(&self, mut url: Url, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
         for _ in 0..=LONGEST_CHAIN {
             let answer = self.send(Method::GET, &url, headers, None)?;
             if !answer.status().is_redirection() {
@@ -77,15 +72,14 @@ impl<'a> Client<'a> {
     /// Tells, and takes the answer from nowhere else.
     pub(super) fn post(
         &self,
-        url: &str,
+        url: &Url,
         headers: &HeaderMap,
         body: Bytes,
         kind: &str,
     ) -> Result<Response, MirrorError> {
-        let url = self.parse(url)?;
-        let answer = self.send(Method::POST, &url, headers, Some(body))?;
+        let answer = self.send(Method::POST, url, headers, Some(body))?;
         if answer.status().is_redirection() {
-            let to = redirects::place(&self.redirected(&url, &answer)?);
+            let to = redirects::place(&self.redirected(url, &answer)?);
             return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
         }
         self.expect(answer, kind)
@@ -101,11 +95,6 @@ impl<'a> Client<'a> {
 
     pub(in super::super) fn attempt(&self) -> &'a Attempt<'a> {
         self.attempt
-    }
-
-    pub(super) fn parse(&self, url: &str) -> Result<Url, MirrorError> {
-        let reason = "it is no address";
-        Url::parse(url).map_err(|_| MirrorError::UnsupportedUrl { url: self.attempt.upstream.redacted_url(), reason })
     }
 
     fn send(
@@ -283,13 +272,13 @@ fn identity(certificate: &Path, key: &Path) -> Result<Identity, MirrorError> {
     Identity::from_pem(&pem).map_err(|_| MirrorError::Trust(wrong.to_owned()))
 }
 
-fn proxy(upstream: &Upstream, url: &str) -> Result<Proxy, MirrorError> {
+fn proxy(upstream: &Upstream, url: &Endpoint) -> Result<Proxy, MirrorError> {
     let wrong = || MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
-    let url = address::parse(url).map_err(|_| wrong())?;
+    let url = url.http().map_err(|_| wrong())?;
     if upstream.reach.public_only {
         upstream.reach.check_host(url.host_str().unwrap_or_default())?;
     }
-    let proxy = Proxy::all(url).map_err(|_| wrong())?;
+    let proxy = Proxy::all(url.clone()).map_err(|_| wrong())?;
     let account = upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref());
     Ok(match account {
         Some((username, file)) => proxy.basic_auth(username, &secret::read(file, "proxy_password_file")?),

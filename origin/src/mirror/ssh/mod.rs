@@ -3,18 +3,16 @@
 //! No configuration of the machine or of a user is read, no agent is asked, nothing is forwarded, no host is trusted
 //! that is not known, and nobody is ever asked anything.
 
-mod address;
 mod complaint;
 
 use std::path::Path;
 use std::process::Command;
 
-pub(super) use self::address::{SshAddress, parse};
 pub(super) use self::complaint::complaint;
 use super::MirrorError;
 use super::attempt::Attempt;
 use crate::outside_program::pinned;
-use crate::source::Upstream;
+use crate::source::{SshAddress, Upstream};
 
 /// The port of SSH.
 const PORT: u16 = 22;
@@ -110,6 +108,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+    use crate::source::Place;
 
     #[test]
     fn a_path_is_one_word_for_the_shell() {
@@ -128,8 +127,8 @@ mod tests {
         let mut upstream = Upstream::new("ssh://me@git.example:2222/x");
         let interrupt = AtomicBool::new(false);
         let build = |upstream: &Upstream| {
-            let address = parse(&upstream.url).unwrap();
-            upload_pack(&Attempt::new(upstream, &interrupt).unwrap(), &address)
+            let Ok(Place::Ssh(address)) = upstream.url.place() else { panic!("{upstream:?}") };
+            upload_pack(&Attempt::new(upstream, &interrupt).unwrap(), address)
         };
         assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_key`"));
         upstream.ssh_key = file("key of mine");
