@@ -9,12 +9,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, EnterGuard, Runtime};
+use tokio::runtime::{EnterGuard, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{FetchProgress, MirrorError};
-use crate::source::Upstream;
+use crate::source::{Upstream, runtime};
 
 /// How soon a request to stop is seen while nothing comes.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -33,8 +33,7 @@ const BYTES_BEFORE_PACK: u64 = 4 << 20;
 
 /// One attempt at an upstream.
 pub(super) struct Attempt<'a> {
-    /// Of the calling thread alone. Nothing outlives the attempt but a look-up of a name, which the system ends.
-    runtime: Option<Runtime>,
+    runtime: &'static Runtime,
     pub(super) upstream: &'a Upstream,
     interrupt: &'a AtomicBool,
     step: Cell<Step>,
@@ -63,10 +62,8 @@ enum Step {
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(upstream: &'a Upstream, interrupt: &'a AtomicBool) -> Result<Self, MirrorError> {
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
-        let runtime = runtime.map_err(MirrorError::local("start to talk to the upstream"))?;
         Ok(Self {
-            runtime: Some(runtime),
+            runtime: runtime()?,
             upstream,
             interrupt,
             step: Cell::new(Step::List),
@@ -105,8 +102,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for something that the network is to bring.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
-        let Some(runtime) = &self.runtime else { return Err(MirrorError::Interrupted) };
-        runtime.block_on(async {
+        self.runtime.block_on(async {
             let give_up = Instant::now() + self.upstream.stall_timeout;
             tokio::pin!(work);
             loop {
@@ -126,16 +122,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// Has something done while others wait, such as reading what a program complains about.
-    pub(super) fn spawn<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<JoinHandle<T>> {
-        self.runtime.as_ref().map(|runtime| runtime.spawn(work))
+    pub(super) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(work)
     }
 
     /// Where sockets belong that are waited for here.
-    pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.runtime.as_ref().map(Runtime::enter)
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.runtime.enter()
     }
 
     /// Bytes came. No upstream fills the memory with refs, or the disk with a pack.
@@ -194,15 +187,6 @@ impl<'a> Attempt<'a> {
     /// What went wrong first, if a transport knows it.
     pub(super) fn failure(&self) -> Option<MirrorError> {
         self.failure.borrow_mut().take()
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            // A look-up of a name that hangs is not waited for.
-            runtime.shutdown_background();
-        }
     }
 }
 

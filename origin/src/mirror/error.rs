@@ -314,7 +314,7 @@ impl MirrorError {
         matches!(self, Self::Local { .. } | Self::Upstream { step: "fetch", .. })
     }
 
-    pub(super) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Local { what, cause: cause.to_string() }
     }
 

@@ -41,7 +41,7 @@ impl Program {
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         if let Some(stderr) = stderr {
-            program.said = attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?));
+            program.said = Some(attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?)));
         }
         Ok((program, socket))
     }

@@ -22,6 +22,7 @@ use super::task::{Task, policy};
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::service::Service;
+use crate::source::HttpClients;
 
 /// When an agent begins.
 #[derive(Debug, Default)]
@@ -84,6 +85,7 @@ pub(crate) fn start(
         config: configured.clone(),
         services: assigned.clone(),
         upstreams: context.upstreams.clone(),
+        http: HttpClients::default(),
         mirror: mirror.clone(),
         state: state.clone(),
         places: context.places.clone(),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::mirror::{MirrorError, Redirects};
 
 /// Where an upstream may be. By default anywhere.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Reach {
     /// Which hosts may be asked, whether a URL or a redirect names them.
     pub hosts: Hosts,
@@ -65,7 +65,7 @@ impl Reach {
 }
 
 /// Which hosts may be asked; an empty list is any host.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Hosts(Vec<String>);
 

@@ -1,11 +1,13 @@
 //! Each way to an upstream: TLS with a private authority, passwords, redirects, `git://`, and upstreams that fall silent.
 
+use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustls::HandshakeKind;
 use weir_origin::mirror::{FetchProgress, MirrorError, Poll, Redirects};
 use weir_origin::source::Hosts;
 use weir_shared::process::certificates;
@@ -64,6 +66,44 @@ fn https_with_a_private_authority_and_a_password() {
     assert!(requests.iter().all(|head| !head.contains("oxide")), "{requests:?}");
     assert!(requests[0].contains("weir-origin/"), "{requests:?}");
     assert_eq!(requests.iter().filter(|head| head.starts_with("POST")).count(), 1, "listed, not fetched: {requests:?}");
+}
+
+#[test]
+fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
+    let (pair, server) = served(true);
+    server.behave(Manner { keeps: Some(usize::MAX - 1), ..Manner::default() });
+    pair.follow();
+    push_and_follow(&pair);
+    let (handshakes, requests) = (server.take_handshakes(), server.take_requests().len());
+    assert_eq!(handshakes.iter().filter(|kind| **kind == HandshakeKind::Full).count(), 1, "{handshakes:?}");
+    // A question may come before a connection is free again.
+    assert!(handshakes.len() < requests / 2, "{handshakes:?} for {requests} requests");
+
+    // The files are read again for each poll, and count when they say something else.
+    let ca = pair.upstream.ca.clone().unwrap();
+    let (own, other) = (fs::read(&ca).unwrap(), ca.with_file_name("other"));
+    certificates::write(&other, &[]).unwrap();
+    fs::copy(other.join("ca.pem"), &ca).unwrap();
+    assert_eq!(pair.try_poll().unwrap_err().kind(), "trust");
+    fs::write(&ca, own).unwrap();
+    server.take_handshakes();
+
+    // It says that it closes each connection: the next resumes the session.
+    server.behave(Manner::default());
+    assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    assert_eq!(server.take_handshakes(), [HandshakeKind::Full, HandshakeKind::Resumed]);
+
+    // It does not say so, and a question may come just then: it is asked again, once.
+    server.behave(Manner { keeps: Some(1), ..Manner::default() });
+    server.take_requests();
+    for _ in 0..10 {
+        assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    }
+    assert!(server.take_requests().len() > 20, "two for each poll, and those that were not answered");
+
+    // A server that never answers is not asked for ever.
+    server.behave(Manner { keeps: Some(0), ..Manner::default() });
+    assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
 }
 
 #[test]
