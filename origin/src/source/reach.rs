@@ -49,18 +49,31 @@ impl Reach {
 
     /// The addresses of a host that may be asked; the host itself was checked before.
     pub(crate) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
-        let name = host.trim_matches(['[', ']']);
-        let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
-        let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
-        if all.is_empty() {
-            return Err(failed("there is none".to_owned()));
-        }
+        let all = look_up(host, port).await?;
         let allowed: Vec<_> = all.into_iter().filter(|address| self.allows(host, address.ip())).collect();
-        if allowed.is_empty() { Err(NotAllowed::Address(name.to_owned()).into()) } else { Ok(allowed) }
+        if allowed.is_empty() { Err(NotAllowed::Address(plain(host)).into()) } else { Ok(allowed) }
+    }
+
+    /// Whether a host may be asked whose name a proxy will look up: it may take any of its addresses.
+    ///
+    /// # Errors
+    /// It may not, or nobody can tell here.
+    pub(crate) async fn judge(&self, host: &str, port: u16) -> Result<(), NotAllowed> {
+        if self.goes_anywhere_at(host) {
+            return Ok(());
+        }
+        let all = look_up(host, port).await.map_err(|_| NotAllowed::Unjudged(plain(host)))?;
+        let allowed = all.iter().all(|address| is_public(address.ip()));
+        if allowed { Ok(()) } else { Err(NotAllowed::Address(plain(host))) }
     }
 
     fn allows(&self, host: &str, address: IpAddr) -> bool {
-        !self.public_only || self.hosts.names(host) || self.excepted.lists(host) || is_public(address)
+        self.goes_anywhere_at(host) || is_public(address)
+    }
+
+    /// Whether a host may be asked whatever its addresses are.
+    fn goes_anywhere_at(&self, host: &str) -> bool {
+        !self.public_only || self.hosts.names(host) || self.excepted.lists(host)
     }
 }
 
@@ -81,6 +94,13 @@ pub enum NotAllowed {
          `[upstreams] hosts`, or set `[upstreams] private_addresses`"
     )]
     Address(String),
+    /// Whether its address is public cannot be told.
+    #[error(
+        "the host `{0}` cannot be asked through the proxy: its name has no address here, so that nobody can tell whether that \
+         is public, and others may not be asked: name the host in `redirects` of the repository (in the configuration \
+         file), or in `[upstreams] hosts`"
+    )]
+    Unjudged(String),
 }
 
 impl Hosts {
@@ -142,6 +162,14 @@ impl fmt::Debug for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// The addresses of a host.
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+    let name = host.trim_matches(['[', ']']);
+    let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
+    let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
+    if all.is_empty() { Err(failed("there is none".to_owned())) } else { Ok(all) }
 }
 
 /// A host as it is compared: without brackets, final dot and capitals.

@@ -119,6 +119,7 @@ impl<'a> Client<'a> {
             headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
         }
         let http = self.http_for(url)?;
+        self.judge_before_a_proxy(url)?;
         let send = || {
             let request = http.request(method.clone(), url.clone()).headers(headers.clone());
             self.attempt.asks();
@@ -130,6 +131,17 @@ impl<'a> Client<'a> {
             answer = send()?;
         }
         answer.map_err(|error| trouble::of(self.attempt, &error))
+    }
+
+    /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.
+    fn judge_before_a_proxy(&self, url: &Url) -> Result<(), MirrorError> {
+        let Upstream { proxy, reach, .. } = self.attempt.upstream;
+        if proxy.is_none() {
+            return Ok(());
+        }
+        let reach = if redirects::stays(&self.home, url) { reach } else { &self.beyond };
+        let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
+        Ok(self.attempt.wait(reach.judge(host, port))??)
     }
 
     fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
