@@ -16,9 +16,10 @@ use super::threads::Threads;
 use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::mirror::{FetchMemory, FetchProgress, FetchSnapshot, MirrorError, Poll, Upstream};
+use crate::mirror::{FetchMemory, FetchProgress, FetchSnapshot, MirrorError, Poll};
 use crate::revision::further_refs;
 use crate::service::Service;
+use crate::source::{HttpClients, Upstream};
 
 /// How often the progress of a poll is looked at and shown.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -30,6 +31,8 @@ pub(super) struct Poller {
     /// The services that it is for, likewise.
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
     pub(super) upstreams: UpstreamsConfig,
+    /// What the upstream is asked with over HTTP.
+    pub(super) http: HttpClients,
     pub(super) mirror: Arc<MirrorSlot>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
@@ -117,7 +120,7 @@ impl Poller {
 
     /// The upstream as it is to be asked now.
     pub(super) fn upstream(&self) -> Upstream {
-        self.upstreams.upstream(&self.config.borrow())
+        Upstream { http: self.http.clone(), ..self.upstreams.upstream(&self.config.borrow()) }
     }
 
     /// Nothing: something moved, and it has to wait for a permit to fetch it.

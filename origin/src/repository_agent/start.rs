@@ -26,6 +26,7 @@ use super::work_list::WorkList;
 use super::worker::{Worker, by_name, policy};
 use crate::config::RepositoryConfig;
 use crate::service::Service;
+use crate::source::HttpClients;
 
 /// When an agent begins.
 #[derive(Debug, Default)]
@@ -69,7 +70,7 @@ pub(crate) fn start(
     let calls = Calls::default();
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
-    let path = context.data_dir.mirror(&config.name, &config.url);
+    let path = context.data_dir.mirror(&config.name, config.url.as_str());
     let mirror = MirrorSlot::new(path, context.upstreams.max_object.as_u64(), context.data_dir.clone());
     let mirror = Arc::new(mirror);
     let (publish, assigned) = watch::channel(services.to_vec());
@@ -91,6 +92,7 @@ pub(crate) fn start(
         config: configured.clone(),
         services: assigned.clone(),
         upstreams: context.upstreams.clone(),
+        http: HttpClients::default(),
         mirror: mirror.clone(),
         state: state.clone(),
         limiter: context.limiter.at_host(&config.url),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use weir_origin::Condition;
 use weir_origin::config::Config;
 use weir_origin::lfs::LfsObjects;
-use weir_origin::mirror::Upstream;
+use weir_origin::source::Upstream;
 use weir_origin::source::git::tree::{content_key, lfs_files};
 use weir_origin::tarball::{Base, Limits, Selection, TarballError};
 use weir_shared::commit_id::CommitId;

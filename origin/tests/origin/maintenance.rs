@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use weir_origin::mirror::{
-    DEFAULT_MAX_OBJECT, FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds, Upstream as Remote,
-};
+use weir_origin::mirror::{FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds};
 use weir_origin::revision;
+use weir_origin::source::DEFAULT_MAX_OBJECT;
+use weir_origin::source::Upstream as Remote;
 use weir_shared::commit_id::CommitId;
 use weir_shared::process::config::duration;
 
