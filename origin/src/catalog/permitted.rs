@@ -3,10 +3,9 @@
 
 use std::path::{Component, Path};
 
-use gix::url::Scheme;
-
 use super::definitions::DefinedBy;
 use crate::config::{NamedBy, RepositoryConfig};
+use crate::source::Endpoint;
 
 /// The configuration of a repository as its agent uses it. A file that an operator names is looked for in the folder of
 /// the URL's host, in the folder of secrets.
@@ -49,20 +48,15 @@ pub(crate) fn permitted(
 }
 
 /// The host of a URL that leads to another machine: what operators may mirror.
-fn remote_host(url: &str) -> Result<String, String> {
+fn remote_host(url: &Endpoint) -> Result<String, String> {
     let local = || "operators can mirror from other machines only: use a URL such as `https://git.example/shop.git`";
-    let url = gix::url::parse(url).map_err(|_| local())?;
-    let host = match url.scheme {
-        Scheme::File | Scheme::Ext => return Err(local().to_owned()),
-        _ => url.host().ok_or_else(local)?,
-    };
+    let host = url.host().ok_or_else(local)?;
     // It becomes the name of a folder.
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
-    let host = host.to_ascii_lowercase();
     if host.is_empty() || !host.bytes().all(is_plain) || host.starts_with('.') {
         return Err("the URL's host must be a name or an IPv4 address".to_owned());
     }
-    Ok(host)
+    Ok(host.to_owned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gix::url::Scheme;
 use serde::{Deserialize, Serialize};
 use weir_shared::name::RepositoryName;
 use weir_shared::process::config::{self, duration};
@@ -12,7 +11,8 @@ use weir_shared::process::tls;
 use super::NamedBy;
 use super::files::FileFaults;
 use super::verify::VerifyConfig;
-use crate::mirror::{Redirects, Upstream};
+use crate::mirror::Redirects;
+use crate::source::{Endpoint, Upstream};
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
@@ -29,7 +29,7 @@ pub struct RepositoryConfig {
     pub name: RepositoryName,
     /// Where it is: `https://`, `http://`, `ssh://user@host/path` or `user@host:path`, `git://`, `file://`, or a path. No
     /// password, and no user name but that of SSH.
-    pub url: String,
+    pub url: Endpoint,
     /// How often it is asked whether something moved (jittered by a tenth). At least `1s`.
     #[serde(default = "default_poll_interval", with = "duration")]
     pub poll_interval: Duration,
@@ -59,7 +59,7 @@ pub struct RepositoryConfig {
     pub client_key: Option<PathBuf>,
     /// `http://host:port` or `https://host:port` of a proxy for `https://` (by CONNECT) and `http://`.
     #[serde(default)]
-    pub proxy: Option<String>,
+    pub proxy: Option<Endpoint>,
     /// The user name for the proxy, with `proxy_password_file`.
     #[serde(default)]
     pub proxy_username: Option<String>,
@@ -114,7 +114,7 @@ fn default_build_timeout() -> Duration {
 
 impl RepositoryConfig {
     /// A repository with every default.
-    pub fn new(name: RepositoryName, url: impl Into<String>) -> Self {
+    pub fn new(name: RepositoryName, url: impl Into<Endpoint>) -> Self {
         Self {
             name,
             url: url.into(),
@@ -157,7 +157,7 @@ impl RepositoryConfig {
             ssh_key: self.ssh_key.clone(),
             ssh_known_hosts: self.ssh_known_hosts.clone(),
             stall_timeout: self.stall_timeout,
-            ..Upstream::new(self.url.as_str())
+            ..Upstream::new(self.url.clone())
         }
     }
 
@@ -205,11 +205,7 @@ impl RepositoryConfig {
         for (_, path) in self.files_mut() {
             config::resolve(base, path);
         }
-        if is_relative_path(&self.url) {
-            let mut path = PathBuf::from(&self.url);
-            config::resolve(base, &mut path);
-            self.url = path.to_string_lossy().into_owned();
-        }
+        self.url.resolve(base);
     }
 
     /// Opens the files that are named. The origin starts without them; a poll, or the reading of a webhook, fails.
@@ -229,12 +225,4 @@ impl RepositoryConfig {
             found.may_come_later(&called, file, |secret| Secret::from_file(secret).map(drop));
         }
     }
-}
-
-/// Whether a URL is a path that depends on the working directory.
-fn is_relative_path(url: &str) -> bool {
-    !url.is_empty()
-        && !url.contains("://")
-        && Path::new(url).is_relative()
-        && gix::url::parse(url).is_ok_and(|url| url.scheme == Scheme::File)
 }

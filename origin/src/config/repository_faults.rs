@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use gix::url::Scheme;
-
 use super::RepositoryConfig;
 use super::fault::Fault;
-use crate::{mirror, source};
+use crate::source::Scheme;
 
 /// Each delivery of a webhook is verified with every one of them.
 const MOST_WEBHOOK_SECRETS: usize = 8;
@@ -23,31 +21,13 @@ impl RepositoryConfig {
                 "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could ever be published";
             faults.push(Fault::new("verify", detail));
         }
-        if let Some(others) = source::faults_of_another_kind(self) {
-            faults.extend(others);
-            return faults;
+        if let Err(reason) = self.url.place() {
+            faults.push(Fault::new("url", reason));
         }
-        // The message must not repeat the URL: it may hold a password.
-        match gix::url::parse(self.url.as_str()) {
-            Err(_) => {
-                let detail = "it is not an address such as `https://git.example/acme/shop.git`";
-                faults.push(Fault::new("url", detail));
-            }
-            Ok(url) if url.scheme == Scheme::Ssh => faults.extend(self.faults_for_ssh()),
-            Ok(url) => {
-                if let Err(reason) = mirror::way(&url) {
-                    faults.push(Fault::new("url", reason));
-                } else if url.password().is_some() || url.user().is_some() {
-                    let detail = "it holds a user name or a password: put the user into `username` and the password \
-                                  into a file named by `password_file`";
-                    faults.push(Fault::new("url", detail));
-                } else if matches!(url.scheme, Scheme::Https | Scheme::Http)
-                    && let Err(reason) = mirror::check_http_address(&self.url)
-                {
-                    faults.push(Fault::new("url", reason));
-                }
-                faults.extend(self.faults_beside_ssh(&url.scheme));
-            }
+        match self.url.scheme() {
+            Some(Scheme::Ssh) => faults.extend(self.faults_for_ssh()),
+            Some(scheme) => faults.extend(self.faults_beside_ssh(scheme)),
+            None => {}
         }
         faults
     }
@@ -75,8 +55,7 @@ impl RepositoryConfig {
     }
 
     fn faults_for_ssh(&self) -> Vec<Fault> {
-        let mut faults: Vec<Fault> =
-            mirror::check_ssh_address(&self.url).err().map(|reason| Fault::new("url", reason)).into_iter().collect();
+        let mut faults = Vec::new();
         for (field, file, what) in [
             ("ssh_key", &self.ssh_key, "the file of a private key, because no other key is tried"),
             (
@@ -91,13 +70,17 @@ impl RepositoryConfig {
         }
         let for_others = self.files().map(|(key, _)| key);
         let for_others = for_others.filter(|key| !key.starts_with("ssh_") && !key.starts_with("verify."));
-        let texts = [("username", &self.username), ("proxy", &self.proxy), ("proxy_username", &self.proxy_username)];
-        let texts = texts.into_iter().filter_map(|(key, text)| text.as_ref().map(|_| key));
+        let texts = [
+            ("username", self.username.is_some()),
+            ("proxy", self.proxy.is_some()),
+            ("proxy_username", self.proxy_username.is_some()),
+        ];
+        let texts = texts.into_iter().filter_map(|(key, is_there)| is_there.then_some(key));
         faults.extend(for_others.chain(texts).map(|key| Fault::new(key, "it means nothing for SSH: take it away")));
         faults
     }
 
-    fn faults_beside_ssh(&self, scheme: &Scheme) -> Vec<Fault> {
+    fn faults_beside_ssh(&self, scheme: Scheme) -> Vec<Fault> {
         let mut faults = Vec::new();
         let mut wrong = |field: &str, detail: &str| faults.push(Fault::new(field, detail));
         let proxy_user = self.proxy_username.is_some();
@@ -120,7 +103,7 @@ impl RepositoryConfig {
         if self.token_file.is_some() && self.username.is_some() {
             wrong("token_file", "it and `username` exclude each other");
         }
-        if *scheme != Scheme::Https {
+        if scheme != Scheme::Https {
             let secret = "a password or token is sent over `https://` only, where nobody else can read it: change `url`, \
                           or take it away";
             for (field, is_there, detail) in [
@@ -133,17 +116,19 @@ impl RepositoryConfig {
                 }
             }
         }
-        if self.client_certificate.is_some() && self.proxy.as_ref().is_some_and(|proxy| !proxy.starts_with("http://")) {
+        if self.client_certificate.is_some()
+            && self.proxy.as_ref().is_some_and(|proxy| proxy.scheme() != Some(Scheme::Http))
+        {
             let detail = "it would be shown to a `proxy` of `https://` as well: use one of `http://`, through which TLS \
                           goes untouched";
             wrong("client_certificate", detail);
         }
         match &self.proxy {
-            Some(_) if !matches!(scheme, Scheme::Https | Scheme::Http) => {
+            Some(_) if !self.url.is_http() => {
                 wrong("proxy", "it is for `https://` and `http://` only");
             }
             Some(proxy) => {
-                if let Err(reason) = mirror::check_http_address(proxy) {
+                if let Err(reason) = proxy.http() {
                     let address =
                         "it is not an address such as `http://proxy.example:3128`, with `proxy_username` beside it";
                     wrong("proxy", &format!("{address}: {reason}"));
@@ -172,33 +157,33 @@ mod tests {
     fn all_that_is_wrong_is_told_at_once() {
         assert!(fields(|_| ()).is_empty());
         let many = fields(|it| {
-            it.url = "http://me:s3cret@git.example/x".to_owned();
+            it.url = "http://me:s3cret@git.example/x".into();
             it.poll_interval = Duration::ZERO;
             it.build_timeout = Duration::MAX;
             it.username = Some("ci".to_owned());
             it.token_file = Some("t".into());
             it.ssh_key = Some("k".into());
-            it.proxy = Some("proxy:3128".to_owned());
+            it.proxy = Some("proxy:3128".into());
         });
         let expected = ["poll_interval", "build_timeout", "url", "username", "ssh_key", "token_file", "username"];
         assert_eq!(many[..7], expected);
         assert_eq!(many[7..], ["token_file", "proxy"]);
         let ssh = fields(|it| {
-            it.url = "git@git.example:x".to_owned();
+            it.url = "git@git.example:x".into();
             it.ca = Some("ca".into());
-            it.proxy = Some("http://p:1".to_owned());
+            it.proxy = Some("http://p:1".into());
         });
         assert_eq!(ssh, ["ssh_key", "ssh_known_hosts", "ca", "proxy"]);
         for url in ["", "https://git.example\\@evil.example/x", "https://0x7f.1/x", "http://me@git.example/x"] {
-            assert_eq!(fields(|it| it.url = url.to_owned()), ["url"], "{url}");
+            assert_eq!(fields(|it| it.url = url.into()), ["url"], "{url}");
         }
         for url in
             ["ftp://git.example/x", "svn://git.example/x", "ext::sh -c id", "https://git.example/x?private_token=t"]
         {
-            assert_eq!(fields(|it| it.url = url.to_owned()), ["url"], "{url}");
+            assert_eq!(fields(|it| it.url = url.into()), ["url"], "{url}");
         }
         for proxy in ["socks5://p:1", "http://me:s3cret@p:1", "http://p\\@q:1", "p:1"] {
-            assert_eq!(fields(|it| it.proxy = Some(proxy.to_owned())), ["proxy"], "{proxy}");
+            assert_eq!(fields(|it| it.proxy = Some(proxy.into())), ["proxy"], "{proxy}");
         }
     }
 
@@ -221,7 +206,7 @@ mod tests {
         }
         let through_tls = fields(|it| {
             set(it, &["client_certificate", "client_key"]);
-            it.proxy = Some("https://proxy.example:3129".to_owned());
+            it.proxy = Some("https://proxy.example:3129".into());
         });
         assert_eq!(through_tls, ["client_certificate"]);
         for (url, wrong) in [
@@ -232,7 +217,7 @@ mod tests {
         ] {
             let with_password = |it: &mut RepositoryConfig| {
                 set(it, &["username", "password_file"]);
-                it.url = url.to_owned();
+                it.url = url.into();
             };
             assert_eq!(fields(with_password), wrong, "{url}");
         }

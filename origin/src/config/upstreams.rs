@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use gix::url::Scheme;
 use serde::{Deserialize, Serialize};
 use weir_shared::process::config;
 
 use super::RepositoryConfig;
 use super::fault::Fault;
-use crate::mirror::{
+use crate::source::{
     DEFAULT_LOWEST_RATE, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
-    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Hosts, Reach, Upstream,
+    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Endpoint, Hosts, Reach, Upstream,
 };
 
 /// `[upstreams]`.
@@ -90,9 +89,8 @@ impl UpstreamsConfig {
     /// addresses too, when it looks names up. Each names the key of `[upstreams]` that says so.
     pub fn faults(&self, repository: &RepositoryConfig) -> Vec<Fault> {
         let reach = self.reach(repository.named_by);
-        let refused = |field: &'static str, url: &str| {
+        let refused = |field: &'static str, url: &Endpoint| {
             // What is no address is told by the repository's own faults.
-            let url = gix::url::parse(url).ok().filter(|url| url.scheme != Scheme::File)?;
             Some(Fault::new(field, reach.check_host(url.host()?).err()?.to_string()))
         };
         let mut faults: Vec<_> = refused("url", &repository.url).into_iter().collect();
@@ -165,8 +163,7 @@ mod tests {
             let faults = upstreams.faults(&by_operator(url));
             assert!(faults[0].field == "url" && faults[0].detail.contains("no public address"), "{url}: {faults:?}");
         }
-        let proxied =
-            |url: &str| RepositoryConfig { proxy: Some("http://10.0.0.1:3128".to_owned()), ..repository(url) };
+        let proxied = |url: &str| RepositoryConfig { proxy: Some("http://10.0.0.1:3128".into()), ..repository(url) };
         assert_eq!(upstreams.faults(&proxied("https://h/x")), []);
         let proxied = RepositoryConfig { named_by: NamedBy::Operator, ..proxied("https://h/x") };
         assert_eq!(upstreams.faults(&proxied)[0].field, "proxy");

@@ -9,10 +9,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, EnterGuard, Runtime};
+use tokio::runtime::{EnterGuard, Runtime};
 use tokio::task::JoinHandle;
 
-use super::{FetchProgress, MirrorError, Upstream};
+use super::{FetchProgress, MirrorError};
+use crate::source::{Upstream, runtime};
 
 /// How soon a request to stop is seen while nothing comes.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -31,8 +32,7 @@ const BYTES_BEFORE_PACK: u64 = 4 << 20;
 
 /// One attempt at an upstream.
 pub(super) struct Attempt<'a> {
-    /// Of the calling thread alone. Nothing outlives the attempt but a look-up of a name, which the system ends.
-    runtime: Option<Runtime>,
+    runtime: &'static Runtime,
     pub(super) upstream: &'a Upstream,
     interrupt: &'a AtomicBool,
     step: Cell<Step>,
@@ -61,10 +61,8 @@ enum Step {
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(upstream: &'a Upstream, interrupt: &'a AtomicBool) -> Result<Self, MirrorError> {
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
-        let runtime = runtime.map_err(MirrorError::local("start to talk to the upstream"))?;
         Ok(Self {
-            runtime: Some(runtime),
+            runtime: runtime()?,
             upstream,
             interrupt,
             step: Cell::new(Step::List),
@@ -111,8 +109,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for a program that works here, however long that takes.
     pub(super) fn wait_patiently<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
-        let Some(runtime) = &self.runtime else { return Err(MirrorError::Interrupted) };
-        runtime.block_on(async {
+        self.runtime.block_on(async {
             tokio::pin!(work);
             loop {
                 self.goes_on()?;
@@ -126,16 +123,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// Has something done while others wait, such as reading what a program complains about.
-    pub(super) fn spawn<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<JoinHandle<T>> {
-        self.runtime.as_ref().map(|runtime| runtime.spawn(work))
+    pub(super) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(work)
     }
 
     /// Where sockets belong that are waited for here.
-    pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.runtime.as_ref().map(Runtime::enter)
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.runtime.enter()
     }
 
     /// Bytes came. No upstream fills the memory with refs, or the disk with a pack.
@@ -220,15 +214,6 @@ impl<'a> Attempt<'a> {
     /// What went wrong first, if a transport knows it.
     pub(super) fn failure(&self) -> Option<MirrorError> {
         self.failure.borrow_mut().take()
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            // A look-up of a name that hangs is not waited for.
-            runtime.shutdown_background();
-        }
     }
 }
 

@@ -4,8 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::reach::NotAllowed;
-use super::upstream::without_user_info;
+use crate::source::{NotAllowed, without_user_info};
 
 /// Why a mirror could not be brought up to date. No variant's text holds a credential or a URL's user info.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -34,7 +33,7 @@ pub enum MirrorError {
     Stalled {
         /// The step that was waiting.
         step: &'static str,
-        /// [`super::Upstream::stall_timeout`].
+        /// [`crate::source::Upstream::stall_timeout`].
         after: Duration,
     },
     /// The upstream could not be reached.
@@ -84,7 +83,7 @@ pub enum MirrorError {
         "the upstream names more refs than `[upstreams] max_refs` = {limit} allows: raise it, or mirror a smaller repository"
     )]
     TooManyRefs {
-        /// [`super::Upstream::max_refs`].
+        /// [`crate::source::Upstream::max_refs`].
         limit: usize,
     },
     /// The upstream sends a pack that is larger than is taken.
@@ -92,7 +91,7 @@ pub enum MirrorError {
         "the upstream sends a pack that takes more than `[upstreams] max_pack` = {limit} bytes: raise it if the repository is to be mirrored"
     )]
     PackTooLarge {
-        /// [`super::Upstream::max_pack`].
+        /// [`crate::source::Upstream::max_pack`].
         limit: u64,
     },
     /// What the upstream sends would make the mirror larger than it may be.
@@ -100,7 +99,7 @@ pub enum MirrorError {
         "the mirror would have more than `[upstreams] max_mirror` = {limit} bytes: raise it if the repository is that large; what forced pushes left behind goes by itself in time"
     )]
     MirrorTooLarge {
-        /// [`super::Upstream::max_mirror`].
+        /// [`crate::source::Upstream::max_mirror`].
         limit: u64,
     },
     /// The upstream sends an object that is larger than is taken.
@@ -108,7 +107,7 @@ pub enum MirrorError {
         "the upstream sends an object that takes more than `[upstreams] max_object` = {limit} bytes of memory: raise it if the repository is to be mirrored"
     )]
     ObjectTooLarge {
-        /// [`super::Upstream::max_object`].
+        /// [`crate::source::Upstream::max_object`].
         limit: u64,
     },
     /// The upstream sends a pack of more objects than are taken.
@@ -118,7 +117,7 @@ pub enum MirrorError {
     TooManyObjects {
         /// How many.
         objects: usize,
-        /// [`super::Upstream::max_objects`].
+        /// [`crate::source::Upstream::max_objects`].
         limit: usize,
     },
     /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
@@ -126,7 +125,7 @@ pub enum MirrorError {
         "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTAS_OF_AN_OBJECT
     )]
     DeltasTooLarge {
-        /// So many times [`super::Upstream::max_object`].
+        /// So many times [`crate::source::Upstream::max_object`].
         limit: u64,
     },
     /// It takes too much memory to find out whether the upstream sent all that its refs lead to.
@@ -315,16 +314,16 @@ impl MirrorError {
         matches!(self, Self::Local { .. } | Self::Upstream { step: "fetch", .. })
     }
 
-    pub(super) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Local { what, cause: cause.to_string() }
     }
 
-    pub(super) fn unread(key: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn unread(key: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::file(key, file, format!("cannot be read: {cause}"))
     }
 
     /// Where a file is, is told to nobody: its name does, for whoever knows the configuration.
-    pub(super) fn file(key: &'static str, file: &Path, cause: impl Into<String>) -> Self {
+    pub(crate) fn file(key: &'static str, file: &Path, cause: impl Into<String>) -> Self {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self::File { key, name, cause: cause.into() }
     }

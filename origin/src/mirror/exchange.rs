@@ -1,10 +1,12 @@
 //! One connection to an upstream: list, compare, and fetch if something moved.
 
 use std::io::BufRead;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gix::ThreadSafeRepository;
+use gix::bstr::BStr;
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
@@ -18,11 +20,9 @@ use super::conversation::Conversation;
 use super::program::Program;
 use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
-use super::way::{Way, way};
 use super::wire::{Incoming, Outgoing};
-use super::{
-    FetchMemory, FetchProgress, MirrorError, Poll, Upstream, git_program, http, leftovers, listing, size, ssh,
-};
+use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
+use crate::source::{Place, Upstream};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -83,44 +83,42 @@ impl Exchange<'_> {
     /// Connects by the URL's scheme, and goes through with it.
     fn begin(&self) -> Result<Poll, MirrorError> {
         let upstream = self.attempt.upstream;
-        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
-        let url = gix::url::parse(upstream.url.as_bytes()).map_err(|_| unsupported("it is not a URL or path"))?;
-        match way(&url).map_err(unsupported)? {
-            Way::Http => self.run(http::transport(self.attempt, url)?),
-            Way::Daemon => {
-                let host = url.host().ok_or_else(|| unsupported("it names no host"))?.to_owned();
-                let socket = connect(self.attempt, &host, url.port.unwrap_or(GIT_DAEMON_PORT))?;
-                let (path, virtual_host) = (url.path.clone(), Some((host, url.port)));
+        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+        match upstream.url.place().map_err(unsupported)? {
+            Place::Http(url) => self.run(http::transport(self.attempt, url)?),
+            Place::Daemon { host, port, path } => {
+                let socket = connect(self.attempt, host, port.unwrap_or(GIT_DAEMON_PORT))?;
+                let (path, virtual_host) = (path.as_str(), Some((host.as_str(), *port)));
                 let (incoming, outgoing) = halves(self.attempt, socket.into_split());
                 let mode = ConnectMode::Daemon;
                 self.run(Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
             }
-            Way::Local => {
-                let path = url.path.clone();
-                let command = git_program::upload_pack(&path);
+            Place::Local(path) => {
+                let path = path.as_os_str().as_bytes();
+                let command = git_program::upload_pack(path);
                 let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
-                self.with_program(url, started, |step, said| git_program::complaint(step, said, &path))
+                self.with_program(path, started, |step, said| git_program::complaint(step, said, path))
             }
-            Way::Ssh => {
+            Place::Ssh(address) => ssh::in_turn(ssh::tries(self.attempt, address)?, |each| {
                 self.attempt.asks();
-                let command = ssh::upload_pack(self.attempt, &ssh::parse(&upstream.url).map_err(unsupported)?)?;
+                let command = ssh::upload_pack(self.attempt, address, each)?;
                 let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the ssh program"))?;
-                self.with_program(url, started, ssh::complaint)
-            }
+                self.with_program(address.path.as_bytes(), started, ssh::complaint)
+            }),
         }
     }
 
     /// Talks to a program; when it breaks off, what it complained about says why.
     fn with_program(
         &self,
-        url: gix::Url,
+        path: &[u8],
         (program, socket): (Program, tokio::net::UnixStream),
         complaint: impl Fn(&'static str, &str) -> Option<MirrorError>,
     ) -> Result<Poll, MirrorError> {
         let (incoming, outgoing) = halves(self.attempt, socket.into_split());
-        let (path, virtual_host) = (url.path, None::<(String, _)>);
+        let (path, virtual_host) = (BStr::new(path), None::<(String, _)>);
         let mode = ConnectMode::Process;
         let transport = Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false);
         self.run(transport).map_err(|error| match error {
@@ -161,17 +159,10 @@ impl Exchange<'_> {
         }
         if difference.moved {
             let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
-            let packs = leftovers::indices(self.repo.git_dir()).map_err(MirrorError::local("list its packs"))?;
             self.attempt.fetch_begins(self.progress, measured.bytes);
             self.progress.preparing();
             let fetched = self.fetch(&mut conversation, &advertised);
-            // Whoever sends what leads nowhere, again and again, would fill the disk with it.
-            if refs::mirrored(self.repo)?.iter().all(|(name, id)| mirrored.get(name) == Some(id)) {
-                let abandoned = leftovers::abandon_all_but(&packs, self.repo.git_dir());
-                abandoned.map_err(MirrorError::local("clear what a failed fetch left"))?;
-            } else {
-                changed = true;
-            }
+            changed |= refs::mirrored(self.repo)?.iter().any(|(name, id)| mirrored.get(name) != Some(id));
             *astray = fetched?;
         }
         astray.error(changed).map_or(Ok(Poll::Changed { refs }), Err)

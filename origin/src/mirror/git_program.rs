@@ -72,6 +72,14 @@ pub(super) fn connected(repository: &Path, objects: &Path, bounds: Bounds) -> Co
     command
 }
 
+/// Whether all is there that commits lead to, and others, with a `^` before each, do not: `git rev-list`.
+pub(super) fn walk(repository: &Path) -> Command {
+    let mut command = pinned("git");
+    command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_DIR", repository);
+    command.args(["-c", "core.hooksPath=/dev/null", "rev-list", "--objects", "--stdin", "--quiet"]);
+    command
+}
+
 /// The address space that the two take for the program itself and what it holds of deltas and packs.
 pub(super) const OWN_MEMORY: u64 = 256 << 20;
 

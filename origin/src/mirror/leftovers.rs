@@ -1,6 +1,5 @@
 //! What a killed process or a failed fetch leaves behind in a bare repository.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,18 +41,11 @@ pub(super) fn remove_signature_files(repository: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The packs that count, by the names of their indices.
-pub(super) fn indices(repository: &Path) -> io::Result<HashSet<String>> {
-    let names = names_in(&repository.join("objects/pack"))?;
-    Ok(names.into_iter().filter(|name| is_index(name)).collect())
-}
-
-/// Makes leftovers of all packs but these. Only while nobody fetches, and no ref leads to what they hold.
-pub(super) fn abandon_all_but(known: &HashSet<String>, repository: &Path) -> io::Result<()> {
-    for name in indices(repository)?.difference(known) {
-        fs::remove_file(repository.join("objects/pack").join(name))?;
-    }
-    Ok(())
+/// Removes what a repack left that was stopped. Only while no repack runs; fetches have folders of their own.
+pub(super) fn remove_of_repack(repository: &Path) -> io::Result<()> {
+    let packs = repository.join("objects/pack");
+    let is_temporary = |name: &String| name.starts_with("tmp_") || name.starts_with(".tmp-");
+    names_in(&packs)?.iter().filter(|name| is_temporary(name)).try_for_each(|name| fs::remove_file(packs.join(name)))
 }
 
 /// Removes directories without anything in them below `directory`, but not itself: an empty `refs/heads/del/` stands in
@@ -100,10 +92,6 @@ fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
 /// No ref's name may end like this, so it is nothing but a lock.
 fn is_lock(name: &str) -> bool {
     name.ends_with(".lock")
-}
-
-fn is_index(name: &str) -> bool {
-    name.starts_with("pack-") && name.ends_with(".idx")
 }
 
 /// A pack counts once its index is there too; what is neither pack nor index is temporary.
@@ -172,20 +160,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fetch_brought_in_vain_goes_and_what_was_there_stays() {
+    fn what_a_repack_left_goes_and_what_a_fetch_is_about_to_let_in_stays() {
         let dir = tempfile::tempdir().unwrap();
         let packs = dir.path().join("objects/pack");
         fs::create_dir_all(&packs).unwrap();
-        let put = |names: &[&str]| names.iter().for_each(|name| fs::write(packs.join(name), "").unwrap());
-        let before = ["multi-pack-index", "pack-1.idx", "pack-1.pack"];
-        put(&before);
-        let known = indices(dir.path()).unwrap();
-        put(&["pack-2.idx", "pack-2.pack", "pack-2.keep"]);
-        abandon_all_but(&known, dir.path()).unwrap();
-        remove(dir.path()).unwrap();
+        // The index of the second comes in a moment.
+        let stay = ["multi-pack-index", "pack-1.idx", "pack-1.pack", "pack-2.pack"];
+        for name in [&stay[..], &["tmp_pack_a1b2c3", ".tmp-17-pack-3.idx"]].concat() {
+            fs::write(packs.join(name), "").unwrap();
+        }
+        remove_of_repack(dir.path()).unwrap();
         let mut left = names_in(&packs).unwrap();
         left.sort();
-        assert_eq!(left, before);
+        assert_eq!(left, stay);
     }
 
     #[test]

@@ -10,15 +10,16 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
-use reqwest::{Response, StatusCode};
+use reqwest::{Response, StatusCode, Url};
 
 pub use self::error::LfsError;
 use self::rate::Rate;
+use super::MirrorError;
 use super::attempt::Attempt;
 use super::http::Client;
-use super::{MirrorError, NotAllowed, Upstream};
 use crate::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
 use crate::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use crate::source::{Endpoint, NotAllowed, Upstream};
 
 /// Who waits for the budget of a host looks so often whether somebody wants him to stop.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -64,7 +65,7 @@ impl LfsFetch<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let api = api_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.redacted_url() })?;
+        let api = api(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
         let attempt = Attempt::new(upstream, self.interrupt).map_err(LfsError::Api)?;
         attempt.lfs_begins();
         let client = Client::new(&attempt).map_err(LfsError::Api)?;
@@ -76,14 +77,15 @@ impl LfsFetch<'_> {
 struct Run<'a> {
     fetch: &'a LfsFetch<'a>,
     client: Client<'a>,
-    api: String,
+    /// Where to ask for objects.
+    api: Url,
     /// Downloads that came to nothing since one that did not.
     in_a_row: Cell<u32>,
 }
 
 /// Where an answer says that objects are, or why not; and where the answer came from.
 struct Answer {
-    from: String,
+    from: Url,
     said: Found<Result<Download, batch::ObjectError>>,
 }
 
@@ -140,8 +142,7 @@ impl Run<'_> {
     fn ask(&self, files: &[&&LfsFile]) -> Result<Answer, LfsError> {
         self.wait_for_budget().map_err(LfsError::Api)?;
         let pointers: Vec<Pointer> = files.iter().map(|file| file.pointer).collect();
-        let url = format!("{}/objects/batch", self.api);
-        let answer = self.client.ask(&url, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
+        let answer = self.client.ask(&self.api, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
         let (from, answer) = answer.map_err(|error| match error {
             MirrorError::NotFound(said) => LfsError::NotFound(said),
             other => LfsError::Api(other),
@@ -150,7 +151,7 @@ impl Run<'_> {
     }
 
     /// Whether the object is here then; or nobody wants it any more.
-    fn download(&self, file: &LfsFile, from: &str, download: &Download) -> Result<bool, LfsError> {
+    fn download(&self, file: &LfsFile, from: &Url, download: &Download) -> Result<bool, LfsError> {
         if !self.is_wanted(file) {
             return Ok(false);
         }
@@ -214,15 +215,13 @@ fn refused(file: &LfsFile, reason: String) -> LfsError {
     LfsError::Refused { path: file.path.clone(), reason }
 }
 
-/// Where an upstream's API is, as Git LFS finds it.
-fn api_url(upstream: &str) -> Option<String> {
-    let scheme = upstream.split_once("://")?.0.to_ascii_lowercase();
-    if scheme != "https" && scheme != "http" {
-        return None;
-    }
-    let base = upstream.trim_end_matches('/');
-    let base = base.strip_suffix(".git").unwrap_or(base);
-    Some(format!("{base}.git/info/lfs"))
+/// Where an upstream's API is asked for objects, as Git LFS finds it.
+fn api(upstream: &Endpoint) -> Option<Url> {
+    let mut api = upstream.http().ok()?.clone();
+    let base = api.path().trim_end_matches('/');
+    let path = format!("{}.git/info/lfs/objects/batch", base.strip_suffix(".git").unwrap_or(base));
+    api.set_path(&path);
+    Some(api)
 }
 
 #[cfg(test)]
@@ -232,15 +231,15 @@ mod tests {
     #[test]
     fn the_api_is_where_git_lfs_looks_for_it() {
         for (upstream, expected) in [
-            ("https://git.example/acme/shop.git", Some("https://git.example/acme/shop.git/info/lfs")),
-            ("https://git.example/acme/shop", Some("https://git.example/acme/shop.git/info/lfs")),
-            ("https://git.example/acme/shop/", Some("https://git.example/acme/shop.git/info/lfs")),
-            ("http://git.example:3000/shop", Some("http://git.example:3000/shop.git/info/lfs")),
+            ("https://git.example/acme/shop.git", Some("https://git.example/acme/shop.git/info/lfs/objects/batch")),
+            ("https://git.example/acme/shop", Some("https://git.example/acme/shop.git/info/lfs/objects/batch")),
+            ("https://git.example/acme/shop/", Some("https://git.example/acme/shop.git/info/lfs/objects/batch")),
+            ("http://git.example:3000/shop", Some("http://git.example:3000/shop.git/info/lfs/objects/batch")),
             ("git://git.example/shop", None),
             ("git@git.example:shop.git", None),
             ("/srv/git/shop.git", None),
         ] {
-            assert_eq!(api_url(upstream).as_deref(), expected, "{upstream}");
+            assert_eq!(api(&upstream.into()).as_ref().map(Url::as_str), expected, "{upstream}");
         }
     }
 }

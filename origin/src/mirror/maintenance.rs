@@ -8,6 +8,7 @@
 
 mod due;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -21,13 +22,14 @@ use weir_shared::commit_id::CommitId;
 
 pub(super) use self::due::Past;
 use self::due::{Found, due};
+use super::refs::{self, Refs};
 use super::{Mirror, MirrorSize, git_program, leftovers, size};
 use crate::outside_program::{ProgramError, run};
 
 /// How long joining the small packs of a small mirror may take.
 const LONGEST_JOIN: Duration = Duration::from_secs(120);
 
-/// How long writing all of a small mirror anew may take; polls of the repository wait meanwhile.
+/// How long writing all of a small mirror anew may take.
 const LONGEST_FULL: Duration = Duration::from_secs(600);
 
 /// So much of a large one adds a second to that. Any disk is faster; most of it is copied as it is.
@@ -59,7 +61,7 @@ pub enum Upkeep {
     Full,
 }
 
-/// Upkeep failed; the mirror is as good as before.
+/// Upkeep failed; but for [`MaintenanceError::Lost`] the mirror is as good as before.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
     /// The mirror's files cannot be read or written.
@@ -84,6 +86,9 @@ pub enum MaintenanceError {
     /// It says that it failed.
     #[error("`git repack` failed: {0}")]
     Repack(String),
+    /// A ref was forced back, while all was written anew, to what nothing led to before.
+    #[error("the mirror lost what a ref was forced back to while it was repacked: {0}")]
+    Lost(String),
 }
 
 impl MaintenanceError {
@@ -102,11 +107,12 @@ impl From<ProgramError> for MaintenanceError {
 }
 
 impl Mirror {
-    /// Repacks the mirror when it is time to. Blocks; polls wait meanwhile, readers do not. `kept` names the commits that
+    /// Repacks the mirror when it is time to. Blocks; neither polls nor readers wait meanwhile. `kept` names the commits that
     /// must stay though no ref leads to them any more; it is asked before a full repack only.
     ///
     /// # Errors
     /// It failed or took too long: it is not tried again for a while. Or it was interrupted: it is due again the next time.
+    /// [`MaintenanceError::Lost`] alone leaves the mirror worse than it was.
     pub fn keep_up(
         &self,
         kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
@@ -114,7 +120,7 @@ impl Mirror {
         now: SystemTime,
         stop: &AtomicBool,
     ) -> Result<Upkeep, MaintenanceError> {
-        let _no_fetch = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time, whoever calls.
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let local = |error: io::Error| MaintenanceError::local(&error);
         let found = self.look_at_packs(now).map_err(local)?;
@@ -122,8 +128,7 @@ impl Mirror {
         if due == Upkeep::NotDue {
             return Ok(due);
         }
-        // A `.keep` that a failed fetch left would keep its pack out of this for ever.
-        leftovers::remove(&self.dir).map_err(local)?;
+        leftovers::remove_of_repack(&self.dir).map_err(local)?;
         let repacked = match due {
             Upkeep::Full => self.full_repack(kept, found.size, bounds.min_free, stop),
             _ => self.join(found.size, stop),
@@ -134,8 +139,7 @@ impl Mirror {
             Err(_) => past.failed(due, now),
         }
         if repacked.is_err() {
-            // What a killed program left half-written.
-            leftovers::remove(&self.dir).map_err(local)?;
+            leftovers::remove_of_repack(&self.dir).map_err(local)?;
         } else if due == Upkeep::Full {
             set_mark(&self.dir.join(MARK), now).map_err(local)?;
         }
@@ -170,8 +174,31 @@ impl Mirror {
         if free < needed {
             return Err(MaintenanceError::NoRoom { needed, free });
         }
+        let longest = longest(LONGEST_FULL, size);
+        let before = self.mirrored_refs()?;
         let _kept = KeptRefs::write(self, &kept()?)?;
-        self.repack(true, longest(LONGEST_FULL, size), stop)
+        self.repack(true, longest, stop)?;
+        self.check_moved_since(&before, longest, stop)
+    }
+
+    /// Whether all is there that refs lead to which moved while all was written anew. A ref that was forced back meanwhile
+    /// to what nothing led to any more may have lost that.
+    fn check_moved_since(&self, before: &Refs, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+        let known: BTreeSet<&ObjectId> = before.values().collect();
+        let now = self.mirrored_refs()?;
+        let moved: BTreeSet<&ObjectId> = now.values().filter(|tip| !known.contains(tip)).collect();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let tips = moved.iter().map(|tip| format!("{tip}\n")).chain(known.iter().map(|tip| format!("^{tip}\n")));
+        let tips: String = tips.collect();
+        let ended = run(&mut git_program::walk(&self.dir), tips.as_bytes(), &self.dir, longest, stop)?;
+        if ended.success { Ok(()) } else { Err(MaintenanceError::Lost(ended.in_plain_words())) }
+    }
+
+    fn mirrored_refs(&self) -> Result<Refs, MaintenanceError> {
+        let repository = self.repository().map_err(|error| MaintenanceError::local(&error))?.to_thread_local();
+        refs::mirrored(&repository).map_err(|error| MaintenanceError::local(&error))
     }
 
     fn join(&self, size: MirrorSize, stop: &AtomicBool) -> Result<(), MaintenanceError> {
@@ -225,4 +252,25 @@ impl Drop for KeptRefs<'_> {
 
 fn set_mark(mark: &Path, now: SystemTime) -> io::Result<()> {
     File::options().create(true).truncate(true).write(true).open(mark)?.set_modified(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ref_that_was_forced_back_to_what_is_gone_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shop.git");
+        let mirror = Mirror::open(&path, u64::MAX).unwrap();
+        let check = |before: &Refs| {
+            mirror.check_moved_since(before, LONGEST_JOIN, &AtomicBool::new(false)).map_err(|error| error.to_string())
+        };
+        let empty = mirror.mirrored_refs().unwrap();
+        assert_eq!(check(&empty), Ok(()));
+        let id = "1234567812345678123456781234567812345678";
+        fs::write(path.join("packed-refs"), format!("{id} refs/heads/main\n")).unwrap();
+        assert!(check(&empty).unwrap_err().contains("forced back"));
+        assert_eq!(check(&mirror.mirrored_refs().unwrap()), Ok(()), "nothing moved");
+    }
 }

@@ -24,15 +24,11 @@ mod peeling;
 mod program;
 mod progress;
 mod quarantine;
-mod reach;
 mod refs;
 mod retry_after;
-mod secret;
 mod shallow;
 mod size;
 mod ssh;
-mod upstream;
-mod way;
 mod weight;
 mod wire;
 
@@ -57,13 +53,9 @@ use maintenance::Past;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
 pub use memory::FetchMemory;
 pub use progress::{FetchProgress, FetchSnapshot};
-pub use reach::{Hosts, NotAllowed, Reach};
 pub use size::MirrorSize;
-pub use upstream::{
-    DEFAULT_LOWEST_RATE, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
-    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
-};
-pub(crate) use way::way;
+
+use crate::source::Upstream;
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]
@@ -208,9 +200,6 @@ impl Mirror {
             create(&self.dir, format)?;
             result = poll();
         }
-        if result.is_err() {
-            leftovers::remove(&self.dir).map_err(MirrorError::local("clear what a failed fetch left"))?;
-        }
         result
     }
 
@@ -238,26 +227,6 @@ const OBJECTS_AT_A_TIME: u64 = 2 + DELTAS_OF_AN_OBJECT;
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.
 const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRefs=false"];
-
-/// Whether an address of SSH can be used.
-///
-/// # Errors
-/// Why not; never any part of it.
-pub fn check_ssh_address(url: &str) -> Result<(), &'static str> {
-    ssh::parse(url).map(drop)
-}
-
-/// Whether an address of `https://` or `http://` can be used, for an upstream or for a proxy. It holds no user info.
-///
-/// # Errors
-/// Why not; never any part of it.
-pub fn check_http_address(url: &str) -> Result<(), &'static str> {
-    let url = http::parse_address(url)?;
-    match url.username().is_empty() && url.password().is_none() {
-        true => Ok(()),
-        false => Err("it holds a user name or a password, which have keys and files of their own"),
-    }
-}
 
 /// Nothing of the machine's or the user's Git configuration counts, there are slots for twice the packs there are, and what
 /// there is is not unpacked beyond a bound.

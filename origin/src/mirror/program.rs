@@ -51,7 +51,7 @@ impl Program {
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         if let Some(stderr) = stderr {
-            program.said = attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, told));
+            program.said = Some(attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, told)));
         }
         Ok((program, socket))
     }
@@ -103,8 +103,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::mirror::Upstream;
     use crate::outside_program::pinned;
+    use crate::source::Upstream;
 
     #[test]
     fn what_a_program_has_started_ends_with_it() {

@@ -104,8 +104,7 @@ impl<'a> Quarantine<'a> {
 
     /// Waits for the memory that may be taken from now on.
     fn take_memory(&self, objects: usize) -> Result<(), MirrorError> {
-        let url = gix::url::parse(self.attempt.upstream.url.as_bytes()).ok();
-        let host = url.as_ref().and_then(gix::Url::host).unwrap_or_default();
+        let host = self.attempt.upstream.url.host().unwrap_or_default();
         let waits = || {
             self.progress.waits();
             self.attempt.goes_on()

@@ -9,7 +9,6 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::event::RevisionSeen;
 
-use super::limiter::host;
 use super::rebuild::Rebuild;
 use super::start::Before;
 use super::state::RepositoryState;
@@ -105,7 +104,7 @@ impl Handle {
     /// another way.
     pub(crate) fn leaves_to(&self, config: &RepositoryConfig) -> Before {
         let state = self.state.borrow();
-        let same_host = host(&config.url) == host(&self.config.borrow().url);
+        let same_host = config.url.host() == self.config.borrow().url.host();
         let lfs_held_until = state.lfs.as_ref().and_then(|lfs| lfs.held_until);
         Before {
             polls: state.polls,

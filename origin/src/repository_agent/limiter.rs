@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use gix::url::Scheme;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::budget::Budget;
 use super::state::WaitsFor;
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
+use crate::source::Endpoint;
 
 /// Mirrors that are read in full at a time: what makes one doubtful, a full disk, may make all of them so.
 const CLOSE_LOOKS: usize = 2;
@@ -111,11 +111,6 @@ impl Kind {
     }
 }
 
-/// The host of a URL; nothing for a path on this machine.
-pub(super) fn host(url: &str) -> String {
-    gix::url::parse(url).ok().as_ref().and_then(gix::Url::host).unwrap_or_default().to_ascii_lowercase()
-}
-
 impl Limiter {
     /// Its use is shown among the bounds; of those of a host, by the one that uses the most.
     pub(crate) fn new(limits: &LimitsConfig, metrics: Metrics) -> Arc<Self> {
@@ -151,14 +146,10 @@ impl Limiter {
         });
     }
 
-    /// The limiter for a repository at this URL. Repositories on this machine share a host too.
-    pub(super) fn at_host(self: &Arc<Self>, url: &str) -> HostLimiter {
-        let listing = match gix::url::parse(url).ok().map(|url| url.scheme) {
-            Some(Scheme::Https | Scheme::Http) => 2,
-            Some(Scheme::File) | None => 0,
-            Some(_) => 1,
-        };
-        let name = host(url);
+    /// The limiter for a repository there. Repositories on this machine share a host too.
+    pub(super) fn at_host(self: &Arc<Self>, upstream: &Endpoint) -> HostLimiter {
+        let listing = upstream.requests_to_list();
+        let name = upstream.host().unwrap_or_default().to_owned();
         let mut hosts = self.hosts();
         hosts.retain(|_, host| host.strong_count() > 0);
         let host = hosts.get(&name).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -266,7 +257,8 @@ pub(super) mod tests {
     #[test]
     fn two_hosts_that_hang_leave_permits_of_each_kind_to_others() {
         let limiter = limiter(8, 4);
-        let [a, b, c] = ["a", "b", "c"].map(|host| limiter.at_host(&format!("https://{host}/shop.git")));
+        let [a, b, c] =
+            ["a", "b", "c"].map(|host| limiter.at_host(&format!("https://{host}/shop.git").as_str().into()));
         for (kind, of_a_host) in KINDS.into_iter().zip([4, 3, 2, 2]) {
             let held = [&a, &b].map(|host| all_it_can(host, kind));
             assert_eq!(held.each_ref().map(Vec::len), [of_a_host; 2], "{kind:?}");
@@ -278,7 +270,7 @@ pub(super) mod tests {
     fn however_few_permits_there_are_no_kind_of_work_holds_up_another() {
         for (all, of_a_host) in [(1, 1), (2, 1), (2, 2), (8, 1)] {
             let limiter = limiter(all, of_a_host);
-            let host = limiter.at_host("https://git.example/shop.git");
+            let host = limiter.at_host(&"https://git.example/shop.git".into());
             let held: Vec<_> = KINDS.into_iter().map(|kind| all_it_can(&host, kind)).collect();
             assert!(held.iter().all(|held| !held.is_empty()), "{all} {of_a_host}");
         }
@@ -287,7 +279,8 @@ pub(super) mod tests {
     #[tokio::test]
     async fn who_waits_at_its_host_holds_none_of_all_and_is_told_what_for() {
         let limiter = limiter(3, 1);
-        let [a, b, c, d] = ["a", "b", "c", "d"].map(|host| limiter.at_host(&format!("https://{host}/shop.git")));
+        let [a, b, c, d] =
+            ["a", "b", "c", "d"].map(|host| limiter.at_host(&format!("https://{host}/shop.git").as_str().into()));
         let told = std::cell::Cell::new(None);
         let acquire = |host| Box::pin(HostLimiter::acquire(host, Kind::Fetch, |what| told.set(what)));
         let first = acquire(&a).await;

@@ -1,4 +1,4 @@
-//! Upkeep of the mirror: after a poll that brought something, or a day, never while one runs.
+//! Upkeep of the mirror: after a poll that brought something, or a day. Polls and builds go on beside it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::context::Context;
 use super::job::Job;
 use super::poll::Poller;
-use super::state::WaitsFor;
 use super::worker::Worker;
 use crate::service::Service;
 use crate::source::UpkeepRequest;
@@ -28,7 +27,7 @@ pub(super) type KeepingUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Worker {
     /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
-    /// leaves the processor to those who publish, and who waited would not be polled.
+    /// leaves the processor to those who publish.
     pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
         let now = Instant::now();
         let long_ago = self.looked_after.is_none_or(|last| now.duration_since(last) >= LOOK_EVERY);
@@ -44,14 +43,8 @@ impl Worker {
         if sweep_lfs {
             self.lfs_swept = Some(now);
         }
-        self.state.send_modify(|state| state.waits_for = Some(WaitsFor::Upkeep));
         let services = sweep_lfs.then(|| self.services.values().cloned().collect());
         Some(Box::pin(keep_up(self.poller.clone(), services, self.context.clone(), permit)))
-    }
-
-    /// Upkeep has ended.
-    pub(super) fn upkeep_ended(&mut self) {
-        self.state.send_modify(|state| state.waits_for = None);
     }
 }
 

@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn who_fetches_lists_no_more_and_a_thread_that_hangs_holds_nothing() {
-        let host = limiter(1, 1).at_host("https://git.example/shop.git");
+        let host = limiter(1, 1).at_host(&"https://git.example/shop.git".into());
         let begin = || PollPermit::new(host.try_acquire(Kind::Listing).unwrap());
         let is_free = |kind| host.try_acquire(kind).is_some();
 

@@ -79,8 +79,6 @@ pub enum WaitsFor {
     LargePlace,
     /// Files of LFS are fetched for as many repositories as may be at a time, in all or of its host.
     LfsPlace,
-    /// The mirror is being looked after.
-    Upkeep,
 }
 
 impl WaitsFor {
@@ -92,7 +90,6 @@ impl WaitsFor {
             Self::Place => "place",
             Self::LargePlace => "large_place",
             Self::LfsPlace => "lfs_place",
-            Self::Upkeep => "upkeep",
         }
     }
 }

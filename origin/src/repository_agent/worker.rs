@@ -104,8 +104,7 @@ impl Worker {
         loop {
             self.advance();
             self.show_next_poll(polling.is_some());
-            let may_poll = polling.is_none() && keeping_up.is_none() && !self.starting;
-            let poll_due = Some(self.schedule.next()).filter(|_| may_poll);
+            let poll_due = Some(self.schedule.next()).filter(|_| polling.is_none() && !self.starting);
             let retry_due = self.back_offs.next();
             tokio::select! {
                 end = ended(&mut polling) => {
@@ -117,7 +116,7 @@ impl Worker {
                 }
                 () = kept_up(&mut keeping_up) => {
                     keeping_up = None;
-                    self.upkeep_ended();
+                    self.mend_mirror();
                 }
                 looked = ended(&mut self.look) => {
                     self.look = None;

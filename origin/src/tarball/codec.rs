@@ -10,8 +10,8 @@ use zstd::zstd_safe::compress_bound;
 
 /// What decides the stored bytes besides those of the tar. It is a part of the content key and of every run's key: change it
 /// with the code, and when a golden test finds that a library codes or cuts in another way.
-pub(super) const CODEC: &str =
-    "runs by paths and sizes v4, larger ones by FastCDC 2020 (0.25, 1, 4 MiB), zstd level 3, gzip level 6 of zlib-rs";
+pub(super) const CODEC: &str = "first 0.25 MiB, runs by paths and sizes v4, larger ones by FastCDC 2020 (0.25, 1, 4 MiB), \
+    zstd level 3, gzip level 6 of zlib-rs";
 
 /// Its window is at most 2 MiB, below the 8 MiB that readers must take.
 const ZSTD_LEVEL: i32 = 3;

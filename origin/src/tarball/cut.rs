@@ -2,7 +2,8 @@
 //!
 //! Nothing before the last cut counts, so a file that changes moves no cut but those next to it. All other runs keep their
 //! bytes, and their frames are taken from the build before. And because nothing but the entries counts, equal contents are
-//! cut alike, whatever was built before. What is larger than a frame may be is cut once more, by its bytes.
+//! cut alike, whatever was built before. What is larger than a frame may be is cut once more, by its bytes. And the first
+//! run has a small frame at its beginning, so that whoever fetches a tarball soon has bytes of it that are verified.
 
 use std::ops::Range;
 
@@ -20,6 +21,9 @@ pub(super) const MAX_RUN_BYTES: u64 = MAX_FRAME_TAR_BYTES;
 
 /// The frames of a run that is too large for one, in bytes of tar: at least (but for the last), about, and at most.
 const SLICE_BYTES: [usize; 3] = [256 << 10, 1 << 20, MAX_FRAME_TAR_BYTES as usize];
+
+/// The first frame of a tarball whose first run has twice as many bytes of tar or more.
+const HEAD_BYTES: usize = 256 << 10;
 
 /// Decides where runs begin, entry by entry.
 #[derive(Debug, Default)]
@@ -51,14 +55,19 @@ fn may_end(path: &[u8], bytes: u64) -> bool {
 }
 
 /// Which bytes of a run's tar make a frame each. A run that fits into one frame is one. A larger one, which is a large file
-/// or has grown by its line ends, is cut where its bytes decide, so that a change of some of them moves few cuts.
-pub(super) fn frames(tar: &[u8]) -> Vec<Range<usize>> {
+/// or has grown by its line ends, is cut where its bytes decide, so that a change of some of them moves few cuts. Of the run
+/// that begins the tarball this holds for what comes behind the first frame.
+pub(super) fn frames(tar: &[u8], is_first: bool) -> Vec<Range<usize>> {
+    let head = if is_first && tar.len() >= 2 * HEAD_BYTES { HEAD_BYTES } else { 0 };
+    let mut frames: Vec<_> = (head > 0).then_some(0..head).into_iter().collect();
     let [min, mean, max] = SLICE_BYTES;
-    let whole = 0..tar.len();
-    if tar.len() <= max {
-        return vec![whole];
+    if tar.len() - head <= max {
+        frames.push(head..tar.len());
+    } else {
+        let slices = FastCDC::new(&tar[head..], min, mean, max);
+        frames.extend(slices.map(|slice| head + slice.offset..head + slice.offset + slice.length));
     }
-    FastCDC::new(tar, min, mean, max).map(|slice| slice.offset..slice.offset + slice.length).collect()
+    frames
 }
 
 #[cfg(test)]
@@ -112,7 +121,7 @@ mod tests {
     /// older one, or change [`super::super::codec::CODEC`] with this list.
     #[test]
     fn a_large_file_is_cut_here_for_ever() {
-        let ends: Vec<usize> = frames(&noise(12 << 20)).iter().map(|frame| frame.end).collect();
+        let ends: Vec<usize> = frames(&noise(12 << 20), false).iter().map(|frame| frame.end).collect();
         assert_eq!(
             ends,
             [
@@ -120,22 +129,36 @@ mod tests {
                 12_432_669, 12_582_912
             ]
         );
-        assert_eq!(frames(&vec![0; (9 << 20) + 1]), [0..4 << 20, 4 << 20..8 << 20, 8 << 20..(9 << 20) + 1]);
-        assert_eq!(frames(&noise(4 << 20)), std::slice::from_ref(&(0..4 << 20)));
+        assert_eq!(frames(&vec![0; (9 << 20) + 1], false), [0..4 << 20, 4 << 20..8 << 20, 8 << 20..(9 << 20) + 1]);
+        assert_eq!(frames(&noise(4 << 20), false), std::slice::from_ref(&(0..4 << 20)));
+    }
+
+    #[test]
+    fn a_tarball_begins_with_a_small_frame_and_what_follows_is_cut_as_ever() {
+        let tar = noise(12 << 20);
+        let (head, rest) = tar.split_at(HEAD_BYTES);
+        let behind = frames(rest, false).into_iter().map(|frame| frame.start + head.len()..frame.end + head.len());
+        assert_eq!(frames(&tar, true), std::iter::once(0..head.len()).chain(behind).collect::<Vec<_>>());
+        assert_eq!(frames(&tar[..1 << 20], true), [0..HEAD_BYTES, HEAD_BYTES..1 << 20]);
+        let small = 2 * HEAD_BYTES - 512;
+        assert_eq!(frames(&tar[..small], true), std::slice::from_ref(&(0..small)));
+        assert_eq!(frames(&[], true), std::slice::from_ref(&(0..0)));
     }
 
     #[test]
     fn a_change_within_a_large_file_moves_few_cuts() {
         let before = noise(32 << 20);
-        let mut after = before.clone();
-        after.splice(16 << 20..16 << 20, *b"inserted");
-        let slices = |tar: &[u8]| -> Vec<blake3::Hash> {
-            frames(tar).into_iter().map(|range| blake3::hash(&tar[range])).collect()
-        };
-        let (before, after) = (slices(&before), slices(&after));
-        assert!((20..60).contains(&before.len()), "{}", before.len());
-        let moved = after.iter().filter(|slice| !before.contains(slice)).count();
-        assert!((1..=4).contains(&moved), "{moved} of {}", after.len());
+        for (at, is_first) in [(16 << 20, false), (1000, true)] {
+            let mut after = before.clone();
+            after.splice(at..at, *b"inserted");
+            let slices = |tar: &[u8]| -> Vec<blake3::Hash> {
+                frames(tar, is_first).into_iter().map(|range| blake3::hash(&tar[range])).collect()
+            };
+            let (before, after) = (slices(&before), slices(&after));
+            assert!((20..60).contains(&before.len()), "{}", before.len());
+            let moved = after.iter().filter(|slice| !before.contains(slice)).count();
+            assert!((1..=4).contains(&moved), "{moved} of {}", after.len());
+        }
     }
 
     proptest! {

@@ -46,7 +46,7 @@ pub(super) fn plan<C: Contents>(
         done,
         position: 0,
         cutter: Cutter::default(),
-        run: Run::default(),
+        run: Run::first(),
         same_as: context.base,
         pending: Vec::new(),
     };

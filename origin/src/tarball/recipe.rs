@@ -34,7 +34,7 @@ pub struct Recipe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RecipeRun {
     pub(super) key: RunKey,
-    /// At least one; several for a run of more than [`MAX_FRAME_TAR_BYTES`].
+    /// At least one; several for the first run and for one of more than [`MAX_FRAME_TAR_BYTES`].
     pub(super) frames: Vec<RecipeFrame>,
     /// The tar's digests where the run ends, of those runs that [`has_digests`] names.
     pub(super) digests: Option<TarDigests>,

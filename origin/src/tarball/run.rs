@@ -20,17 +20,28 @@ pub(super) struct Run<C: Contents> {
     entries: Vec<Entry<C::File>>,
     /// About how many bytes of tar they make.
     bytes: u64,
+    /// Whether the tarball begins with them: it has a small first frame.
+    is_first: bool,
     /// Whether the tarball ends with them.
     is_last: bool,
 }
 
 impl<C: Contents> Default for Run<C> {
     fn default() -> Self {
-        Self { entries: Vec::new(), bytes: 0, is_last: false }
+        Self { entries: Vec::new(), bytes: 0, is_first: false, is_last: false }
     }
 }
 
 impl<C: Contents> Run<C> {
+    /// The run that begins a tarball.
+    pub(super) fn first() -> Self {
+        Self { is_first: true, ..Self::default() }
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -52,7 +63,7 @@ impl<C: Contents> Run<C> {
         // Another version of the library may write other frames, and a body's bytes must not depend on its history.
         key.field(&zstd::zstd_safe::version_number().to_le_bytes());
         key.field(&FORMAT.to_le_bytes());
-        key.field(&[u8::from(selection.gzip), u8::from(self.is_last)]);
+        key.field(&[u8::from(selection.gzip), u8::from(self.is_first), u8::from(self.is_last)]);
         for entry in &self.entries {
             key.field(&entry.path);
             match &entry.kind {

@@ -55,9 +55,10 @@ impl<'a, C: Contents> Worker<'a, C> {
     }
 
     fn make(&mut self, key: RunKey, run: Run<C>) -> Result<Finished, TarballError> {
+        let is_first = run.is_first();
         let tar = run.tar(&self.contents, self.context.interrupt)?;
         let mut frames = Vec::new();
-        for range in cut::frames(&tar) {
+        for range in cut::frames(&tar, is_first) {
             frames.push(self.make_frame(&tar[range]).map_err(TarballError::Write)?);
         }
         Ok(Finished { run: RecipeRun { key, frames, digests: None }, tar: Tar::Bytes(vec![tar]), reused: false })

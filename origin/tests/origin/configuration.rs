@@ -213,5 +213,5 @@ fn a_start_that_fails_says_why_in_one_line_of_its_log() {
 fn a_path_as_url_is_relative_to_the_file() {
     let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");
     let config = load(&without.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
-    assert!(std::path::Path::new(&config.repositories[0].url).is_absolute());
+    assert!(std::path::Path::new(config.repositories[0].url.as_str()).is_absolute());
 }

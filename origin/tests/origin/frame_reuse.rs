@@ -104,6 +104,14 @@ fn a_change_within_a_huge_file_makes_few_other_frames_and_a_change_beside_it_non
     let others = within.zstd.iter().filter(|frame| !beside.zstd.contains(frame)).count();
     // The first frame has the size in its header.
     assert!((2..=6).contains(&others), "{others} of {}", within.zstd.len());
+
+    // It begins the tar now, and the first frame is small.
+    fs::remove_file(git.dir.join("a")).unwrap();
+    let commit = git.commit("first");
+    let first = build(&frames, &git, &commit, &everything, Some(&frames.base(&within)));
+    let cold = build(&Frames::default(), &git, &commit, &everything, None);
+    assert_eq!(first, Built { reused_frames: first.reused_frames, ..cold });
+    assert_eq!(first.zstd[0].tar_size, 256 << 10);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn lengths_that_lie_are_found_out() {
         assert_eq!(error.kind(), kind, "{error}");
     }
     for (what, pack) in hostile_packs() {
-        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url().into());
         assert_eq!(error.step(), "fetch", "{what}: {error}");
     }
     assert_eq!(pack_files(&pair), 2);
@@ -57,7 +57,7 @@ fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
     let refs = listing_with_a_new_one(&first);
     let empty = with_checksum(pack_header(0));
     for pack in [empty, pack_of_one(1, b"a"), pack_of_one(1, b"b"), pack_of_one(1, b"c")] {
-        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url().into());
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
         assert_eq!(pack_files(&pair), 2, "{error}");
@@ -72,7 +72,7 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     let second = pair.git.commit("second").to_string();
     let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (ID, "refs/heads/new")]);
-    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
     pair.mirror.look_closely().unwrap();
@@ -91,7 +91,7 @@ fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
     let objects = format!("{second}\n{}\n", pair.git.line(["rev-parse", "HEAD^{tree}"]));
     let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
-    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url());
+    let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert_eq!((error.step(), error.kind()), ("fetch", "protocol"), "{error}");
     assert!(error.to_string().contains("missing"), "{error}");
@@ -114,7 +114,7 @@ fn no_commit_but_a_new_one_is_shallow_and_none_of_a_fetch_that_failed() {
     for (pack, commits, is_followed) in [(pack(commit_and_tree), [&*second, ID], false), (whole, [&*first, ID], true)] {
         let said = [line("shallow-info\n"), commits.map(|id| line(format!("shallow {id}\n"))).concat()].concat();
         let server = ScriptedServer::of(refs.clone(), [said, b"0001".to_vec(), packfile(&pack)].concat());
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         assert_eq!(pair.try_poll().is_ok(), is_followed);
         assert!(!shallow.exists());
     }
@@ -146,7 +146,7 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
         let refs =
             listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
         let server = ScriptedServer::of(refs, packfile(&pack));
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
@@ -205,7 +205,7 @@ fn an_object_over_the_limit_is_refused_by_its_name() {
     let refs = listing_with_a_new_one(&first);
     pair.upstream.max_object = 1 << 20;
     let pack = pack_of_one((1 << 20) + 1, &vec![0; (1 << 20) + 1]);
-    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url());
+    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url().into());
     assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false), "{error}");
     assert!(error.to_string().contains("`[upstreams] max_object` = 1048576"), "{error}");
 }
@@ -216,7 +216,8 @@ fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
     let (mut pair, first) = mirrored();
     pair.upstream.max_objects = 1000;
     let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
-    let error = refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
+    let error =
+        refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url().into());
     assert!(matches!(error, MirrorError::TooManyObjects { objects: 1001, limit: 1000 }), "{error}");
     assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
     assert!(error.to_string().contains("`[upstreams] max_objects` = 1000"), "{error}");
@@ -231,7 +232,7 @@ fn many_small_objects_are_not_taken_for_a_large_one() {
     let pack = with_checksum([pack_header(30_000), blobs].concat());
     let last = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"29999").unwrap().to_string();
     let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/many")]), packfile(&pack));
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 }
 
@@ -337,7 +338,7 @@ fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
     let id = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"abc").unwrap().to_string();
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (&*id, "refs/tags/abc")]);
     let quick = ScriptedServer::of(refs, packfile(&blob));
-    (slow.upstream.url, small.upstream.url) = (server.url(), quick.url());
+    (slow.upstream.url, small.upstream.url) = (server.url().into(), quick.url().into());
     elsewhere.git.write("a", "2");
     elsewhere.git.commit("second");
 

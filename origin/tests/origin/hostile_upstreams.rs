@@ -31,7 +31,7 @@ pub(crate) fn listing_with_a_new_one(first: &str) -> Vec<u8> {
 /// What a poll of another upstream fails with; what was mirrored is still there, and can still be followed.
 #[track_caller]
 pub(crate) fn refused(pair: &mut Pair, first: &str, url: String) -> MirrorError {
-    let own = std::mem::replace(&mut pair.upstream.url, url);
+    let own = std::mem::replace(&mut pair.upstream.url, url.into());
     let error = pair.try_poll().unwrap_err();
     pair.upstream.url = own;
     assert_eq!(pair.resolve("main").unwrap().to_string(), first, "after {error}");
@@ -85,7 +85,7 @@ fn a_name_that_is_also_a_folder_of_names_stops_nobody_for_good() {
     let (mut pair, first) = mirrored();
     let names = ["HEAD", "refs/heads/main", "refs/heads/a", "refs/heads/a/b"];
     let both = ScriptedServer::of(listing(names.map(|name| (first.as_str(), name))), Vec::new());
-    let own = std::mem::replace(&mut pair.upstream.url, both.url());
+    let own = std::mem::replace(&mut pair.upstream.url, both.url().into());
     let _ = pair.try_poll();
     pair.upstream.url = own;
     pair.poll();
@@ -101,7 +101,7 @@ fn names_that_no_ref_may_have_and_names_that_come_twice_change_nothing() {
     for name in ["../../../x", "a\u{1b}[31m", "x.lock", "a..b", "/x", "a b", "@{", &long] {
         let name = format!("refs/heads/{name}");
         let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main"), (&first, &name)]);
-        pair.upstream.url = ScriptedServer::of(refs, Vec::new()).url();
+        pair.upstream.url = ScriptedServer::of(refs, Vec::new()).url().into();
         match pair.try_poll() {
             // Some are not even taken for the name of a branch.
             Ok(poll) => assert_eq!(poll, Poll::Unchanged { refs: 2 }, "{name}"),

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_origin::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
-use weir_origin::mirror::{LfsError, LfsFetch, Upstream};
+use weir_origin::mirror::{LfsError, LfsFetch};
+use weir_origin::source::Upstream;
 
 use crate::lfs_server::{LfsServer, Manner};
 

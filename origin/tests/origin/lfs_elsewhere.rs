@@ -1,7 +1,8 @@
 //! LFS servers, and storages, that are not where the upstream is: who is asked, and what he is given.
 
 use weir_origin::lfs::LfsFile;
-use weir_origin::mirror::{Hosts, Reach, Redirects, Upstream};
+use weir_origin::mirror::Redirects;
+use weir_origin::source::{Hosts, Reach, Upstream};
 
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::{LfsServer, Manner, SHOWN};
@@ -33,7 +34,7 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
     let proxy_password = home.file("proxy-password");
     std::fs::write(&proxy_password, "proxy-s3cret\n").unwrap();
     let through = |upstream: &Upstream| Upstream {
-        proxy: Some(format!("http://{proxy}")),
+        proxy: Some(format!("http://{proxy}").into()),
         proxy_username: Some("me".to_owned()),
         proxy_password_file: Some(proxy_password.clone()),
         ..upstream.clone()
@@ -71,7 +72,7 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
         // And `hosts` holds for storages too.
         let mut few = upstream.clone();
         few.reach = Reach { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..Reach::default() }.into();
-        few.url = few.url.replace("127.0.0.1", "localhost");
+        few.url = few.url.as_str().replace("127.0.0.1", "localhost").into();
         let error = fetch("few", &few).unwrap_err();
         assert!(error.contains("`127.0.0.1` may not be asked"), "{error}");
     }
@@ -86,6 +87,34 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
     server.behave(Manner { storage: Some(plain.base()), ..Manner::default() });
     let error = fetch("plain", &allowed).unwrap_err();
     assert!(error.contains("from https to http"), "{error}");
+}
+
+#[test]
+fn what_a_proxy_looks_up_itself_is_judged_here_before() {
+    let home = Home::new();
+    let server = LfsServer::start(&home.file("git"), Some(&home.file("")));
+    let storage = LfsServer::start(&home.file("git"), Some(&home.file("")));
+    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
+    storage.hold(b"the file itself");
+    let (proxy, heads) = tunnel_proxy("Basic bWU6czNjcmV0");
+    let mut upstream = upstream(&home, &server);
+    upstream.proxy = Some(format!("http://{proxy}").into());
+    upstream.proxy_username = Some("me".to_owned());
+    upstream.proxy_password_file = upstream.password_file.clone();
+    let fetch = |upstream: &Upstream, storage: String, mirror: &str| {
+        server.behave(Manner { storage: Some(storage), ..Manner::default() });
+        fetch_from(upstream, &home.file(mirror), &wanted)
+    };
+    let by_name = storage.base().replace("127.0.0.1", "localhost");
+    let error = fetch(&upstream, by_name.clone(), "refused").unwrap_err();
+    assert!(error.contains("`localhost`, which has no public address"), "{error}");
+    let error = fetch(&upstream, "https://storage.invalid".to_owned(), "refused").unwrap_err();
+    assert!(error.contains("name the host in `redirects`"), "{error}");
+    assert!(heads.lock().unwrap().iter().all(|head| head.contains(" 127.0.0.1:")), "the proxy is not asked for them");
+    assert!(storage.take_requests().is_empty());
+
+    upstream.redirects = Redirects::To(Hosts::new(["localhost".to_owned()]).unwrap());
+    assert_eq!(fetch(&upstream, by_name, "listed"), Ok(1));
 }
 
 /// An upstream with a private authority and a password.

@@ -273,7 +273,7 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
     let mut config = shop.config();
     config.limits.concurrent_fetches = 1;
     let mut repository = config.repositories[0].clone();
-    (repository.name, repository.url) = (drips_name.parse().unwrap(), shop.server.url("drips.git"));
+    (repository.name, repository.url) = (drips_name.parse().unwrap(), shop.server.url("drips.git").into());
     repository.stall_timeout = Duration::from_secs(3);
     config.repositories.push(repository);
     also(&mut config, drips_name, true);

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use weir_origin::mirror::{
-    DEFAULT_MAX_OBJECT, FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds, Upstream as Remote,
-};
+use weir_origin::mirror::{FetchProgress, MaintenanceError, Mirror, Poll, Upkeep, UpkeepBounds};
 use weir_origin::revision;
+use weir_origin::source::DEFAULT_MAX_OBJECT;
+use weir_origin::source::Upstream as Remote;
 use weir_shared::commit_id::CommitId;
 use weir_shared::process::config::duration;
 
@@ -123,6 +123,29 @@ fn five_hundred_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
 }
 
 #[test]
+fn a_poll_does_not_wait_for_a_repack() {
+    let prepared = Prepared::new(3, true);
+    let home = tempfile::tempdir().unwrap();
+    let mirror = Mirror::open(&home.path().join("mirror.git"), DEFAULT_MAX_OBJECT).unwrap();
+    for number in 0..2 {
+        prepared.push(number);
+        poll(&mirror, &prepared);
+    }
+    let now = SystemTime::now();
+    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
+    let polls_meanwhile = || {
+        prepared.push(2);
+        assert!(matches!(poll(&mirror, &prepared), Poll::Changed { .. }));
+        Ok(Vec::new())
+    };
+    let week = Duration::from_secs(7 * 24 * 3600);
+    let done = mirror.keep_up(polls_meanwhile, &BOUNDS, now + week, &AtomicBool::new(false));
+    assert_eq!(done.unwrap(), Upkeep::Full);
+    let repository = mirror.repository().unwrap().to_thread_local();
+    assert_eq!(number_at(&repository, &prepared.commits[2]).unwrap(), "2");
+}
+
+#[test]
 fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
     let prepared = Prepared::new(4, false);
     let home = tempfile::tempdir().unwrap();
@@ -134,10 +157,7 @@ fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
     }
     let now = SystemTime::now();
     assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
-    // What a failed fetch left would keep its pack as it is; and what is not there cannot be kept.
-    let pack = fs::read_dir(dir.join("objects/pack")).unwrap().flatten().map(|entry| entry.path());
-    let pack = pack.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "pack")).unwrap();
-    fs::write(pack.with_extension("keep"), "").unwrap();
+    // What is not there cannot be kept.
     let retained = [prepared.commits[1].parse().unwrap(), "1".repeat(40).parse().unwrap()];
     let week = Duration::from_secs(7 * 24 * 3600);
     assert_eq!(keep_up(&mirror, &retained, now + week), Upkeep::Full);

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use weir_origin::mirror::{DEFAULT_MAX_OBJECT, FetchProgress, Mirror, MirrorError, Poll, Upstream};
+use weir_origin::mirror::{FetchProgress, Mirror, MirrorError, Poll};
 use weir_origin::revision::{Revision, RevisionError, resolve};
+use weir_origin::source::{DEFAULT_MAX_OBJECT, Upstream};
 use weir_origin::tarball::Selection;
 use weir_shared::commit_id::CommitId;
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, Hosts, MirrorError, Poll, Reach};
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_origin::source::{Hosts, Reach};
 
 use crate::mirror_polls::Pair;
 use crate::ssh_server::{SshServer, keygen};
@@ -17,7 +18,7 @@ fn served() -> (Pair, SshServer) {
     pair.git.write("a", "1");
     pair.git.commit("first");
     let server = SshServer::start(&pair.git.dir.parent().unwrap().join("ssh"));
-    pair.upstream.url = server.url(&pair.git.dir);
+    pair.upstream.url = server.url(&pair.git.dir).into();
     pair.upstream.ssh_key = Some(server.key());
     pair.upstream.ssh_known_hosts = Some(server.known_hosts(None));
     (pair, server)
@@ -32,12 +33,12 @@ fn a_repository_behind_a_pinned_host_is_followed() {
     pair.follow();
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
 
-    pair.upstream.url = server.url(&pair.git.dir.with_file_name("it's;$(touch%20x)!none"));
+    pair.upstream.url = server.url(&pair.git.dir.with_file_name("it's;$(touch%20x)!none")).into();
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "not_found", "{error}");
 
     // The address that was judged is the one that is asked, and the host's key is that of its name.
-    pair.upstream.url = server.url(&pair.git.dir);
+    pair.upstream.url = server.url(&pair.git.dir).into();
     pair.upstream.reach = Arc::new(Reach { public_only: true, ..Reach::default() });
     assert_eq!(pair.try_poll().unwrap_err().kind(), "not_allowed");
     let hosts = Hosts::new([server.address.ip().to_string()]).unwrap();
@@ -93,7 +94,7 @@ fn another_key_opens_nothing_and_the_reason_is_said() {
 fn a_host_that_accepts_and_falls_silent_is_given_up() {
     let (mut pair, _server) = served();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    pair.upstream.url = format!("ssh://git@{}/x", silent.local_addr().unwrap());
+    pair.upstream.url = format!("ssh://git@{}/x", silent.local_addr().unwrap()).into();
     pair.upstream.stall_timeout = Duration::from_millis(300);
     let error = pair.try_poll().unwrap_err();
     assert!(error.is_timeout() && error.step() == "list refs", "{error:?}");
@@ -110,6 +111,6 @@ fn a_host_that_accepts_and_falls_silent_is_given_up() {
     });
     let free = silent.local_addr().unwrap();
     drop(silent);
-    pair.upstream.url = format!("ssh://git@{free}/x");
+    pair.upstream.url = format!("ssh://git@{free}/x").into();
     assert_eq!(pair.try_poll().unwrap_err().kind(), "connect");
 }

@@ -1,12 +1,15 @@
 //! Each way to an upstream: TLS with a private authority, passwords, redirects, `git://`, and upstreams that fall silent.
 
+use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchMemory, FetchProgress, Hosts, MirrorError, Poll, Redirects};
+use rustls::HandshakeKind;
+use weir_origin::mirror::{FetchMemory, FetchProgress, MirrorError, Poll, Redirects};
+use weir_origin::source::Hosts;
 use weir_shared::process::certificates;
 
 use crate::mirror_polls::Pair;
@@ -27,7 +30,7 @@ pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
         certificates::write(&certificates, &[]).unwrap();
     }
     let server = SmartHttp::start(&root, tls.then_some(&certificates));
-    pair.upstream.url = server.url("up%20stream/.git");
+    pair.upstream.url = server.url("up%20stream/.git").into();
     pair.upstream.ca = tls.then(|| certificates.join("ca.pem"));
     (pair, server)
 }
@@ -63,6 +66,44 @@ fn https_with_a_private_authority_and_a_password() {
     assert!(requests.iter().all(|head| !head.contains("oxide")), "{requests:?}");
     assert!(requests[0].contains("weir-origin/"), "{requests:?}");
     assert_eq!(requests.iter().filter(|head| head.starts_with("POST")).count(), 1, "listed, not fetched: {requests:?}");
+}
+
+#[test]
+fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
+    let (pair, server) = served(true);
+    server.behave(Manner { keeps: Some(usize::MAX - 1), ..Manner::default() });
+    pair.follow();
+    push_and_follow(&pair);
+    let (handshakes, requests) = (server.take_handshakes(), server.take_requests().len());
+    assert_eq!(handshakes.iter().filter(|kind| **kind == HandshakeKind::Full).count(), 1, "{handshakes:?}");
+    // A question may come before a connection is free again.
+    assert!(handshakes.len() < requests / 2, "{handshakes:?} for {requests} requests");
+
+    // The files are read again for each poll, and count when they say something else.
+    let ca = pair.upstream.ca.clone().unwrap();
+    let (own, other) = (fs::read(&ca).unwrap(), ca.with_file_name("other"));
+    certificates::write(&other, &[]).unwrap();
+    fs::copy(other.join("ca.pem"), &ca).unwrap();
+    assert_eq!(pair.try_poll().unwrap_err().kind(), "trust");
+    fs::write(&ca, own).unwrap();
+    server.take_handshakes();
+
+    // It says that it closes each connection: the next resumes the session.
+    server.behave(Manner::default());
+    assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    assert_eq!(server.take_handshakes(), [HandshakeKind::Full, HandshakeKind::Resumed]);
+
+    // It does not say so, and a question may come just then: it is asked again, once.
+    server.behave(Manner { keeps: Some(1), ..Manner::default() });
+    server.take_requests();
+    for _ in 0..10 {
+        assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    }
+    assert!(server.take_requests().len() > 20, "two for each poll, and those that were not answered");
+
+    // A server that never answers is not asked for ever.
+    server.behave(Manner { keeps: Some(0), ..Manner::default() });
+    assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
 }
 
 #[test]
@@ -109,7 +150,7 @@ fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
     let heads = elsewhere.take_requests().concat().to_ascii_lowercase();
     assert!(heads.starts_with("get") && !heads.contains("authorization"), "{heads}");
 
-    pair.upstream.url = pair.upstream.url.replace("https", "http");
+    pair.upstream.url = pair.upstream.url.as_str().replace("https", "http").into();
     assert!(pair.try_poll().unwrap_err().to_string().contains("use https://"));
 }
 
@@ -166,7 +207,7 @@ fn an_answer_may_say_more_of_its_kind_than_its_name() {
             false => say(socket, &format!("application/x-git-upload-pack-result{ending}"), &refs),
         });
         let mut upstream = pair.upstream.clone();
-        upstream.url = server.url();
+        upstream.url = server.url().into();
         let poll = pair.mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false));
         assert_eq!(poll.is_ok(), taken, "{ending}: {poll:?}");
     }
@@ -209,7 +250,7 @@ fn a_client_certificate_opens_a_server_that_wants_one() {
     let certificates = pair.git.dir.parent().unwrap().join("certificates");
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start_for_clients_of(root, &certificates, &certificates.join("ca.pem"));
-    pair.upstream.url = server.url("up%20stream/.git");
+    pair.upstream.url = server.url("up%20stream/.git").into();
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "{error}");
     assert!(error.to_string().contains("wants a client certificate"), "{error}");
@@ -224,7 +265,7 @@ fn a_client_certificate_opens_a_server_that_wants_one() {
 fn a_proxy_opens_the_way_to_an_https_upstream_for_who_may_use_it() {
     let (mut pair, server) = served(true);
     let (proxy, heads) = tunnel_proxy("Basic bWU6cHJveHktczNjcmV0");
-    pair.upstream.proxy = Some(format!("http://{proxy}"));
+    pair.upstream.proxy = Some(format!("http://{proxy}").into());
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "authenticate", "{error}");
     assert!(error.to_string().contains("the proxy wants credentials"), "{error}");
@@ -262,18 +303,18 @@ fn what_a_server_answers_is_told_in_plain_words() {
     push_and_follow(&pair);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["https://me:s3cret@", "http://", "git://"] {
-        pair.upstream.url = format!("{url}{free}/x");
+        pair.upstream.url = format!("{url}{free}/x").into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!(error.step(), "connect", "{error}");
         assert!(!format!("{error} {error:?} {:?}", pair.upstream).contains("s3cret"), "{error:?}");
     }
     for url in ["https://no-such-host.invalid/x", "git://no-such-host.invalid/x"] {
-        pair.upstream.url = url.to_owned();
+        pair.upstream.url = url.into();
         let error = pair.try_poll().unwrap_err();
         assert_eq!(error.kind(), "dns", "{error}");
     }
     for url in ["ssh://-x/y", "git@-x:y", "ftp://host/x", ""] {
-        pair.upstream.url = url.to_owned();
+        pair.upstream.url = url.into();
         let error = pair.try_poll().unwrap_err();
         assert!(matches!(error, MirrorError::UnsupportedUrl { .. }), "{url}: {error}");
     }
@@ -303,13 +344,13 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
     pair.git.write("a", "1");
     pair.git.commit("first");
     let address = git_daemon(pair.git.dir.parent().unwrap().to_owned());
-    pair.upstream.url = format!("git://{address}/up%20stream");
+    pair.upstream.url = format!("git://{address}/up%20stream").into();
     let url = pair.upstream.url.clone();
     pair.follow();
     push_and_follow(&pair);
 
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    pair.upstream.url = format!("git://{}/x", silent.local_addr().unwrap());
+    pair.upstream.url = format!("git://{}/x", silent.local_addr().unwrap()).into();
     pair.upstream.stall_timeout = Duration::from_millis(300);
     let error = pair.try_poll().unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
@@ -326,7 +367,7 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
         assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
         drop(asked);
     });
-    pair.upstream.url = url;
+    pair.upstream.url = url.into();
     push_and_follow(&pair);
 }
 

@@ -105,7 +105,7 @@ fn deltas_may_be_nested_as_deeply_as_they_like() {
         let (pack, first) = nested(250, by);
         assert!(pack.len() < 64 << 10);
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/nested")]), packfile(&pack));
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
         pair.mirror.look_closely().unwrap();
     }
@@ -120,7 +120,7 @@ fn an_object_is_as_large_as_its_delta_says() {
     let pack = with_checksum([pack_header(2), entry(Header::Blob, &object), delta].concat());
     let refs = listing([(name(&object).to_string().as_str(), "refs/heads/grown")]);
     let server = ScriptedServer::of(refs, packfile(&pack));
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
 }
@@ -150,7 +150,7 @@ fn a_line_of_deltas_that_could_not_be_read_is_refused() {
         let (pack, first) = line_of_large_deltas(count);
         assert!(pack.len() < 64 << 10);
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/line")]), packfile(&pack));
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         let polled = pair.try_poll();
         (polled, std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count())
     };

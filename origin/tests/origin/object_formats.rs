@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use weir_origin::mirror::{DEFAULT_MAX_OBJECT, Mirror, MirrorError};
+use weir_origin::mirror::{Mirror, MirrorError};
+use weir_origin::source::DEFAULT_MAX_OBJECT;
 use weir_origin::tarball::Selection;
 
 use crate::git_fixture::{Git, git_command};
@@ -39,7 +40,7 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     // Over HTTP too, with a mirror that was opened anew and found whole.
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start(root, None);
-    pair.upstream = weir_origin::mirror::Upstream::new(server.url("up%20stream"));
+    pair.upstream = weir_origin::source::Upstream::new(server.url("up%20stream"));
     pair.git.write("deploy/app.yaml", "replicas: 2\n");
     let second = pair.git.commit("second");
     pair.mirror = Mirror::open(&pair.mirror_dir(), DEFAULT_MAX_OBJECT).unwrap();

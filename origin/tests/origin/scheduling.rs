@@ -281,7 +281,7 @@ async fn a_ref_that_is_asked_for_while_a_poll_waits_for_its_turn_is_fetched_by_t
     let server = serve(&upstream);
     let (silent, asked, release) = silent();
     let mut config = config(&home, &upstream);
-    config.repositories[0].url = server.url("bare.git");
+    config.repositories[0].url = server.url("bare.git").into();
     config.limits.concurrent_fetches_per_host = 1;
     let node = home.start(config).await;
     node.published(|_| true).await;

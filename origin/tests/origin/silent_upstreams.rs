@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, MirrorError, Poll, Upstream};
+use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
+use weir_origin::source::Upstream;
 use weir_shared::process::certificates;
 
 use crate::hostile_upstreams::{ADVERTISEMENT, RESULT, listing_with_a_new_one, mirrored};
@@ -54,7 +55,7 @@ fn silent_server(silence: Silence, first: &str) -> ScriptedServer {
 /// there: then a longer one tells.
 #[track_caller]
 fn ends_at(step: &str, pair: &Pair, first: &str, url: String) {
-    let mut upstream = Upstream { url, ..pair.upstream.clone() };
+    let mut upstream = Upstream { url: url.into(), ..pair.upstream.clone() };
     let ended = [300, 3_000, 30_000].map(Duration::from_millis).into_iter().find(|silence| {
         upstream.stall_timeout = *silence;
         let error = pair.mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap_err();
@@ -79,7 +80,7 @@ fn silence_ends_at_each_step_and_so_does_a_request_to_stop() {
     for scheme in ["http", "https", "git", "ssh"] {
         let url = format!("{scheme}://{}/x", silent.local_addr().unwrap());
         let mut upstream = pair.upstream.clone();
-        upstream.url = url;
+        upstream.url = url.into();
         let empty = pair.git.dir.join("empty");
         std::fs::write(&empty, "").unwrap();
         (upstream.ssh_key, upstream.ssh_known_hosts) = (Some(empty.clone()), Some(empty));
@@ -136,7 +137,7 @@ fn an_answer_that_trickles_is_ended_by_who_watches() {
         Ok(())
     });
     let mut upstream = pair.upstream.clone();
-    upstream.url = server.url();
+    upstream.url = server.url().into();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (pair, upstream, stop) = (&pair, &upstream, &stop);

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientCertVerifierBuilder, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::git_fixture::git_command;
 
@@ -28,6 +28,8 @@ pub(crate) struct Manner {
     pub(crate) status: Option<u16>,
     /// A header for that answer.
     pub(crate) header: Option<String>,
+    /// How many requests a connection is kept for: one more is read, and not answered. Absent: one, and that is said.
+    pub(crate) keeps: Option<usize>,
 }
 
 /// A running server; it ends with the process.
@@ -36,6 +38,7 @@ pub(crate) struct SmartHttp {
     scheme: &'static str,
     manner: Arc<Mutex<Manner>>,
     requests: Arc<Mutex<Vec<String>>>,
+    handshakes: Arc<Mutex<Vec<HandshakeKind>>>,
 }
 
 impl SmartHttp {
@@ -56,22 +59,21 @@ impl SmartHttp {
             scheme: if tls.is_some() { "https" } else { "http" },
             manner: Arc::default(),
             requests: Arc::default(),
+            handshakes: Arc::default(),
         };
         let (root, manner, requests) = (root.to_owned(), server.manner.clone(), server.requests.clone());
+        let handshakes = server.handshakes.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let (root, tls) = (root.clone(), tls.clone());
                 let (manner, requests) = (manner.lock().unwrap().clone(), requests.clone());
+                let handshakes = handshakes.clone();
                 std::thread::spawn(move || {
                     let socket = socket.unwrap();
                     // A client that goes away, or does not trust us, is what some tests are about.
                     let _ = match tls {
-                        Some(config) => answer(
-                            StreamOwned::new(ServerConnection::new(config).unwrap(), socket),
-                            &root,
-                            &manner,
-                            &requests,
-                        ),
+                        Some(config) => shake_hands(config, socket, &handshakes)
+                            .and_then(|stream| answer(stream, &root, &manner, &requests)),
                         None => answer(socket, &root, &manner, &requests),
                     };
                 });
@@ -92,6 +94,22 @@ impl SmartHttp {
     pub(crate) fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
+
+    /// The handshakes of TLS connections since the last time.
+    pub(crate) fn take_handshakes(&self) -> Vec<HandshakeKind> {
+        std::mem::take(&mut self.handshakes.lock().unwrap())
+    }
+}
+
+fn shake_hands(
+    config: Arc<ServerConfig>,
+    mut socket: TcpStream,
+    handshakes: &Mutex<Vec<HandshakeKind>>,
+) -> std::io::Result<StreamOwned<ServerConnection, TcpStream>> {
+    let mut connection = ServerConnection::new(config).unwrap();
+    let shaken = connection.complete_io(&mut socket);
+    handshakes.lock().unwrap().extend(connection.handshake_kind());
+    shaken.map(|_| StreamOwned::new(connection, socket))
 }
 
 /// What a server with these certificates (`origin.pem`, `origin.key`) begins a connection with.
@@ -123,7 +141,7 @@ fn tls_config_with(dir: &Path, verifier: Option<Arc<dyn ClientCertVerifier>>) ->
     Arc::new(builder.with_single_cert(certificates, key).unwrap())
 }
 
-/// Answers one request and closes the connection.
+/// Answers requests and closes the connection.
 fn answer(
     stream: impl Read + Write,
     root: &Path,
@@ -131,10 +149,24 @@ fn answer(
     requests: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
+    for further in (0..=manner.keeps.unwrap_or(0)).rev() {
+        let silent = further == 0 && manner.keeps.is_some();
+        answer_one(&mut stream, root, manner, requests, silent)?;
+    }
+    Ok(())
+}
+
+fn answer_one(
+    stream: &mut BufReader<impl Read + Write>,
+    root: &Path,
+    manner: &Manner,
+    requests: &Mutex<Vec<String>>,
+    silent: bool,
+) -> std::io::Result<()> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if stream.read_line(&mut head)? == 0 {
-            return Ok(());
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
     }
     requests.lock().unwrap().push(head.clone());
@@ -144,6 +176,9 @@ fn answer(
     };
     let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body)?;
+    if silent {
+        return Ok(());
+    }
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap(), words.next().unwrap());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -172,7 +207,8 @@ fn answer(
     let version = header("git-protocol").unwrap_or_default();
     let (status, headers, body) =
         http_backend(root, (method, path, query), &version, &header("content-type").unwrap_or_default(), &body);
-    write!(stream, "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
+    let connection = if manner.keeps.is_some() { "keep-alive" } else { "close" };
+    write!(stream, "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: {connection}\r\n\r\n", body.len())?;
     match manner.silent_after {
         // The list of refs is short; only the pack is meant.
         Some(bytes) if method == "POST" && body.len() > bytes => {

@@ -48,7 +48,7 @@ fn what_completes_a_pack_counts_as_what_came() {
     let mut pair = mirror_of(&base);
     let server = thin(&base);
     let before = pair.mirror.size().unwrap().bytes;
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
 
     let max_pack = std::mem::replace(&mut pair.upstream.max_pack, 200 << 10);
     let error = pair.try_poll().unwrap_err();
@@ -84,7 +84,7 @@ fn large_objects_go_on_being_followed() {
     pair.follow();
     for base in [first, second] {
         let server = thin(&base);
-        pair.upstream.url = server.url();
+        pair.upstream.url = server.url().into();
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
     }
 }
@@ -106,11 +106,11 @@ fn what_rests_on_more_than_may_be_sent_now_is_followed() {
     }
     let last = name(&object).to_string();
     let server = ScriptedServer::of(listing([(last.as_str(), "refs/heads/chain")]), packfile(&with_checksum(pack)));
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 
     let server = thin(&object);
-    pair.upstream.url = server.url();
+    pair.upstream.url = server.url().into();
     pair.upstream.max_object = 1 << 20;
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 }

@@ -1,24 +1,20 @@
-//! An HTTP client of one upstream: its authorities, its certificate, its proxy, its credentials. Nothing comes from the
-//! environment of the process.
+//! What is asked of one upstream over HTTP, with its credentials.
 
-use std::cell::OnceCell;
-use std::path::Path;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
-use reqwest::{Certificate, Identity, Method, Proxy, Response, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 
 use super::super::attempt::Attempt;
-use super::super::reach::Reach;
-use super::super::{MirrorError, Upstream, retry_after, secret};
-use super::address;
+use super::super::{MirrorError, retry_after};
 use super::redirects::{self, LONGEST_CHAIN};
 use super::trouble;
+use crate::source::{Reach, Upstream, secret};
 
 /// Git servers tell Git clients from browsers by the first four letters.
 const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
@@ -28,8 +24,10 @@ pub(in super::super) struct Client<'a> {
     attempt: &'a Attempt<'a>,
     /// For the upstream itself.
     http: reqwest::Client,
-    /// For wherever else it leads: without the client certificate, and to fewer places.
+    /// For wherever else it leads.
     elsewhere: OnceCell<reqwest::Client>,
+    /// Whether a request may go over a connection that was there before it.
+    connected: Cell<bool>,
     /// Where it may lead.
     pub(super) beyond: Arc<Reach>,
     /// The upstream's own address: credentials are for it alone.
@@ -41,29 +39,21 @@ impl<'a> Client<'a> {
     /// Reads the files that the upstream's configuration names.
     pub(in super::super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
         let upstream = attempt.upstream;
-        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.redacted_url(), reason };
-        let home = address::parse(&upstream.url).map_err(unsupported)?;
-        if !home.username().is_empty() || home.password().is_some() {
-            return Err(unsupported("it holds a user name or a password, which belong into files of their own"));
-        }
+        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+        let home = upstream.url.http().map_err(unsupported)?.clone();
         upstream.reach.check_host(home.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && home.scheme() != "https" {
             let reason = "a password or token is not sent over http://, where others can read it: use https://";
             return Err(MirrorError::Authenticate(reason.to_owned()));
         }
-        // Two providers would be compiled in only by mistake, and whoever installs this one first is welcome.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let account = upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref());
-        let identity = account.map(|(certificate, key)| identity(certificate, key)).transpose()?;
-        let http = http(attempt, upstream.reach.clone(), identity)?;
+        let (http, kept) = upstream.http.home(upstream, attempt.connect_timeout())?;
         let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects));
-        Ok(Self { attempt, http, elsewhere: OnceCell::new(), beyond, home, authorization })
+        Ok(Self { attempt, http, elsewhere: OnceCell::new(), connected: Cell::new(kept), beyond, home, authorization })
     }
 
     /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
-    pub(super) fn get(&self, url: &str, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
-        let mut url = self.parse(url)?;
+    pub(super) fn get(&self, mut url: Url, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
         for _ in 0..=LONGEST_CHAIN {
             let answer = self.send(Method::GET, &url, headers, None)?;
             if !answer.status().is_redirection() {
@@ -77,15 +67,14 @@ impl<'a> Client<'a> {
     /// Tells, and takes the answer from nowhere else.
     pub(super) fn post(
         &self,
-        url: &str,
+        url: &Url,
         headers: &HeaderMap,
         body: Bytes,
         kind: &str,
     ) -> Result<Response, MirrorError> {
-        let url = self.parse(url)?;
-        let answer = self.send(Method::POST, &url, headers, Some(body))?;
+        let answer = self.send(Method::POST, url, headers, Some(body))?;
         if answer.status().is_redirection() {
-            let to = redirects::place(&self.redirected(&url, &answer)?);
+            let to = redirects::place(&self.redirected(url, &answer)?);
             return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
         }
         self.expect(answer, kind)
@@ -101,11 +90,6 @@ impl<'a> Client<'a> {
 
     pub(in super::super) fn attempt(&self) -> &'a Attempt<'a> {
         self.attempt
-    }
-
-    pub(super) fn parse(&self, url: &str) -> Result<Url, MirrorError> {
-        let reason = "it is no address";
-        Url::parse(url).map_err(|_| MirrorError::UnsupportedUrl { url: self.attempt.upstream.redacted_url(), reason })
     }
 
     fn send(
@@ -134,12 +118,30 @@ impl<'a> Client<'a> {
         {
             headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
         }
-        let mut request = self.http_for(url)?.request(method, url.clone()).headers(headers);
-        if let Some(body) = body {
-            request = request.body(body);
+        let http = self.http_for(url)?;
+        self.judge_before_a_proxy(url)?;
+        let send = || {
+            let request = http.request(method.clone(), url.clone()).headers(headers.clone());
+            self.attempt.asks();
+            self.attempt.wait(body.iter().cloned().fold(request, RequestBuilder::body).send())
+        };
+        let mut answer = send()?;
+        if self.connected.replace(true) && answer.as_ref().is_err_and(trouble::broke_off_unanswered) {
+            // The server may have closed a kept connection just then. What is asked changes nothing there, however often.
+            answer = send()?;
         }
-        self.attempt.asks();
-        self.attempt.wait(request.send())?.map_err(|error| trouble::of(self.attempt, &error))
+        answer.map_err(|error| trouble::of(self.attempt, &error))
+    }
+
+    /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.
+    fn judge_before_a_proxy(&self, url: &Url) -> Result<(), MirrorError> {
+        let Upstream { proxy, reach, .. } = self.attempt.upstream;
+        if proxy.is_none() {
+            return Ok(());
+        }
+        let reach = if redirects::stays(&self.home, url) { reach } else { &self.beyond };
+        let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
+        Ok(self.attempt.wait(reach.judge(host, port))??)
     }
 
     fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
@@ -149,7 +151,9 @@ impl<'a> Client<'a> {
         if let Some(elsewhere) = self.elsewhere.get() {
             return Ok(elsewhere);
         }
-        let elsewhere = http(self.attempt, self.beyond.clone(), None)?;
+        let Attempt { upstream, .. } = self.attempt;
+        let (elsewhere, kept) = upstream.http.elsewhere(upstream, &self.beyond, self.attempt.connect_timeout())?;
+        self.connected.set(self.connected.get() || kept);
         Ok(self.elsewhere.get_or_init(|| elsewhere))
     }
 
@@ -225,31 +229,6 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A client of the HTTP library for an upstream, which goes where it may and shows a certificate if it is given one.
-fn http(attempt: &Attempt, reach: Arc<Reach>, identity: Option<Identity>) -> Result<reqwest::Client, MirrorError> {
-    let upstream = attempt.upstream;
-    // All goes through a proxy if there is one, and no name is looked up here but its own: it is where the configuration
-    // says, and not where somebody leads.
-    let reach = if upstream.proxy.is_some() { upstream.reach.clone() } else { reach };
-    let mut builder = reqwest::Client::builder()
-        .no_proxy()
-        .http1_only()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(attempt.connect_timeout())
-        .dns_resolver(Resolver(reach));
-    if let Some(file) = &upstream.ca {
-        // Only these: a private upstream should not be impersonated by whoever any public authority trusts.
-        builder = builder.tls_certs_only(authorities(file)?);
-    }
-    if let Some(identity) = identity {
-        builder = builder.identity(identity);
-    }
-    if let Some(url) = &upstream.proxy {
-        builder = builder.proxy(proxy(upstream, url)?);
-    }
-    builder.build().map_err(|error| trouble::of(attempt, &error))
-}
-
 /// What an upstream is shown to let us in.
 fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError> {
     let value = if let Some(file) = &upstream.token_file {
@@ -264,48 +243,4 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
     let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
     value.set_sensitive(true);
     Ok(Some(value))
-}
-
-fn authorities(file: &Path) -> Result<Vec<Certificate>, MirrorError> {
-    let pem = std::fs::read(file);
-    let pem = pem.map_err(MirrorError::unread("ca", file))?;
-    match Certificate::from_pem_bundle(&pem) {
-        Ok(authorities) if !authorities.is_empty() => Ok(authorities),
-        _ => Err(MirrorError::Trust("`ca` holds no certificate".to_owned())),
-    }
-}
-
-fn identity(certificate: &Path, key: &Path) -> Result<Identity, MirrorError> {
-    let mut pem = std::fs::read(certificate).map_err(MirrorError::unread("client_certificate", certificate))?;
-    pem.push(b'\n');
-    pem.extend(std::fs::read(key).map_err(MirrorError::unread("client_key", key))?);
-    let wrong = "`client_certificate` and `client_key` are not a certificate and its key, both PEM";
-    Identity::from_pem(&pem).map_err(|_| MirrorError::Trust(wrong.to_owned()))
-}
-
-fn proxy(upstream: &Upstream, url: &str) -> Result<Proxy, MirrorError> {
-    let wrong = || MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
-    let url = address::parse(url).map_err(|_| wrong())?;
-    if upstream.reach.public_only {
-        upstream.reach.check_host(url.host_str().unwrap_or_default())?;
-    }
-    let proxy = Proxy::all(url).map_err(|_| wrong())?;
-    let account = upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref());
-    Ok(match account {
-        Some((username, file)) => proxy.basic_auth(username, &secret::read(file, "proxy_password_file")?),
-        None => proxy,
-    })
-}
-
-/// Looks names up, and keeps to where the upstream may lead.
-struct Resolver(Arc<Reach>);
-
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let reach = self.0.clone();
-        Box::pin(async move {
-            let addresses = reach.resolve(name.as_str(), 0).await?;
-            Ok(Box::new(addresses.into_iter()) as Addrs)
-        })
-    }
 }

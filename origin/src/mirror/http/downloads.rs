@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Response};
+use reqwest::{Method, Response, Url};
 
 use super::super::{MirrorError, Redirects};
 use super::client::Client;
@@ -36,17 +36,17 @@ impl Client<'_> {
     /// that sends a question elsewhere wants it asked there, and Git LFS does.
     pub(in super::super) fn ask(
         &self,
-        url: &str,
+        url: &Url,
         kind: &'static str,
         question: Vec<u8>,
         max_bytes: usize,
-    ) -> Result<(String, Vec<u8>), MirrorError> {
+    ) -> Result<(Url, Vec<u8>), MirrorError> {
         let headers = HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind))));
-        let (mut url, question) = (self.parse(url)?, Bytes::from(question));
+        let (mut url, question) = (url.clone(), Bytes::from(question));
         for _ in 0..=LONGEST_CHAIN {
             let answer = self.send_with(Method::POST, &url, headers.clone(), Some(question.clone()))?;
             if !answer.status().is_redirection() {
-                return Ok((url.into(), self.read(answer, max_bytes)?));
+                return Ok((url, self.read(answer, max_bytes)?));
             }
             url = self.redirected(&url, &answer)?;
         }
@@ -79,12 +79,12 @@ impl Client<'_> {
     /// say no.
     pub(in super::super) fn download(
         &self,
-        from: &str,
+        from: &Url,
         href: &str,
         headers: &HashMap<String, String>,
     ) -> Result<Response, MirrorError> {
         let (rules, reach) = (&self.attempt().upstream.redirects, &self.attempt().upstream.reach);
-        let first = redirects::storage(&self.home, &self.beyond, &self.parse(from)?, href)?;
+        let first = redirects::storage(&self.home, &self.beyond, from, href)?;
         let mut url = first.clone();
         for _ in 0..=LONGEST_CHAIN {
             let given = if redirects::same_origin(&url, &first) { given(headers)? } else { HeaderMap::new() };

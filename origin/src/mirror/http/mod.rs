@@ -3,7 +3,6 @@
 //! The client of gix loses what people want to know of a refusal (`Retry-After`, why a certificate does not do), follows
 //! redirects by rules of its own, and reads proxies from the environment. The trait that it fulfils is small.
 
-mod address;
 mod client;
 mod downloads;
 mod redirects;
@@ -21,10 +20,9 @@ use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::http::{
     GetResponse, Http, PostBodyDataKind, PostResponse, Transport, connect_http,
 };
-use reqwest::Response;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Response, Url};
 
-pub(crate) use self::address::parse as parse_address;
 pub(super) use self::client::Client;
 pub use self::redirects::Redirects;
 #[cfg(fuzzing)]
@@ -39,16 +37,27 @@ const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
 const RESULT: &str = "application/x-git-upload-pack-result";
 
 /// The transport to an `https://` or `http://` upstream.
-pub(super) fn transport<'a>(attempt: &'a Attempt<'a>, url: gix::Url) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
-    let http = SmartHttp { client: Rc::new(Client::new(attempt)?), redirected: None };
-    Ok(connect_http(http, url, Protocol::V2, false))
+pub(super) fn transport<'a>(attempt: &'a Attempt<'a>, url: &Url) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
+    let http = SmartHttp { client: Rc::new(Client::new(attempt)?), base: url.clone() };
+    // Of what gix makes of an address only the last part counts.
+    let named = gix::Url::from_parts(
+        gix::url::Scheme::Https,
+        None,
+        None,
+        url.host_str().map(str::to_owned),
+        None,
+        "/".into(),
+        false,
+    );
+    let named = named.map_err(|error| MirrorError::exchange("list refs", &error))?;
+    Ok(connect_http(http, named, Protocol::V2, false))
 }
 
 /// What gix asks of an HTTP client.
 pub(super) struct SmartHttp<'a> {
     client: Rc<Client<'a>>,
-    /// Where the first request was redirected to, without its last part.
-    redirected: Option<String>,
+    /// Where the repository is: as configured, or where the first request was redirected to.
+    base: Url,
 }
 
 impl<'a> SmartHttp<'a> {
@@ -58,15 +67,13 @@ impl<'a> SmartHttp<'a> {
         base_url: &str,
         headers: &HeaderMap,
     ) -> Result<GetResponse<Head<'a>, Body<'a>>, MirrorError> {
-        let (from, answer) = self.client.get(url, headers, ADVERTISEMENT)?;
-        let last_part = url.strip_prefix(base_url).unwrap_or_default();
-        match from.as_str().strip_suffix(last_part) {
-            Some(base) if from.as_str() != url => self.redirected = Some(base.to_owned()),
-            Some(_) => {}
-            None => {
-                let reason = "it is not where a repository's refs are listed";
-                return Err(MirrorError::Redirected { to: redirects::place(&from), reason });
-            }
+        let last_part = last_part(url, base_url);
+        let asked = below(&self.base, last_part);
+        let (from, answer) = self.client.get(asked.clone(), headers, ADVERTISEMENT)?;
+        if from != asked {
+            let base = from.as_str().strip_suffix(last_part).and_then(|base| from.join(base).ok());
+            let reason = "it is not where a repository's refs are listed";
+            self.base = base.ok_or_else(|| MirrorError::Redirected { to: redirects::place(&from), reason })?;
         }
         let call = Rc::new(RefCell::new(Call::Answered(answer)));
         let body = Body { client: self.client.clone(), call, chunk: Bytes::new() };
@@ -92,12 +99,13 @@ impl<'a> Http for SmartHttp<'a> {
     fn post(
         &mut self,
         url: &str,
-        _base_url: &str,
+        base_url: &str,
         headers: impl IntoIterator<Item = impl AsRef<str>>,
         _body: PostBodyDataKind,
     ) -> gix::Result<PostResponse<Self::Headers, Self::ResponseBody, Self::PostBody>> {
         // What is asked is written later; it is sent when somebody wants the answer.
-        let call = Call::Written { url: url.to_owned(), headers: header_map(headers), body: Vec::new() };
+        let url = below(&self.base, last_part(url, base_url));
+        let call = Call::Written { url, headers: header_map(headers), body: Vec::new() };
         let call = Rc::new(RefCell::new(call));
         let body = || Body { client: self.client.clone(), call: call.clone(), chunk: Bytes::new() };
         let headers = Head { awaits: Some(body()), text: Cursor::default() };
@@ -107,10 +115,20 @@ impl<'a> Http for SmartHttp<'a> {
     fn configure(&mut self, _config: &dyn Any) -> gix::Result {
         Ok(())
     }
+}
 
-    fn redirected_base_url(&self) -> Option<String> {
-        self.redirected.clone()
-    }
+/// What gix asks for below the address that it was given.
+fn last_part<'u>(url: &'u str, base_url: &str) -> &'u str {
+    url.strip_prefix(base_url).unwrap_or_default().trim_start_matches('/')
+}
+
+/// A path, with its query if it has one, below a repository.
+fn below(base: &Url, last_part: &str) -> Url {
+    let (path, query) = last_part.split_once('?').map_or((last_part, None), |(path, query)| (path, Some(query)));
+    let mut url = base.clone();
+    url.set_path(&format!("{}/{path}", base.path().trim_end_matches('/')));
+    url.set_query(query);
+    url
 }
 
 fn header_map(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
@@ -123,7 +141,7 @@ fn header_map(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
 
 /// A request and its answer.
 enum Call {
-    Written { url: String, headers: HeaderMap, body: Vec<u8> },
+    Written { url: Url, headers: HeaderMap, body: Vec<u8> },
     Answered(Response),
     Over,
 }

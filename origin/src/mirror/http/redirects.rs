@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use super::super::MirrorError;
-use super::super::reach::{Hosts, Reach};
+use crate::source::{Hosts, Reach};
 
 /// So many redirects are followed in a row.
 pub(super) const LONGEST_CHAIN: usize = 5;

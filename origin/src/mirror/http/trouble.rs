@@ -7,7 +7,7 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::super::MirrorError;
 use super::super::attempt::Attempt;
-use super::super::upstream::without_user_info;
+use crate::source::without_user_info;
 
 /// What an error of the HTTP client comes down to.
 pub(super) fn of(attempt: &Attempt, error: &reqwest::Error) -> MirrorError {
@@ -33,6 +33,11 @@ pub(super) fn of(attempt: &Attempt, error: &reqwest::Error) -> MirrorError {
     }
     let cause = format!("its answer broke off or makes no sense ({innermost})");
     MirrorError::Upstream { step: attempt.step(), cause }
+}
+
+/// Whether a connection ended after a request was sent, and before anything was answered.
+pub(super) fn broke_off_unanswered(error: &reqwest::Error) -> bool {
+    error.is_request() && !error.is_connect() && !error.is_timeout() && find::<rustls::Error>(error).is_none()
 }
 
 fn of_tls(error: &rustls::Error) -> String {

@@ -25,7 +25,7 @@ pub enum LfsError {
         path: String,
         /// By its pointer.
         size: u64,
-        /// [`max_lfs_object`](crate::mirror::Upstream::max_lfs_object).
+        /// [`max_lfs_object`](crate::source::Upstream::max_lfs_object).
         limit: u64,
     },
     /// The upstream's API cannot be asked.
@@ -87,7 +87,7 @@ pub enum LfsError {
         bytes: u64,
         /// In which time.
         within: Duration,
-        /// [`lowest_rate`](crate::mirror::Upstream::lowest_rate).
+        /// [`lowest_rate`](crate::source::Upstream::lowest_rate).
         lowest_rate: u64,
     },
     /// What came is not the object, or cannot be stored.

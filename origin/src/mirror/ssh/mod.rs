@@ -3,17 +3,21 @@
 //! No configuration of the machine or of a user is read, no agent is asked, nothing is forwarded, no host is trusted
 //! that is not known, and nobody is ever asked anything.
 
-mod address;
 mod complaint;
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-pub(super) use self::address::{SshAddress, parse};
 pub(super) use self::complaint::complaint;
+use super::MirrorError;
 use super::attempt::Attempt;
-use super::{MirrorError, Upstream};
 use crate::outside_program::pinned;
+use crate::source::{SshAddress, Upstream};
+
+/// Of so many addresses of a name one has to connect.
+const MOST_ADDRESSES: usize = 8;
 
 /// The port of SSH.
 const PORT: u16 = 22;
@@ -44,32 +48,70 @@ const OPTIONS: [&str; 22] = [
     "LogLevel=ERROR",
 ];
 
+/// How a host is asked: in one of the ways that follow each other until one of them connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Try {
+    /// The address that was judged. Absent: the program looks the name up, and tries all that it finds.
+    judged: Option<IpAddr>,
+    /// How long the connection may take to come about.
+    connect_timeout: Duration,
+}
+
+/// The ways to a host. Where addresses are judged, each of them is one, and they share the time for a connection.
+pub(super) fn tries(attempt: &Attempt, address: &SshAddress) -> Result<Vec<Try>, MirrorError> {
+    let reach = &attempt.upstream.reach;
+    reach.check_host(&address.host)?;
+    let connect_timeout = attempt.connect_timeout();
+    if !reach.public_only {
+        return Ok(vec![Try { judged: None, connect_timeout }]);
+    }
+    let resolved = attempt.wait(reach.resolve(&address.host, address.port.unwrap_or(PORT)))??;
+    Ok(share(&resolved, connect_timeout))
+}
+
+fn share(resolved: &[SocketAddr], connect_timeout: Duration) -> Vec<Try> {
+    let tried = &resolved[..resolved.len().min(MOST_ADDRESSES)];
+    let connect_timeout = connect_timeout / u32::try_from(tried.len()).unwrap_or(1).max(1);
+    tried.iter().map(|address| Try { judged: Some(address.ip()), connect_timeout }).collect()
+}
+
+/// The first that connects, whatever comes of it then; or why the last of them did not.
+pub(super) fn in_turn<T>(
+    tries: impl IntoIterator<Item = Try>,
+    mut ask: impl FnMut(Try) -> Result<T, MirrorError>,
+) -> Result<T, MirrorError> {
+    let mut last = MirrorError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
+    for each in tries {
+        match ask(each) {
+            Err(error @ MirrorError::Connect { .. }) => last = error,
+            ended => return ended,
+        }
+    }
+    Err(last)
+}
+
 /// The program that talks to the upstream's host.
-pub(super) fn upload_pack(attempt: &Attempt, address: &SshAddress) -> Result<Command, MirrorError> {
-    let Upstream { ssh_key, ssh_known_hosts, reach, .. } = attempt.upstream;
+pub(super) fn upload_pack(attempt: &Attempt, address: &SshAddress, each: Try) -> Result<Command, MirrorError> {
+    let Upstream { ssh_key, ssh_known_hosts, .. } = attempt.upstream;
     let missing = |what| MirrorError::Authenticate(format!("SSH needs {what}"));
     let key = ssh_key.as_deref().ok_or_else(|| missing("the file of a private key (`ssh_key`)"))?;
     let known = ssh_known_hosts.as_deref();
     let known = known.ok_or_else(|| missing("a file with the keys of its host (`ssh_known_hosts`)"))?;
-    reach.check_host(&address.host)?;
     let mut command = pinned("ssh");
     command.args(["-F", "none", "-T", "-a", "-x"]);
     for option in OPTIONS {
         command.args(["-o", option]);
     }
-    command.arg("-o").arg(format!("ConnectTimeout={}", attempt.connect_timeout().as_secs().max(1)));
+    command.arg("-o").arg(format!("ConnectTimeout={}", each.connect_timeout.as_secs().max(1)));
     command.arg("-o").arg(format!("UserKnownHostsFile={}", quoted(known, "ssh_known_hosts")?));
     command.arg("-o").arg(format!("IdentityFile={}", quoted(key, "ssh_key")?));
     command.args(["-o", "SetEnv=GIT_PROTOCOL=version=2"]);
-    if reach.public_only {
+    if let Some(judged) = each.judged {
         // The address that was judged is the one that is asked; the keys are still those of the name.
         let port = address.port.unwrap_or(PORT);
-        let resolved = attempt.wait(reach.resolve(&address.host, port))??;
-        if let Some(judged) = resolved.first() {
-            let alias = if port == PORT { address.host.clone() } else { format!("[{}]:{port}", address.host) };
-            command.arg("-o").arg(format!("HostName={}", judged.ip()));
-            command.arg("-o").arg(format!("HostKeyAlias={alias}"));
-        }
+        let alias = if port == PORT { address.host.clone() } else { format!("[{}]:{port}", address.host) };
+        command.arg("-o").arg(format!("HostName={judged}"));
+        command.arg("-o").arg(format!("HostKeyAlias={alias}"));
     }
     if let Some(port) = address.port {
         command.arg("-p").arg(port.to_string());
@@ -109,12 +151,34 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+    use crate::source::Place;
 
     #[test]
     fn a_path_is_one_word_for_the_shell() {
         for (path, expected) in [("/a b", "'/a b'"), ("a'b!c", "'a'\\''b'\\!'c'"), ("$(x)`y`", "'$(x)`y`'")] {
             assert_eq!(for_shell(path), expected);
         }
+    }
+
+    #[test]
+    fn each_address_has_its_turn_until_one_connects() {
+        let resolved = ["[::1]:22", "127.0.0.1:22"].map(|address| address.parse().unwrap());
+        let tries = share(&resolved, Duration::from_secs(20));
+        let (judged, connect_timeout) = (|address: &str| Some(address.parse().unwrap()), Duration::from_secs(10));
+        assert_eq!(tries, [judged("::1"), judged("127.0.0.1")].map(|judged| Try { judged, connect_timeout }));
+        assert_eq!(share(&[resolved[0]; 100], Duration::from_secs(20)).len(), MOST_ADDRESSES);
+        let refused = || MirrorError::Connect { cause: "Connection refused".to_owned(), timeout: false };
+        let ask = |ended: &[Result<u8, MirrorError>]| {
+            let mut ended = ended.iter().cloned();
+            let result = in_turn(tries.clone(), |_| ended.next().unwrap());
+            (result.map_err(|error| error.to_string()), ended.len())
+        };
+        assert_eq!(ask(&[Err(refused()), Ok(7)]), (Ok(7), 0));
+        assert_eq!(ask(&[Ok(7), Ok(8)]), (Ok(7), 1));
+        assert_eq!(ask(&[Err(refused()), Err(refused())]), (Err(refused().to_string()), 0));
+        // Who was connected to has said no: nobody else is asked.
+        let trust = MirrorError::Trust("another key".to_owned());
+        assert_eq!(ask(&[Err(trust.clone()), Ok(7)]), (Err(trust.to_string()), 1));
     }
 
     #[test]
@@ -127,8 +191,10 @@ mod tests {
         let mut upstream = Upstream::new("ssh://me@git.example:2222/x");
         let interrupt = AtomicBool::new(false);
         let build = |upstream: &Upstream| {
-            let address = parse(&upstream.url).unwrap();
-            upload_pack(&Attempt::new(upstream, &interrupt).unwrap(), &address)
+            let Ok(Place::Ssh(address)) = upstream.url.place() else { panic!("{upstream:?}") };
+            let attempt = Attempt::new(upstream, &interrupt).unwrap();
+            let tries = tries(&attempt, address)?;
+            upload_pack(&attempt, address, tries[0])
         };
         assert!(build(&upstream).unwrap_err().to_string().contains("`ssh_key`"));
         upstream.ssh_key = file("key of mine");

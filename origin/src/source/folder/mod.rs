@@ -10,24 +10,11 @@ use weir_shared::commit_id::CommitId;
 
 pub use self::tree::{DiskFile, FolderTree};
 use super::{At, Kind, ListRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure};
-use crate::config::{Fault, RepositoryConfig};
+use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::revision::Revision;
 use crate::service::Service;
 use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, Listed, Listing, TarballError};
-
-/// The folder that a URL names, if it names one.
-pub(super) fn root(url: &str) -> Option<&Path> {
-    url.strip_prefix("folder://").map(Path::new)
-}
-
-/// What is wrong with a repository that is a folder.
-pub(super) fn faults(config: &RepositoryConfig) -> Vec<Fault> {
-    let absolute = root(&config.url).is_some_and(Path::is_absolute);
-    let url = (!absolute).then(|| Fault::new("url", "name the folder from the top: `folder:///srv/site`"));
-    let verify = config.verify.is_some().then(|| Fault::new("verify", "nobody signs a folder"));
-    url.into_iter().chain(verify).collect()
-}
 
 /// The source of a repository that is a folder.
 pub(crate) struct FolderSource {
@@ -78,10 +65,13 @@ impl Kind for FolderSource {
 
     fn resolve(
         &self,
-        _: &RepositoryConfig,
+        config: &RepositoryConfig,
         services: &[Arc<Service>],
         _: &AtomicBool,
     ) -> Result<Resolved, ServiceFailure> {
+        if config.verify.is_some() {
+            return Err(ServiceFailure::passing("verify", "nobody signs a folder".to_owned()));
+        }
         let (tree, now) = self.at(&Revision::DefaultBranch)?;
         let look = |service: &Arc<Service>| {
             check(&service.revision, &now)?;

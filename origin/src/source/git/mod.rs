@@ -21,12 +21,12 @@ use weir_shared::name::RepositoryName;
 use self::mirror_slot::MirrorSlot;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure, Shared,
-    UpkeepRequest,
+    At, Fetched, HttpClients, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved,
+    ServiceFailure, Shared, UpkeepRequest, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::lfs::LfsFile;
-use crate::mirror::{self, MaintenanceError, MirrorError, Upstream};
+use crate::mirror::{self, MaintenanceError, MirrorError};
 use crate::revision::{self, Reach, further_refs};
 use crate::service::Service;
 use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
@@ -35,6 +35,8 @@ use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
 pub(crate) struct GitSource {
     repository: RepositoryName,
     mirror: MirrorSlot,
+    /// What the upstream is asked with over HTTP.
+    http: HttpClients,
     /// Which commits that services name were found on a branch or a tag.
     reach: Mutex<Reach>,
     /// Bytes of LFS objects that have room, and may not be here yet.
@@ -44,9 +46,16 @@ pub(crate) struct GitSource {
 
 impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Shared) -> Self {
-        let path = shared.data_dir.mirror(&config.name, &config.url);
+        let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorSlot::new(path, shared.upstreams.max_object.as_u64());
-        Self { repository: config.name.clone(), mirror, reach: Mutex::default(), reserved: Mutex::default(), shared }
+        Self {
+            repository: config.name.clone(),
+            mirror,
+            http: HttpClients::default(),
+            reach: Mutex::default(),
+            reserved: Mutex::default(),
+            shared,
+        }
     }
 
     /// The mirror, to be read by one thread.
@@ -56,7 +65,7 @@ impl GitSource {
 
     /// The upstream as it is to be asked now.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
-        self.shared.upstreams.upstream(config)
+        Upstream { http: self.http.clone(), ..self.shared.upstreams.upstream(config) }
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {

@@ -28,9 +28,11 @@ impl GitSource {
                 }
             }
             Err(error) => {
-                if matches!(error, MaintenanceError::Repack(_)) {
+                match &error {
                     // It may have found a pack that is damaged.
-                    self.mirror.trouble(Instant::now());
+                    MaintenanceError::Repack(_) => self.mirror.trouble(Instant::now()),
+                    MaintenanceError::Lost(_) => self.mirror.is_of_no_use(error.to_string()),
+                    _ => {}
                 }
                 self.repack_failed(&error);
             }

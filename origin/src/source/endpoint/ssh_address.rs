@@ -1,7 +1,5 @@
 //! The two ways to write where an SSH upstream is: `ssh://user@host:port/path` and `user@host:path`.
 
-use gix::url::Scheme;
-
 /// The user name when none is given. That of the process would depend on the host that the origin runs on.
 const DEFAULT_USER: &str = "git";
 
@@ -21,16 +19,11 @@ pub(crate) struct SshAddress {
 /// Reads either form.
 ///
 /// # Errors
-/// What is wrong with it; never any part of it.
-pub(crate) fn parse(url: &str) -> Result<SshAddress, &'static str> {
+/// What is wrong with it, or that the other reader has `seen` another host; never any part of it.
+pub(super) fn parse(url: &str, seen: &gix::Url) -> Result<SshAddress, &'static str> {
     let address = read(url)?;
-    // What may be asked, and how often, is judged by the host that gix reads.
-    let seen = gix::url::parse(url).ok().filter(|seen| seen.scheme == Scheme::Ssh);
-    let same = |seen: gix::Url| {
-        let host = seen.host().unwrap_or_default().trim_matches(['[', ']']);
-        host.eq_ignore_ascii_case(&address.host) && seen.port == address.port
-    };
-    match seen.ok_or("it is no address of SSH").map(same)? {
+    let host = seen.host().unwrap_or_default().trim_matches(['[', ']']);
+    match host.eq_ignore_ascii_case(&address.host) && seen.port == address.port {
         true => Ok(address),
         false => Err("its host can be read in more than one way"),
     }
@@ -117,7 +110,13 @@ fn split_port(host: &str) -> Result<(&str, Option<u16>), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gix::url::Scheme;
     use proptest::prelude::*;
+
+    fn parse(url: &str) -> Result<SshAddress, &'static str> {
+        let seen = gix::url::parse(url).ok().filter(|seen| seen.scheme == Scheme::Ssh);
+        super::parse(url, &seen.ok_or("it is no address of SSH")?)
+    }
 
     #[test]
     fn both_forms_are_read() {

@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{MirrorError, Redirects};
+use crate::mirror::{MirrorError, Redirects};
 
 /// Where an upstream may be. By default anywhere.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Reach {
     /// Which hosts may be asked, whether a URL or a redirect names them.
     pub hosts: Hosts,
@@ -26,7 +26,7 @@ pub struct Reach {
 impl Reach {
     /// Where an upstream that is within reach may lead by its own word, as an LFS server does to a storage: to public
     /// addresses, and to what the configuration lists.
-    pub(super) fn beyond(&self, redirects: &Redirects) -> Self {
+    pub(crate) fn beyond(&self, redirects: &Redirects) -> Self {
         let excepted = match redirects {
             // What is listed in a document of somebody who may not reach the neighbours does not count.
             Redirects::To(hosts) if !self.public_only => hosts.clone(),
@@ -48,24 +48,37 @@ impl Reach {
     }
 
     /// The addresses of a host that may be asked; the host itself was checked before.
-    pub(super) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
-        let name = host.trim_matches(['[', ']']);
-        let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
-        let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
-        if all.is_empty() {
-            return Err(failed("there is none".to_owned()));
-        }
+    pub(crate) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+        let all = look_up(host, port).await?;
         let allowed: Vec<_> = all.into_iter().filter(|address| self.allows(host, address.ip())).collect();
-        if allowed.is_empty() { Err(NotAllowed::Address(name.to_owned()).into()) } else { Ok(allowed) }
+        if allowed.is_empty() { Err(NotAllowed::Address(plain(host)).into()) } else { Ok(allowed) }
+    }
+
+    /// Whether a host may be asked whose name a proxy will look up: it may take any of its addresses.
+    ///
+    /// # Errors
+    /// It may not, or nobody can tell here.
+    pub(crate) async fn judge(&self, host: &str, port: u16) -> Result<(), NotAllowed> {
+        if self.goes_anywhere_at(host) {
+            return Ok(());
+        }
+        let all = look_up(host, port).await.map_err(|_| NotAllowed::Unjudged(plain(host)))?;
+        let allowed = all.iter().all(|address| is_public(address.ip()));
+        if allowed { Ok(()) } else { Err(NotAllowed::Address(plain(host))) }
     }
 
     fn allows(&self, host: &str, address: IpAddr) -> bool {
-        !self.public_only || self.hosts.names(host) || self.excepted.lists(host) || is_public(address)
+        self.goes_anywhere_at(host) || is_public(address)
+    }
+
+    /// Whether a host may be asked whatever its addresses are.
+    fn goes_anywhere_at(&self, host: &str) -> bool {
+        !self.public_only || self.hosts.names(host) || self.excepted.lists(host)
     }
 }
 
 /// Which hosts may be asked; an empty list is any host.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Hosts(Vec<String>);
 
@@ -81,6 +94,13 @@ pub enum NotAllowed {
          `[upstreams] hosts`, or set `[upstreams] private_addresses`"
     )]
     Address(String),
+    /// Whether its address is public cannot be told.
+    #[error(
+        "the host `{0}` cannot be asked through the proxy: its name has no address here, so that nobody can tell whether that \
+         is public, and others may not be asked: name the host in `redirects` of the repository (in the configuration \
+         file), or in `[upstreams] hosts`"
+    )]
+    Unjudged(String),
 }
 
 impl Hosts {
@@ -110,7 +130,7 @@ impl Hosts {
     }
 
     /// Whether a host is listed, by its name or with its domain.
-    pub(super) fn lists(&self, host: &str) -> bool {
+    pub(crate) fn lists(&self, host: &str) -> bool {
         let host = plain(host);
         self.0.iter().any(|known| match known.strip_prefix('*') {
             Some(ending) => host.len() > ending.len() && host.ends_with(ending),
@@ -142,6 +162,14 @@ impl fmt::Debug for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// The addresses of a host.
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+    let name = host.trim_matches(['[', ']']);
+    let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
+    let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
+    if all.is_empty() { Err(failed("there is none".to_owned())) } else { Ok(all) }
 }
 
 /// A host as it is compared: without brackets, final dot and capitals.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::http::Redirects;
-use super::reach::Reach;
+use super::{Endpoint, HttpClients, Reach};
+use crate::mirror::Redirects;
 
 /// How long a read may bring nothing before a poll fails, unless configured otherwise.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub const DEFAULT_LOWEST_RATE: u64 = 1 << 10;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// `https://…`, `http://…` (without credentials), `ssh://…`, `user@host:path`, `git://…`, `file://…` or a local path.
-    pub url: String,
+    pub url: Endpoint,
     /// A PEM file with the only certificate authorities to trust for `https://`; absent: those of the system.
     pub ca: Option<PathBuf>,
     /// The user name for an upstream that asks for one.
@@ -51,7 +51,7 @@ pub struct Upstream {
     /// A PEM file with its key.
     pub client_key: Option<PathBuf>,
     /// `http://host:port` or `https://host:port`: through it goes all that goes over HTTP.
-    pub proxy: Option<String>,
+    pub proxy: Option<Endpoint>,
     /// The user name for the proxy.
     pub proxy_username: Option<String>,
     /// The file that holds the password for the proxy.
@@ -62,6 +62,8 @@ pub struct Upstream {
     pub ssh_key: Option<PathBuf>,
     /// The keys of SSH hosts that are trusted, as in `known_hosts`.
     pub ssh_known_hosts: Option<PathBuf>,
+    /// What it is asked with over HTTP, from poll to poll.
+    pub http: HttpClients,
     /// Where it may be.
     pub reach: Arc<Reach>,
     /// How long a read may bring nothing before the poll fails.
@@ -86,7 +88,7 @@ pub struct Upstream {
 
 impl Upstream {
     /// An upstream that needs nothing but its URL.
-    pub fn new(url: impl Into<String>) -> Self {
+    pub fn new(url: impl Into<Endpoint>) -> Self {
         Self {
             url: url.into(),
             ca: None,
@@ -101,6 +103,7 @@ impl Upstream {
             redirects: Redirects::default(),
             ssh_key: None,
             ssh_known_hosts: None,
+            http: HttpClients::default(),
             reach: Arc::default(),
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             further_refs: BTreeSet::new(),
@@ -113,21 +116,16 @@ impl Upstream {
             lowest_rate: DEFAULT_LOWEST_RATE,
         }
     }
-
-    /// The URL without user name and password, for people.
-    pub fn redacted_url(&self) -> String {
-        without_user_info(&self.url)
-    }
 }
 
 impl std::fmt::Debug for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upstream").field("url", &self.redacted_url()).finish_non_exhaustive()
+        f.debug_struct("Upstream").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
 /// A text with the user info taken out of every URL in it.
-pub(super) fn without_user_info(text: &str) -> String {
+pub(crate) fn without_user_info(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(scheme) = rest.find("://") {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::MirrorError;
+use crate::mirror::MirrorError;
 
 /// No password or token is longer.
 const LONGEST: u64 = 64 << 10;
@@ -13,7 +13,7 @@ const LONGEST: u64 = 64 << 10;
 ///
 /// # Errors
 /// The file cannot be read, is empty, or holds what no header may.
-pub(super) fn read(file: &Path, what: &'static str) -> Result<String, MirrorError> {
+pub(crate) fn read(file: &Path, what: &'static str) -> Result<String, MirrorError> {
     let wrong = |why: &str| MirrorError::file(what, file, why);
     let mut secret = String::new();
     let read = File::open(file).and_then(|file| file.take(LONGEST).read_to_string(&mut secret));

@@ -1,17 +1,13 @@
-//! Where an HTTP upstream, or a proxy, is. One reader decides that, the one that opens connections.
-//!
-//! Other parts of the origin see addresses as gix reads them: they judge what may be asked and how often, and which
-//! operator's secrets go with it. So an address that the two read differently is none.
+//! An address of `https://` or `http://`, as whoever opens the connection reads it.
 
 use reqwest::Url;
 
-/// Reads an address of `https://` or `http://`. It may hold user info; who allows none looks for it.
+/// Reads an address. It may hold user info; who allows none looks for it.
 ///
 /// # Errors
-/// What is wrong with it; never any part of it.
-pub(crate) fn parse(text: &str) -> Result<Url, &'static str> {
+/// What is wrong with it, or that the other reader has `seen` another host; never any part of it.
+pub(super) fn parse(text: &str, seen: &gix::Url) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "it is no address")?;
-    let seen = gix::url::parse(text).map_err(|_| "it is no address")?;
     let usual_port = match url.scheme() {
         "https" => 443,
         "http" => 80,
@@ -37,6 +33,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn parse(text: &str) -> Result<Url, &'static str> {
+        super::parse(text, &gix::url::parse(text).map_err(|_| "it is no address")?)
+    }
 
     #[test]
     fn an_address_has_one_host() {

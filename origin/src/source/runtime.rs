@@ -1,0 +1,23 @@
+//! Where connections to upstreams live: they outlast the polls that use them.
+//!
+//! Whoever polls blocks a thread of his own. It may come to its end after the process's own runtime has, so this one is
+//! apart, and never ends: one thread, which hands on what the network brings.
+
+use std::io;
+use std::sync::LazyLock;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::mirror::MirrorError;
+
+static RUNTIME: LazyLock<io::Result<Runtime>> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).thread_name("upstreams").enable_all().build());
+
+/// The runtime of all connections to upstreams.
+///
+/// # Errors
+/// It could not be started.
+pub(crate) fn runtime() -> Result<&'static Runtime, MirrorError> {
+    let failed = |error: &io::Error| MirrorError::local("start to talk to upstreams")(error.kind().into());
+    RUNTIME.as_ref().map_err(failed)
+}
