@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What repositories cost an origin when nothing happens in them: its private memory, and the processor time of a poll that
-# finds nothing new. loadtest/compare/idle.sh [REPOSITORIES] [SECONDS]; WEIR_ORIGIN names another binary than
-# target/dist/weir-origin (and `weir` beside it is not needed). The upstreams are on this machine, behind `git daemon`,
-# whose time is not counted.
+# finds nothing new, beside `git ls-remote`. loadtest/compare/idle.sh [REPOSITORIES] [SECONDS] [git|https]; WEIR_ORIGIN names
+# another binary than target/dist/weir-origin. The upstreams are on this machine, behind `git daemon` or an https server that
+# keeps connections, whose time is not counted.
 set -euo pipefail
 repositories=${1:-1000}
 seconds=${2:-60}
+scheme=${3:-git}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 origin=${WEIR_ORIGIN:-$root/target/dist/weir-origin}
 weir=${WEIR:-$root/target/debug/weir}
@@ -24,9 +25,12 @@ for number in $(seq 2 "$repositories"); do cp -al "$work/upstreams/1.git" "$work
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 git_port=$(free_port) admin=$(free_port)
-git daemon --base-path="$work/upstreams" --export-all --listen=127.0.0.1 --port="$git_port" --max-connections=64 &
-pids+=($!)
 "$weir" certificates --out "$work" >/dev/null
+case $scheme in
+git) git daemon --base-path="$work/upstreams" --export-all --listen=127.0.0.1 --port="$git_port" --max-connections=64 & ;;
+https) python3 "$root/loadtest/compare/https_upstream.py" "$work/upstreams" "$work/origin.pem" "$work/origin.key" "$git_port" & ;;
+esac
+pids+=($!)
 {
     cat <<TOML
 name = "origin-1"
@@ -39,7 +43,9 @@ key = "origin.key"
 client_ca = "ca.pem"
 TOML
     for number in $(seq "$repositories"); do
-        printf '[[repository]]\nname = "r%d"\nurl = "git://127.0.0.1:%d/%d.git"\npoll_interval = "30s"\n' "$number" "$git_port" "$number"
+        printf '[[repository]]\nname = "r%d"\nurl = "%s://127.0.0.1:%d/%d.git"\npoll_interval = "30s"\n' \
+            "$number" "$scheme" "$git_port" "$number"
+        if [ "$scheme" = https ]; then printf 'ca = "ca.pem"\n'; fi
         printf '[[service]]\nname = "s%d"\nrepository = "r%d"\nref = "main"\nfolder = "deploy"\n' "$number" "$number"
     done
 } >"$work/origin.toml"
@@ -63,3 +69,10 @@ polls_after=$(polls) ticks_after=$(ticks)
 echo "$repositories repositories: private memory $(private) MB (and $(mapped) MB of the program, mapped), $(ls "/proc/$pid/fd" | wc -l) open files, $(wc -l <"/proc/$pid/maps") maps"
 awk -v polls=$((polls_after - polls_before)) -v ticks=$((ticks_after - ticks_before)) -v hz="$(getconf CLK_TCK)" \
     'BEGIN { printf "an unchanged poll: %.2f ms of processor time (%d polls)\n", 1000 * ticks / hz / polls, polls }'
+GIT_SSL_CAINFO=$work/ca.pem python3 - "$scheme://127.0.0.1:$git_port/1.git" <<'PYTHON'
+import resource, subprocess, sys
+for _ in range(50):
+    subprocess.run(["git", "ls-remote", sys.argv[1]], check=True, stdout=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(f"git ls-remote: {(used.ru_utime + used.ru_stime) * 20:.1f} ms of processor time")
+PYTHON

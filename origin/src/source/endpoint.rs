@@ -257,7 +257,7 @@ mod tests {
             ("https://[2001:DB8::1]/x", Some("2001:db8::1"), 2),
             ("git://git.example/x", Some("git.example"), 1),
             ("ssh://git@git.example/x", Some("git.example"), 1),
-            ("git@[::1]:x", Some("::1"), 1),
+            ("ssh://git@[::1]/x", Some("::1"), 1),
             ("/srv/what?.git", None, 0),
             ("file:///srv/x", None, 0),
             ("file://host/srv/x", None, 0),

@@ -367,7 +367,7 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
         assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
         drop(asked);
     });
-    pair.upstream.url = url.into();
+    pair.upstream.url = url;
     push_and_follow(&pair);
 }
 

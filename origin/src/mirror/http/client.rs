@@ -55,7 +55,7 @@ impl<'a> Client<'a> {
     /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
     pub(super) fn get(&self, mut url: Url, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
         for _ in 0..=LONGEST_CHAIN {
-            let answer = self.send(Method::GET, &url, headers, None)?;
+            let answer = self.send(&Method::GET, &url, headers, None)?;
             if !answer.status().is_redirection() {
                 return Ok((url, self.expect(answer, kind)?));
             }
@@ -69,10 +69,10 @@ impl<'a> Client<'a> {
         &self,
         url: &Url,
         headers: &HeaderMap,
-        body: Bytes,
+        body: &Bytes,
         kind: &str,
     ) -> Result<Response, MirrorError> {
-        let answer = self.send(Method::POST, url, headers, Some(body))?;
+        let answer = self.send(&Method::POST, url, headers, Some(body))?;
         if answer.status().is_redirection() {
             let to = redirects::place(&self.redirected(url, &answer)?);
             return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
@@ -94,10 +94,10 @@ impl<'a> Client<'a> {
 
     fn send(
         &self,
-        method: Method,
+        method: &Method,
         url: &Url,
         headers: &HeaderMap,
-        body: Option<Bytes>,
+        body: Option<&Bytes>,
     ) -> Result<Response, MirrorError> {
         let mut headers = headers.clone();
         headers.remove(AUTHORIZATION);
@@ -107,10 +107,10 @@ impl<'a> Client<'a> {
     /// The same with an `Authorization` of somebody else's, if there is one among the headers.
     pub(super) fn send_with(
         &self,
-        method: Method,
+        method: &Method,
         url: &Url,
         mut headers: HeaderMap,
-        body: Option<Bytes>,
+        body: Option<&Bytes>,
     ) -> Result<Response, MirrorError> {
         headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
         if let Some(authorization) = &self.authorization
@@ -123,7 +123,7 @@ impl<'a> Client<'a> {
         let send = || {
             let request = http.request(method.clone(), url.clone()).headers(headers.clone());
             self.attempt.asks();
-            self.attempt.wait(body.iter().cloned().fold(request, RequestBuilder::body).send())
+            self.attempt.wait(body.into_iter().cloned().fold(request, RequestBuilder::body).send())
         };
         let mut answer = send()?;
         if self.connected.replace(true) && answer.as_ref().is_err_and(trouble::broke_off_unanswered) {

@@ -44,7 +44,7 @@ impl Client<'_> {
         let headers = HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind))));
         let (mut url, question) = (url.clone(), Bytes::from(question));
         for _ in 0..=LONGEST_CHAIN {
-            let answer = self.send_with(Method::POST, &url, headers.clone(), Some(question.clone()))?;
+            let answer = self.send_with(&Method::POST, &url, headers.clone(), Some(&question))?;
             if !answer.status().is_redirection() {
                 return Ok((url, self.read(answer, max_bytes)?));
             }
@@ -88,7 +88,7 @@ impl Client<'_> {
         let mut url = first.clone();
         for _ in 0..=LONGEST_CHAIN {
             let given = if redirects::same_origin(&url, &first) { given(headers)? } else { HeaderMap::new() };
-            let answer = self.send_with(Method::GET, &url, given, None)?;
+            let answer = self.send_with(&Method::GET, &url, given, None)?;
             if !answer.status().is_redirection() {
                 return Ok(answer);
             }

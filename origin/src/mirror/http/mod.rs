@@ -212,7 +212,7 @@ impl Body<'_> {
         let mut call = self.call.borrow_mut();
         match std::mem::replace(&mut *call, Call::Over) {
             Call::Written { url, headers, body } => {
-                let answer = self.client.post(&url, &headers, body.into(), RESULT);
+                let answer = self.client.post(&url, &headers, &body.into(), RESULT);
                 *call = Call::Answered(answer.map_err(|error| self.client.attempt().fail(error))?);
             }
             other => *call = other,
