@@ -277,7 +277,7 @@ mod tests {
             ("http://git.example?private_token=s3cret", "password_file"),
             ("https://me:s3cret@git.example/x", "`username`"),
             ("git://s3cret@git.example/x", "`username`"),
-            ("https://git.example\\@evil.example/x", "more than one way"),
+            ("https://git.example\\@evil.example/x", "address"),
             ("ssh://git:s3cret@git.example/x", "user name"),
         ] {
             let endpoint = Endpoint::parse(text);

@@ -45,7 +45,7 @@ fn lengths_that_lie_are_found_out() {
         assert_eq!(error.kind(), kind, "{error}");
     }
     for (what, pack) in hostile_packs() {
-        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url().into());
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
         assert_eq!(error.step(), "fetch", "{what}: {error}");
     }
     assert_eq!(pack_files(&pair), 2);
@@ -57,7 +57,7 @@ fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
     let refs = listing_with_a_new_one(&first);
     let empty = with_checksum(pack_header(0));
     for pack in [empty, pack_of_one(1, b"a"), pack_of_one(1, b"b"), pack_of_one(1, b"c")] {
-        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url().into());
+        let error = refused(&mut pair, &first, ScriptedServer::of(refs.clone(), packfile(&pack)).url());
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
         assert_eq!(pack_files(&pair), 2, "{error}");
@@ -205,7 +205,7 @@ fn an_object_over_the_limit_is_refused_by_its_name() {
     let refs = listing_with_a_new_one(&first);
     pair.upstream.max_object = 1 << 20;
     let pack = pack_of_one((1 << 20) + 1, &vec![0; (1 << 20) + 1]);
-    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url().into());
+    let error = refused(&mut pair, &first, ScriptedServer::of(refs, packfile(&pack)).url());
     assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false), "{error}");
     assert!(error.to_string().contains("`[upstreams] max_object` = 1048576"), "{error}");
 }
@@ -217,7 +217,7 @@ fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
     pair.upstream.max_objects = 1000;
     let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
     let error =
-        refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url().into());
+        refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
     assert!(matches!(error, MirrorError::TooManyObjects { objects: 1001, limit: 1000 }), "{error}");
     assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
     assert!(error.to_string().contains("`[upstreams] max_objects` = 1000"), "{error}");

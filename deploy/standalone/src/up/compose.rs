@@ -55,7 +55,7 @@ impl Roles {
         let mut origin = weir_origin::config::Config::new("origin-1".parse()?, root.join("origin-data"), tls);
         origin.listen = address(7400);
         origin.admin_listen = Some(address(7490));
-        let mut upstream = RepositoryConfig::new(repository_name.clone(), &repository.url);
+        let mut upstream = RepositoryConfig::new(repository_name.clone(), repository.url.as_str());
         upstream.poll_interval = poll_interval;
         upstream.ca.clone_from(&arguments.ca);
         upstream.username.clone_from(&arguments.username);
