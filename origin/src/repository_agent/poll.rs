@@ -12,7 +12,7 @@ use super::pace::{Expected, Pace};
 use super::poll_permit::PollPermit;
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
-use crate::config::{RepositoryConfig, UpstreamsConfig};
+use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -27,7 +27,8 @@ pub(super) struct Poller {
     pub(super) config: watch::Receiver<Arc<RepositoryConfig>>,
     /// The services that it is for, likewise.
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
-    pub(super) upstreams: UpstreamsConfig,
+    /// The fewest bytes of a pack in a second.
+    pub(super) lowest_rate: u64,
     pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
@@ -121,8 +122,8 @@ impl Poller {
     ) -> Result<Option<Looked>, Failure> {
         // After `begun`: whoever asks for another ref later asks for another poll.
         let (config, services) = (self.config.borrow().clone(), self.services.borrow().clone());
-        let lowest_rate = self.upstreams.lowest_rate.as_u64();
-        let expected = Expected { longest: config.poll_timeout, stall_timeout: config.stall_timeout, lowest_rate };
+        let (longest, stall_timeout) = (config.poll_timeout, config.stall_timeout);
+        let expected = Expected { longest, stall_timeout, lowest_rate: self.lowest_rate };
         let mut pace = Pace::new(progress.snapshot(), expected, begun);
         self.show(pace.progress());
         let (source, inner, may_fetch) =

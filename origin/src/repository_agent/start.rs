@@ -89,7 +89,7 @@ pub(crate) fn start(
     let poller = Arc::new(Poller {
         config: configured.clone(),
         services: assigned.clone(),
-        upstreams: context.sources.upstreams.clone(),
+        lowest_rate: context.sources.upstreams.lowest_rate.as_u64(),
         source: source.clone(),
         state: state.clone(),
         limiter: context.limiter.at_host(&config.url),

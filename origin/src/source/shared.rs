@@ -9,7 +9,6 @@ use crate::mirror::FetchMemory;
 use crate::tarball::Limits;
 
 /// What all sources of one origin share.
-#[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) data_dir: DataDir,
     pub(crate) metrics: Metrics,

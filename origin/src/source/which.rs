@@ -1,6 +1,7 @@
 //! Which kinds of sources there are, and of which one a URL is.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 #[cfg(debug_assertions)]
 use super::folder::FolderSource;
@@ -17,7 +18,7 @@ pub(crate) enum Source {
 
 impl Source {
     /// The source of a repository. Nothing is opened yet.
-    pub(crate) fn new(config: &RepositoryConfig, shared: Shared) -> Self {
+    pub(crate) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
         #[cfg(debug_assertions)]
         if let Some(root) = config.url.folder() {
             return Self::Folder(FolderSource::new(root));

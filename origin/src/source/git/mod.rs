@@ -41,11 +41,11 @@ pub(crate) struct GitSource {
     reach: Mutex<Reach>,
     /// Bytes of LFS objects that have room, and may not be here yet.
     reserved: Mutex<u64>,
-    shared: Shared,
+    shared: Arc<Shared>,
 }
 
 impl GitSource {
-    pub(super) fn new(config: &RepositoryConfig, shared: Shared) -> Self {
+    pub(super) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorSlot::new(path, shared.upstreams.max_object.as_u64());
         Self {
