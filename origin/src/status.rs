@@ -9,10 +9,10 @@ use weir_shared::process::admin::Readiness;
 
 use crate::catalog::{Catalog, NotMirrored, Refused, Snapshot, Written};
 use crate::config::ServiceConfig;
-use crate::mirror::FetchSnapshot;
 use crate::publish::Time;
 use crate::repository_agent::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Lost, Otherwise, Service};
+use crate::source::FetchSnapshot;
 
 /// All repositories and services, with their states.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {

@@ -18,7 +18,8 @@ use super::error::OperatorError;
 use crate::bounds::Bounds;
 use crate::catalog::{Catalog, Snapshot, Written, version};
 use crate::config::{LimitsConfig, ServiceConfig};
-use crate::repository_agent::{At, PreviewError, Wanted};
+use crate::repository_agent::{PreviewError, Wanted};
+use crate::source::At;
 use crate::tarball::{Limits, Listed, ListedKind};
 
 /// The entries of a page, unless the request says how many.

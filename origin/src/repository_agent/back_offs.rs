@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_shared::name::ServiceName;
 
 use super::back_off::{back_off, jittered, kept};
-use super::build::{Again, ServiceFailure};
+use crate::source::{Again, ServiceFailure};
 use crate::tarball::ContentKey;
 
 /// Of each service, the last content that failed and is not to be tried just now.

@@ -11,8 +11,8 @@ use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
-use crate::mirror::FetchMemory;
 use crate::publish::Publisher;
+use crate::source;
 
 /// Mirrors in which refs are looked up at a time. A look-up reads a few small files, and takes a thread.
 const CONCURRENT_LOOK_UPS: usize = 8;
@@ -35,12 +35,10 @@ pub(crate) struct Context {
     pub(super) look_ups: Arc<Semaphore>,
     /// Mirrors that are looked after at a time: one.
     pub(super) upkeep: Arc<Semaphore>,
-    /// Of all fetches.
-    pub(super) fetch_memory: Arc<FetchMemory>,
     /// The threads of all jobs.
     pub(crate) threads: Threads,
-    /// Where upstreams may be, and how much is taken from one.
-    pub(crate) upstreams: UpstreamsConfig,
+    /// What their sources share.
+    pub(crate) sources: source::Shared,
 }
 
 impl Context {
@@ -55,9 +53,7 @@ impl Context {
     ) -> Self {
         let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
-        let fetch_memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
-        let (shown, limit) = (fetch_memory.clone(), usize::try_from(fetch_memory.limit()).unwrap_or(usize::MAX));
-        metrics.bounds.show("fetch_memory_bytes", limit, move || shown.in_use() as usize);
+        let sources = source::Shared::new(data_dir.clone(), metrics.clone(), limits, upstreams);
         Self {
             publisher,
             data_dir,
@@ -67,10 +63,9 @@ impl Context {
             builds,
             concurrent_builds: limits.concurrent_builds,
             look_ups: metrics.bounds.semaphore("look_ups", CONCURRENT_LOOK_UPS),
-            fetch_memory,
             upkeep: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),
-            upstreams: upstreams.clone(),
+            sources,
             metrics,
         }
     }

@@ -10,7 +10,6 @@ use weir_shared::event::EventKind;
 use weir_shared::name::ServiceName;
 use weir_shared::revision_id::RevisionId;
 
-use super::build::{Again, Resolved, ServiceFailure};
 use super::job::JobFault;
 use super::lfs::{Ask, LfsNews, Narrowed};
 use super::state::{LfsFailure, LfsState};
@@ -18,6 +17,7 @@ use super::work_list::{Cause, Next};
 use super::worker::Worker;
 use crate::publish::{Cached, Candidate, PublishError};
 use crate::service::Service;
+use crate::source::{Again, Resolved, ServiceFailure};
 
 /// While more services than this are at work, edges are not told of refs after each: that takes a time that grows with the
 /// number of services.
@@ -54,8 +54,8 @@ impl Worker {
         }
         let due = self.list.begin_look();
         self.looking = due.iter().filter_map(|name| self.services.get(name).cloned()).collect();
-        let (work, services, policy) = (self.work.clone(), self.looking.clone(), self.policy.clone());
-        self.look = Some(self.spawn(async move { work.resolve(services, policy).await }));
+        let (work, services) = (self.work.clone(), self.looking.clone());
+        self.look = Some(self.spawn(async move { work.resolve(services).await }));
     }
 
     /// Refs were resolved. None: that panicked.
@@ -143,7 +143,7 @@ impl Worker {
         let (work, narrowed, name) = (self.work.clone(), running.narrowed.clone(), candidate.service.name.clone());
         let narrowing = self.spawn(async move {
             // What cannot be told is found out when the service is looked at again.
-            let needed = work.missing_lfs_files(&candidate.service, &candidate.commit).await.unwrap_or_default();
+            let needed = work.missing(&candidate.service, &candidate.commit).await.unwrap_or_default();
             let needed = needed.into_iter().map(|file| file.pointer.oid).collect();
             *narrowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(needed);
         });
@@ -223,7 +223,7 @@ impl Worker {
     /// A mirror that was found damaged is set aside by the next poll: soon.
     pub(super) fn mend_mirror(&mut self) {
         let now = Instant::now();
-        if self.mirror.wants_poll(now) {
+        if self.source.wants_poll(now) {
             self.schedule.kick(now);
         }
     }

@@ -9,14 +9,15 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::ObjectDigest;
 use weir_shared::event::RevisionSeen;
 
-use super::mirror_slot::MirrorSlot;
 use super::rebuild::Rebuild;
 use super::start::Before;
 use super::state::RepositoryState;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
+use crate::data_dir::DataDir;
 use crate::publish::{Publisher, Suspension};
 use crate::service::Service;
+use crate::source::Source;
 
 /// What becomes of the mirror of an agent that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +65,8 @@ pub(crate) struct Handle {
     pub(super) publisher: Arc<Publisher>,
     /// What it publishes.
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
-    pub(super) mirror: Arc<MirrorSlot>,
+    pub(super) source: Arc<Source>,
+    pub(super) data_dir: DataDir,
     pub(super) threads: Threads,
     pub(super) stop: CancellationToken,
     pub(super) remove_mirror: Arc<AtomicBool>,

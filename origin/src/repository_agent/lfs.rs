@@ -4,28 +4,21 @@
 //! for the first. What cannot be had fails the step, which is tried again later and later like a build that takes too long.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytesize::ByteSize;
 use tokio::sync::{Notify, mpsc};
 use weir_shared::commit_id::CommitId;
 use weir_shared::name::ServiceName;
 
 use super::back_off::kept;
-use super::build::{Again, Builder, ServiceFailure, tarball_failure};
 use super::job::Job;
-use super::lfs_sweep::Commits;
 use super::limiter::Kind;
-use super::poll::Poller;
 use super::state::WaitsFor;
 use super::work::Work;
-use crate::disk_watch;
 use crate::lfs::{LfsFile, LfsOid};
-use crate::mirror::LfsFetch;
 use crate::service::Service;
-use crate::source::git::tree::lfs_files;
+use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
 
 /// What the fetches of a repository share.
 #[derive(Debug, Default)]
@@ -38,8 +31,6 @@ pub(super) struct LfsFetches {
 struct State {
     /// The objects that are being fetched.
     claimed: HashSet<LfsOid>,
-    /// Bytes of them that have room, and may not be here yet.
-    reserved: u64,
     /// Until then the server wants to be left alone, and what it said.
     held: Option<(Instant, String)>,
 }
@@ -63,18 +54,6 @@ pub(super) struct LfsNews {
 
 /// The only objects that are needed still, once the service has moved on to another content.
 pub(super) type Narrowed = Arc<Mutex<Option<HashSet<LfsOid>>>>;
-
-/// How a fetch ended.
-#[derive(Default)]
-struct Fetched {
-    /// Objects that came.
-    brought: usize,
-    /// Why objects did not come, each reason once.
-    failures: Vec<String>,
-    /// How long the server asks to be left alone.
-    pause: Option<Duration>,
-    interrupted: bool,
-}
 
 impl LfsFetches {
     /// Fetches that begin while a server wants to be left alone.
@@ -138,7 +117,7 @@ impl Work {
         if !service.selection.lfs {
             return Ok(true);
         }
-        let missing = self.missing_lfs_files(service, commit).await?;
+        let missing = self.missing(service, commit).await?;
         if missing.is_empty() {
             return Ok(true);
         }
@@ -161,7 +140,7 @@ impl Work {
         loop {
             let _claim = self.lfs.claim(&missing).await;
             // Somebody else may have fetched some of them.
-            missing = self.missing_lfs_files(service, commit).await?;
+            missing = self.missing(service, commit).await?;
             if missing.is_empty() {
                 return Ok(true);
             }
@@ -177,7 +156,7 @@ impl Work {
                 return Ok(false);
             }
             // It brought something until its deadline, or all: go on with what is still missing.
-            missing = self.missing_lfs_files(service, commit).await?;
+            missing = self.missing(service, commit).await?;
         }
     }
 
@@ -190,10 +169,22 @@ impl Work {
         let permit = poller.limiter.acquire(Kind::Lfs, waits).await;
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.commits(&poller.name).await;
-        let (builder, lfs, narrowed) = (self.builder(), self.lfs.clone(), ask.narrowed.clone());
-        let of = poller.clone();
+        let (of, narrowed) = (poller.clone(), ask.narrowed.clone());
         let job = Job::begin("lfs", &poller.threads, move |stop| {
-            builder.fetch_lfs_files(&of, &lfs, &files, &published, &narrowed, stop)
+            let (config, services) = (of.config.borrow().clone(), of.services.borrow().clone());
+            let wanted = |oid: &LfsOid| {
+                narrowed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|only| only.contains(oid))
+            };
+            let request = NeededRequest {
+                config: &config,
+                files: &files,
+                mirrored: of.state.borrow().mirrored,
+                services: &services,
+                published: &published,
+                budget: &|| of.limiter.request(),
+                wanted: &wanted,
+            };
+            of.source.fetch(&request, stop)
         });
         let mut job =
             job.map_err(|error| ServiceFailure::passing("lfs", format!("no thread can be started: {error}")))?;
@@ -234,13 +225,13 @@ impl Work {
     }
 
     /// The objects that a build needs and that are not here.
-    pub(super) async fn missing_lfs_files(
+    pub(super) async fn missing(
         &self,
         service: &Arc<Service>,
         commit: &CommitId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
-        let (builder, of, at) = (self.builder(), service.clone(), commit.clone());
-        let job = Job::begin("lfs", &self.context.threads, move |stop| builder.missing_lfs_files(&of, &at, stop));
+        let (source, of, at) = (self.poller.source.clone(), service.clone(), commit.clone());
+        let job = Job::begin("lfs", &self.context.threads, move |stop| source.missing(&of, &at, stop));
         self.awaited("lfs", job, (), self.build_timeout()).await
     }
 }
@@ -254,141 +245,5 @@ impl Ask {
 
     fn is_narrowed(&self) -> bool {
         self.narrowed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-}
-
-/// Room for objects that may not be here yet.
-struct Reserved<'a> {
-    fetches: &'a LfsFetches,
-    bytes: u64,
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        self.fetches.state().reserved -= self.bytes;
-    }
-}
-
-impl Builder {
-    fn missing_lfs_files(
-        &self,
-        service: &Service,
-        commit: &CommitId,
-        stop: &AtomicBool,
-    ) -> Result<Vec<LfsFile>, ServiceFailure> {
-        let repository = self.mirror.get()?.repository()?.to_thread_local();
-        let mut files = lfs_files(&repository, commit, &service.selection, &self.options.limits, stop)
-            .map_err(|error| tarball_failure(&self.mirror, "select", &error))?;
-        let objects = self.mirror.lfs_objects();
-        files.retain(|file| !objects.holds(&file.pointer));
-        Ok(files)
-    }
-
-    /// Fetches objects, if there is room for them.
-    fn fetch_lfs_files(
-        &self,
-        poller: &Poller,
-        fetches: &LfsFetches,
-        files: &[LfsFile],
-        published: &Commits,
-        narrowed: &Narrowed,
-        stop: &AtomicBool,
-    ) -> Result<Fetched, ServiceFailure> {
-        let upstream = poller.upstream();
-        let _room = self.reserve(poller, fetches, files, published, stop)?;
-        let fetched = std::cell::RefCell::new(Fetched::default());
-        let ended = |file: &LfsFile, result: Result<(), &crate::mirror::LfsError>| match result {
-            Ok(()) => {
-                self.metrics.lfs_objects.inc();
-                self.metrics.lfs_bytes.inc_by(file.pointer.size);
-                fetched.borrow_mut().brought += 1;
-            }
-            Err(error) if error.is_interrupted() => {}
-            Err(error) => fetched.borrow_mut().fail(error.to_string()),
-        };
-        let wanted = |oid: &LfsOid| {
-            narrowed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|only| only.contains(oid))
-        };
-        let (objects, budget) = (self.mirror.lfs_objects(), || poller.limiter.request());
-        let fetch = LfsFetch {
-            upstream: &upstream,
-            objects: &objects,
-            budget: &budget,
-            wanted: &wanted,
-            ended: &ended,
-            interrupt: stop,
-        };
-        let result = fetch.run(files);
-        let mut fetched = fetched.into_inner();
-        if let Err(error) = result {
-            fetched.interrupted = error.is_interrupted();
-            fetched.pause = error.retry_after();
-            if !fetched.interrupted {
-                fetched.fail(error.to_string());
-            }
-        }
-        Ok(fetched)
-    }
-
-    /// Sees to it that there is room for objects: on the disk, and among the objects of the mirror, from which those go first
-    /// that nothing needs, unless the repository is being cloned anew.
-    fn reserve<'a>(
-        &self,
-        poller: &Poller,
-        fetches: &'a LfsFetches,
-        files: &[LfsFile],
-        published: &Commits,
-        stop: &AtomicBool,
-    ) -> Result<Reserved<'a>, ServiceFailure> {
-        let failed = |reason: String| ServiceFailure::passing("lfs", reason);
-        let bytes = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
-        let max_mirror = poller.upstream().max_mirror;
-        let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
-        let has_room = |held: u64, reserved: u64| {
-            let others = held.saturating_add(reserved);
-            if others.saturating_add(bytes) > max_mirror {
-                let (others, limit) = (ByteSize(others), ByteSize(max_mirror));
-                return Err(format!(
-                    "with the {others} that are here they would be more than `[upstreams] max_mirror` = {limit} allows"
-                ));
-            }
-            let needed = self.options.min_free_bytes.saturating_add(reserved).saturating_add(bytes);
-            disk_watch::require_room(&self.data_dir, needed)
-        };
-        let mut why = String::new();
-        if has_room(held.bytes, fetches.state().reserved).is_err() {
-            if !poller.state.borrow().mirrored {
-                "; none of them goes before the repository is cloned again".clone_into(&mut why);
-            } else {
-                let services = poller.services.borrow().clone();
-                match self.sweep_lfs(&poller.name, &services, published, Duration::ZERO, stop) {
-                    Ok(stays) => held = stays,
-                    Err(failure) => why = format!("; none of them goes, because {}", failure.reason),
-                }
-                if why.is_empty() {
-                    "; current and retained versions need them: raise it, or retain less".clone_into(&mut why);
-                }
-            }
-        }
-        let mut state = fetches.state();
-        match has_room(held.bytes, state.reserved) {
-            Ok(()) => {
-                state.reserved += bytes;
-                Ok(Reserved { fetches, bytes })
-            }
-            Err(reason) => Err(failed(format!(
-                "{} LFS objects of {} are to be fetched, but {reason}{why}",
-                files.len(),
-                ByteSize(bytes)
-            ))),
-        }
-    }
-}
-
-impl Fetched {
-    fn fail(&mut self, reason: String) {
-        if !self.failures.contains(&reason) {
-            self.failures.push(reason);
-        }
     }
 }

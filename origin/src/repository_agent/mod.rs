@@ -7,7 +7,7 @@
 //!
 //! Nothing waits in the loop. Services do not wait for each other, nor for polls or upkeep, and these not for them.
 //!
-//! Git work blocks, so each piece runs as a `job` on a thread of its own, with a deadline: when that passes the work is
+//! What a source does blocks, so each piece runs as a `job` on a thread of its own, with a deadline: when that passes the work is
 //! told to stop and the state says so, and a thread that does not come back holds up nobody but its own repository.
 
 mod back_off;
@@ -19,10 +19,8 @@ mod follow;
 mod handle;
 mod job;
 mod lfs;
-mod lfs_sweep;
 mod limiter;
 mod maintenance;
-mod mirror_slot;
 mod pace;
 mod poll;
 mod poll_permit;
@@ -40,6 +38,6 @@ mod worker;
 
 pub(crate) use context::Context;
 pub(crate) use handle::{Gone, Handle, MirrorFate};
-pub(crate) use preview::{At, PreviewError, Wanted};
+pub(crate) use preview::{PreviewError, Wanted};
 pub(crate) use start::{Begin, start};
 pub use state::{Failure, Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};

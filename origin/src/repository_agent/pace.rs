@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::state::Failure;
-use crate::mirror::FetchSnapshot;
+use crate::source::FetchSnapshot;
 
 /// A poll that makes no progress for this many stall timeouts hangs somewhere that its own timeouts do not reach, and refs
 /// are listed within as many, however little comes at a time.

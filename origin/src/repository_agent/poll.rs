@@ -8,7 +8,6 @@ use weir_shared::name::RepositoryName;
 
 use super::job::{Job, JobFault};
 use super::limiter::{HostLimiter, Kind};
-use super::mirror_slot::MirrorSlot;
 use super::pace::{Expected, Pace};
 use super::poll_permit::PollPermit;
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
@@ -16,10 +15,8 @@ use super::threads::Threads;
 use crate::config::{RepositoryConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::mirror::{FetchMemory, FetchProgress, FetchSnapshot, MirrorError, Poll};
-use crate::revision::further_refs;
 use crate::service::Service;
-use crate::source::{HttpClients, Upstream};
+use crate::source::{FetchProgress, FetchSnapshot, PollFailure, PollRequest, Polled, Source};
 
 /// How often the progress of a poll is looked at and shown.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -31,12 +28,9 @@ pub(super) struct Poller {
     /// The services that it is for, likewise.
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
     pub(super) upstreams: UpstreamsConfig,
-    /// What the upstream is asked with over HTTP.
-    pub(super) http: HttpClients,
-    pub(super) mirror: Arc<MirrorSlot>,
+    pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
-    pub(super) fetch_memory: Arc<FetchMemory>,
     pub(super) threads: Threads,
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
@@ -69,7 +63,7 @@ impl PollEnd {
 impl Poller {
     /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
     pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
-        if self.mirror.gave_trouble() {
+        if self.source.gave_trouble() {
             self.examine().await;
         }
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
@@ -103,9 +97,9 @@ impl Poller {
         let poll_timeout = self.config.borrow().poll_timeout;
         let _permit = self.limiter.close_look().await;
         self.state.send_modify(|state| state.phase = Phase::Examining);
-        let mirror = self.mirror.clone();
+        let source = self.source.clone();
         let job = Job::begin(&format!("look {}", self.name), &self.threads, move |stop| {
-            mirror.examine(Instant::now(), stop);
+            source.examine(Instant::now(), stop);
         });
         if let Ok(mut job) = job {
             let ended = tokio::time::timeout(poll_timeout, &mut job).await;
@@ -118,11 +112,6 @@ impl Poller {
         self.state.send_modify(|state| state.phase = Phase::Idle);
     }
 
-    /// The upstream as it is to be asked now.
-    pub(super) fn upstream(&self) -> Upstream {
-        Upstream { http: self.http.clone(), ..self.upstreams.upstream(&self.config.borrow()) }
-    }
-
     /// Nothing: something moved, and it has to wait for a permit to fetch it.
     async fn run(
         &self,
@@ -130,27 +119,24 @@ impl Poller {
         progress: &FetchProgress,
         begun: Instant,
     ) -> Result<Option<Looked>, Failure> {
-        let poll_timeout = self.config.borrow().poll_timeout;
         // After `begun`: whoever asks for another ref later asks for another poll.
-        let further_refs = further_refs(self.services.borrow().iter().map(|service| &service.revision));
-        let upstream = Upstream { further_refs, ..self.upstream() };
-        let (stall_timeout, lowest_rate) = (upstream.stall_timeout, self.upstreams.lowest_rate.as_u64());
-        let expected = Expected { longest: poll_timeout, stall_timeout, lowest_rate };
+        let (config, services) = (self.config.borrow().clone(), self.services.borrow().clone());
+        let lowest_rate = self.upstreams.lowest_rate.as_u64();
+        let expected = Expected { longest: config.poll_timeout, stall_timeout: config.stall_timeout, lowest_rate };
         let mut pace = Pace::new(progress.snapshot(), expected, begun);
         self.show(pace.progress());
-        let (mirror, inner, may_fetch) =
-            (self.mirror.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.large()));
-        let (set_aside, memory) = (self.on_set_aside(), self.fetch_memory.clone());
+        let (source, inner, may_fetch) =
+            (self.source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.large()));
+        let set_aside = self.on_set_aside();
         let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
-            let ready = mirror.for_poll(Instant::now())?;
-            ready.set_aside.inspect(|damage| set_aside(damage));
-            let result = ready.mirror.poll_in_turn(&upstream, &inner, &memory, interrupt, &may_fetch);
-            match &result {
-                Err(error @ MirrorError::OtherObjectFormat { .. }) => mirror.is_of_no_use(error.to_string()),
-                Err(error) if error.may_be_damage() => mirror.trouble(Instant::now()),
-                _ => {}
-            }
-            result
+            let request = PollRequest {
+                config: &config,
+                services: &services,
+                progress: &inner,
+                may_fetch: &may_fetch,
+                set_aside: &set_aside,
+            };
+            source.poll(&request, interrupt)
         })
         .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
         let mut overdue = None;
@@ -158,18 +144,18 @@ impl Poller {
             tokio::select! {
                 ended = &mut job => return match ended {
                     // It lost its permit.
-                    Ok(Ok(Poll::Moved)) => overdue.map_or(Ok(None), Err),
-                    Ok(Ok(poll)) => Ok(Some(Looked { changed: matches!(poll, Poll::Changed { .. }), astray: None })),
+                    Ok(Ok(Polled::Moved)) => overdue.map_or(Ok(None), Err),
+                    Ok(Ok(polled)) => Ok(Some(Looked { changed: polled == Polled::Changed, astray: None })),
                     Ok(Err(error)) => {
-                        let kind = if overdue.is_some() { "timeout" } else { error.kind() };
+                        let kind = if overdue.is_some() { "timeout" } else { error.kind };
                         self.metrics.poll_failures.with_label_values(&[kind]).inc();
-                        match (overdue, error.all_but_a_ref()) {
-                            (None, Some(changed)) => Ok(Some(Looked { changed, astray: Some(failure(&error)) })),
-                            (overdue, _) => Err(overdue.unwrap_or_else(|| failure(&error))),
+                        match (overdue, error.all_but_a_ref) {
+                            (None, Some(changed)) => Ok(Some(Looked { changed, astray: Some(error.into()) })),
+                            (overdue, _) => Err(overdue.unwrap_or_else(|| error.into())),
                         }
                     }
                     Err(fault) => {
-                        self.mirror.trouble(Instant::now());
+                        self.source.trouble(Instant::now());
                         Err(failed("fetch", fault.to_string()))
                     }
                 },
@@ -201,7 +187,7 @@ impl Poller {
     }
 
     /// Tells everybody that the mirror was set aside, from the thread that did it.
-    fn on_set_aside(&self) -> impl Fn(&String) + Send + 'static {
+    fn on_set_aside(&self) -> impl Fn(&str) + Send + 'static {
         let (name, metrics, state) = (self.name.clone(), self.metrics.clone(), self.state.clone());
         let data_dir = self.data_dir.clone();
         move |damage| {
@@ -222,12 +208,9 @@ impl Poller {
     }
 }
 
-fn failure(error: &MirrorError) -> Failure {
-    Failure {
-        step: error.step(),
-        reason: error.to_string(),
-        timeout: error.is_timeout(),
-        retry_after: error.retry_after(),
+impl From<PollFailure> for Failure {
+    fn from(PollFailure { step, reason, timeout, retry_after, .. }: PollFailure) -> Self {
+        Self { step, reason, timeout, retry_after }
     }
 }
 

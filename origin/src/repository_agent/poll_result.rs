@@ -104,8 +104,8 @@ impl Worker {
     }
 
     fn remove_other_mirrors(&self) {
-        let mirror = self.mirror.clone();
-        let removed = Job::begin("clean up", &self.context.threads, move |_| mirror.remove_others());
+        let source = self.source.clone();
+        let removed = Job::begin("clean up", &self.context.threads, move |_| source.remove_others());
         drop(removed);
     }
 

@@ -7,15 +7,12 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_shared::commit_id::CommitId;
 
-use super::build::{ServiceFailure, revision_failure, tarball_failure};
 use super::handle::Handle;
 use super::job::Job;
-use super::mirror_slot::MirrorSlot;
 use super::state::{Failure, Health};
 use super::threads::Threads;
-use crate::revision::{self, Reach, Revision};
-use crate::source::git::tree::GitTree;
-use crate::tarball::{self, Limits, Listed, Listing, Selection};
+use crate::source::{At, ListRequest, ServiceFailure, Source};
+use crate::tarball::{Limits, Listed, Listing, Selection};
 
 /// What is wanted of a preview.
 pub(crate) struct Wanted {
@@ -26,14 +23,6 @@ pub(crate) struct Wanted {
     pub(crate) skip: u64,
     /// The most entries that are named after them.
     pub(crate) take: usize,
-}
-
-/// Which commit is looked at.
-pub(crate) enum At {
-    /// What a service would be at.
-    Revision(Revision),
-    /// One that was looked at before, whether anything leads to it still or not.
-    Commit(CommitId),
 }
 
 /// What a tarball would hold.
@@ -69,17 +58,17 @@ impl Handle {
     ) -> Result<Preview, PreviewError> {
         // Before the look: what is cloned meanwhile was not there for it.
         let mirrored = self.state.borrow().mirrored;
-        if !self.mirror.exists() {
+        if !self.source.holds_anything() {
             return Err(self.not_mirrored());
         }
-        let mirror = self.mirror.clone();
-        let looked = in_time(&self.threads, place, deadline, move |stop| look(&mirror, &wanted, stop)).await?;
+        let source = self.source.clone();
+        let looked = in_time(&self.threads, place, deadline, move |stop| look(&source, &wanted, stop)).await?;
         looked.map_err(|failure| {
             // A mirror stands there, empty, before its first clone: what it lacks says nothing of the upstream.
             if !mirrored && failure.step == "resolve" {
                 return self.not_mirrored();
             }
-            let reason = self.mirror.redact(&failure.reason);
+            let reason = self.data_dir.redact(&failure.reason);
             PreviewError::NotPublishable { step: failure.step, reason }
         })
     }
@@ -92,24 +81,15 @@ impl Handle {
     }
 }
 
-fn look(mirror: &MirrorSlot, wanted: &Wanted, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
-    let repository = mirror.get()?.repository()?.to_thread_local();
-    let found = match &wanted.at {
-        At::Revision(revision) => {
-            revision::tip(&repository, revision, &mut Reach::default(), stop).map(|tip| tip.commit)
-        }
-        At::Commit(commit) => revision::look_up(&repository, commit).map(|_| commit.clone()),
-    };
-    let commit = found.map_err(|error| revision_failure(mirror, &error))?;
+fn look(source: &Source, wanted: &Wanted, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
     let (mut seen, mut named) = (0, Vec::new());
-    let tree = GitTree { repository, commit: &commit, selection: &wanted.selection, lfs: None };
-    let listing = tarball::list(&tree, &wanted.selection, &wanted.limits, stop, &mut |listed| {
+    let request = ListRequest { at: &wanted.at, selection: &wanted.selection, limits: &wanted.limits };
+    let (commit, listing) = source.list(&request, stop, &mut |listed| {
         if seen >= wanted.skip && named.len() < wanted.take {
             named.push(listed);
         }
         seen += 1;
-    });
-    let listing = listing.map_err(|error| tarball_failure(mirror, "select", &error))?;
+    })?;
     Ok(Preview { commit, listing, named })
 }
 

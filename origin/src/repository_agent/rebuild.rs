@@ -11,13 +11,12 @@ use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::name::ServiceName;
 
-use super::build::{Again, ServiceFailure};
 use super::lfs::{Ask, Narrowed};
 use super::work::Work;
 use super::work_list::Cause;
 use super::worker::Worker;
-use crate::commit_policy::Policy;
 use crate::service::Service;
+use crate::source::{Again, ServiceFailure};
 use crate::store::{Area, ObjectError};
 
 /// Requests that wait for the agent at the most; who comes later waits for a slot, as long as it wants.
@@ -96,9 +95,9 @@ impl Worker {
         }
         let may_try = self.lost_versions.get(&version).is_none_or(|until| *until <= Instant::now());
         self.rebuilding.insert(version, Vec::new());
-        let (work, policy) = (self.work.clone(), self.policy.clone());
+        let work = self.work.clone();
         rebuilds.spawn(self.context.threads.counted(async move {
-            let tried = work.rebuild(request.object, &service, &request.version, policy, may_try).await;
+            let tried = work.rebuild(request.object, &service, &request.version, may_try).await;
             RebuildEnd { request, service, tried }
         }));
     }
@@ -164,7 +163,6 @@ impl Work {
         object: ObjectDigest,
         service: &Arc<Service>,
         version: &Descriptor,
-        policy: Option<Arc<Policy>>,
         may_try: bool,
     ) -> Option<Tried> {
         let (publisher, begun) = (&self.context.publisher, Instant::now());
@@ -178,7 +176,7 @@ impl Work {
         let mut result = self.rebuild_from(&publication.commit, service, version).await;
         if is_current
             && matches!(&result, Err(Fault::Failed(failure)) if failure.again == Again::Soon)
-            && let Some(commit) = self.commit_of_the_same(service, policy).await
+            && let Some(commit) = self.commit_of_the_same(service).await
             && commit != publication.commit
             && self.rebuild_from(&commit, service, version).await.is_ok()
         {
@@ -204,8 +202,8 @@ impl Work {
     }
 
     /// Where the ref of a service is, if the content there is what it has. The commit of what is published may be gone then.
-    async fn commit_of_the_same(&self, service: &Arc<Service>, policy: Option<Arc<Policy>>) -> Option<CommitId> {
-        let resolved = self.resolve(vec![service.clone()], policy).await.ok()?;
+    async fn commit_of_the_same(&self, service: &Arc<Service>) -> Option<CommitId> {
+        let resolved = self.resolve(vec![service.clone()]).await.ok()?;
         let candidate = resolved.into_iter().next()?.1.ok()?;
         self.context.publisher.is_at(&candidate).then_some(candidate.commit)
     }

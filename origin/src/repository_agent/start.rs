@@ -14,7 +14,6 @@ use super::back_offs::BackOffs;
 use super::context::Context;
 use super::handle::{Calls, Gone, Handle};
 use super::lfs::LfsFetches;
-use super::mirror_slot::MirrorSlot;
 use super::poll::Poller;
 use super::rebuild::{LostVersions, REBUILD_QUEUE, Rebuilding};
 use super::revisions::Revisions;
@@ -23,10 +22,10 @@ use super::state::RepositoryState;
 use super::threads::Threads;
 use super::work::Work;
 use super::work_list::WorkList;
-use super::worker::{Worker, by_name, policy};
+use super::worker::{Worker, by_name};
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::source::HttpClients;
+use crate::source::Source;
 
 /// When an agent begins.
 #[derive(Debug, Default)]
@@ -70,9 +69,7 @@ pub(crate) fn start(
     let calls = Calls::default();
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
-    let path = context.data_dir.mirror(&config.name, config.url.as_str());
-    let mirror = MirrorSlot::new(path, context.upstreams.max_object.as_u64(), context.data_dir.clone());
-    let mirror = Arc::new(mirror);
+    let source = Arc::new(Source::new(&config, context.sources.clone()));
     let (publish, assigned) = watch::channel(services.to_vec());
     let handle = Handle {
         state: state.subscribe(),
@@ -81,7 +78,8 @@ pub(crate) fn start(
         seen: seen_by_others,
         publisher: context.publisher.clone(),
         services: Arc::new(publish),
-        mirror: mirror.clone(),
+        source: source.clone(),
+        data_dir: context.data_dir.clone(),
         threads: context.threads.clone(),
         stop: CancellationToken::new(),
         remove_mirror: Arc::new(AtomicBool::new(false)),
@@ -91,12 +89,10 @@ pub(crate) fn start(
     let poller = Arc::new(Poller {
         config: configured.clone(),
         services: assigned.clone(),
-        upstreams: context.upstreams.clone(),
-        http: HttpClients::default(),
-        mirror: mirror.clone(),
+        upstreams: context.sources.upstreams.clone(),
+        source: source.clone(),
         state: state.clone(),
         limiter: context.limiter.at_host(&config.url),
-        fetch_memory: context.fetch_memory.clone(),
         threads: context.threads.clone(),
         name: config.name.clone(),
         metrics: context.metrics.clone(),
@@ -110,7 +106,6 @@ pub(crate) fn start(
     }
     let lfs = LfsFetches::held(lfs_held_until.and_then(pause));
     let task = Worker {
-        policy: config.verify.as_ref().map(|verify| policy(verify, &config, &context)),
         needs_reconcile: services.iter().map(|service| service.name.clone()).collect(),
         services: by_name(services),
         revisions: Revisions::new(config.name.clone()),
@@ -118,7 +113,7 @@ pub(crate) fn start(
         config,
         configured,
         assigned,
-        mirror,
+        source,
         poller,
         state,
         schedule,
@@ -166,9 +161,9 @@ async fn free_mirror(agent: Handle, before: Option<Gone>) {
     }
     agent.threads.ended().await;
     if agent.remove_mirror.load(Ordering::Relaxed) {
-        let mirror = agent.mirror.clone();
+        let source = agent.source.clone();
         // A fault there is logged by the runtime, and the name is free all the same.
-        let _ = tokio::task::spawn_blocking(move || mirror.remove_all()).await;
+        let _ = tokio::task::spawn_blocking(move || source.remove_all()).await;
     }
     agent.gone.0.cancel();
 }

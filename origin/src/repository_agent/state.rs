@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use weir_shared::name::ServiceName;
 
-use crate::mirror::FetchSnapshot;
+use crate::source::FetchSnapshot;
 
 /// How a repository is.
 #[derive(Debug, Clone, PartialEq, Eq)]

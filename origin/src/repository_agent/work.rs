@@ -3,21 +3,20 @@
 //! Works of one repository run beside each other and beside its polls. Each is a task; dropped, its step is told to stop.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Semaphore;
 use weir_shared::commit_id::CommitId;
 
-use super::build::{Again, Builder, Resolved, ServiceFailure, resolve};
+use super::build::Builder;
 use super::context::Context;
 use super::job::{Job, JobFault};
 use super::lfs::{Ask, LfsFetches};
 use super::poll::Poller;
-use crate::commit_policy::Policy;
 use crate::publish::{Attempt, Candidate};
-use crate::revision::Reach;
 use crate::service::Service;
+use crate::source::{Again, Resolved, ServiceFailure};
 use crate::tarball::{Built, Recipe};
 
 /// Contents of a repository that are built or being published: the writer of its record puts all that wait into one write.
@@ -33,28 +32,20 @@ pub(super) struct Work {
     /// As many as build in the whole origin: the services of one repository are not a longer line than those of another.
     builds: Arc<Semaphore>,
     unpublished: Arc<Semaphore>,
-    /// Which commits that services name were found on a branch or a tag.
-    reach: Arc<Mutex<Reach>>,
 }
 
 impl Work {
     pub(super) fn new(context: Context, poller: Arc<Poller>, lfs: LfsFetches) -> Self {
         let builds = Arc::new(Semaphore::new(context.concurrent_builds));
         let unpublished = Arc::new(Semaphore::new(MAX_UNPUBLISHED));
-        Self { context, poller, lfs: Arc::new(lfs), builds, unpublished, reach: Arc::default() }
+        Self { context, poller, lfs: Arc::new(lfs), builds, unpublished }
     }
 
     /// Finds out where the refs of services are, among the few look-ups at a time: after a start all mirrors are opened.
-    pub(super) async fn resolve(
-        &self,
-        services: Vec<Arc<Service>>,
-        policy: Option<Arc<Policy>>,
-    ) -> Result<Resolved, ServiceFailure> {
+    pub(super) async fn resolve(&self, services: Vec<Arc<Service>>) -> Result<Resolved, ServiceFailure> {
         let permit = self.context.look_ups.clone().acquire_owned().await.ok();
-        let (mirror, reach) = (self.poller.mirror.clone(), self.reach.clone());
-        let job = Job::begin("resolve", &self.context.threads, move |stop| {
-            resolve(&mirror, &reach, &services, policy.as_deref(), stop)
-        });
+        let (source, config) = (self.poller.source.clone(), self.poller.config.borrow().clone());
+        let job = Job::begin("resolve", &self.context.threads, move |stop| source.resolve(&config, &services, stop));
         self.awaited("resolve", job, permit, self.build_timeout()).await
     }
 
@@ -108,10 +99,10 @@ impl Work {
         read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "nothing is reused")).ok()
     }
 
-    /// What a job works with.
-    pub(super) fn builder(&self) -> Builder {
+    /// What a build works with.
+    fn builder(&self) -> Builder {
         let Context { publisher, data_dir, metrics, build: options, .. } = self.context.clone();
-        Builder { mirror: self.poller.mirror.clone(), publisher, options, data_dir, metrics }
+        Builder { source: self.poller.source.clone(), publisher, options, data_dir, metrics }
     }
 
     pub(super) fn build_timeout(&self) -> Duration {
@@ -144,7 +135,7 @@ impl Work {
 
     /// What panics may have come upon a pack that is cut short.
     pub(super) fn fault(&self, step: &'static str, fault: &JobFault) -> ServiceFailure {
-        self.poller.mirror.trouble(Instant::now());
+        self.poller.source.trouble(Instant::now());
         ServiceFailure::passing(step, fault.to_string())
     }
 }

@@ -11,13 +11,11 @@ use weir_shared::event::RevisionSeen;
 use weir_shared::name::ServiceName;
 
 use super::back_offs::BackOffs;
-use super::build::{Resolved, ServiceFailure};
 use super::context::Context;
 use super::follow::{Decided, Running, WorkEnd};
 use super::handle::{Calls, Gone};
 use super::lfs::LfsNews;
 use super::maintenance::{KeepingUp, kept_up};
-use super::mirror_slot::MirrorSlot;
 use super::poll::{PollEnd, Poller};
 use super::rebuild::{LostVersions, Rebuild, RebuildEnd, Rebuilding};
 use super::revisions::Revisions;
@@ -25,10 +23,10 @@ use super::schedule::Schedule;
 use super::state::{Phase, RepositoryState};
 use super::work::Work;
 use super::work_list::{Cause, WorkList};
-use crate::commit_policy::Policy;
-use crate::config::{RepositoryConfig, VerifyConfig};
+use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::{Condition, Service};
+use crate::source::{Resolved, ServiceFailure, Source};
 
 /// Services by their names.
 pub(super) type Services = BTreeMap<ServiceName, Arc<Service>>;
@@ -41,9 +39,7 @@ pub(super) struct Worker {
     pub(super) services: Services,
     /// The same, as they change.
     pub(super) assigned: watch::Receiver<Vec<Arc<Service>>>,
-    pub(super) mirror: Arc<MirrorSlot>,
-    /// Which commits may be published; none: all.
-    pub(super) policy: Option<Arc<Policy>>,
+    pub(super) source: Arc<Source>,
     pub(super) poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) schedule: Schedule,
@@ -161,10 +157,10 @@ impl Worker {
     /// What the mirror holds since before the start is published without asking the upstream. What fails here is not
     /// held against a service: the poll that follows will tell.
     fn restore(&mut self) {
-        if !self.mirror.exists() {
+        if !self.source.holds_anything() {
             return;
         }
-        if let Ok(named_at) = self.mirror.refs_moved_at() {
+        if let Some(named_at) = self.source.moved_at() {
             self.revisions.restored(named_at);
         }
         self.starting = !self.services.is_empty();
@@ -210,7 +206,7 @@ impl Worker {
         self.lfs_swept = None;
         for new in not_among(&self.services, &before) {
             self.needs_reconcile.insert(new.name.clone());
-            if self.mirror.exists() {
+            if self.source.holds_anything() {
                 self.list.due(&new.name, Cause::Assigned);
             } else {
                 self.schedule.kick(Instant::now());
@@ -227,16 +223,13 @@ impl Worker {
         self.lost_versions.clear();
     }
 
-    /// Goes by another configuration of the same upstream.
+    /// Goes by another configuration of the same upstream. Whoever changes what may be published assigns its services anew, so
+    /// that they are looked at by it.
     fn reconfigure(&mut self) {
         let before = std::mem::replace(&mut self.config, self.configured.borrow_and_update().clone());
         self.schedule.set(self.config.poll_interval, self.config.shortest_gap, Instant::now());
         if self.config != before {
             self.try_anew();
-        }
-        if self.config.verify != before.verify {
-            // Whoever changes it assigns its services anew, so that they are looked at by it.
-            self.policy = self.config.verify.as_ref().map(|verify| policy(verify, &self.config, &self.context));
         }
     }
 
@@ -270,10 +263,6 @@ async fn reached(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
-}
-
-pub(super) fn policy(verify: &VerifyConfig, config: &RepositoryConfig, context: &Context) -> Arc<Policy> {
-    Arc::new(Policy::new(verify.clone(), config.name.clone(), context.metrics.verifications.clone()))
 }
 
 /// Waits until a task has ended, for ever when there is none. Nothing: it panicked.

@@ -59,6 +59,13 @@ impl Endpoint {
     /// Reads an address. What cannot be used is kept as it was written, with the reason.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
+        #[cfg(debug_assertions)]
+        if let Some(path) = text.strip_prefix("folder://") {
+            let path = Path::new(path);
+            let absolute = path.is_absolute().then(|| Place::Local(path.to_owned()));
+            let place = absolute.ok_or("name the folder from the top: `folder:///srv/site`");
+            return Self { text, scheme: None, host: None, place };
+        }
         let Ok(seen) = gix::url::parse(text.as_str()) else {
             let place = Err("it is not an address such as `https://git.example/acme/shop.git`");
             return Self { text, scheme: None, host: None, place };
@@ -101,6 +108,15 @@ impl Endpoint {
     /// What is wrong with it; never any part of it.
     pub(crate) fn place(&self) -> Result<&Place, &'static str> {
         self.place.as_ref().map_err(|reason| *reason)
+    }
+
+    /// The folder that is a source as it is, without Git.
+    #[cfg(debug_assertions)]
+    pub(super) fn folder(&self) -> Option<&Path> {
+        match &self.place {
+            Ok(Place::Local(path)) if self.scheme.is_none() => Some(path),
+            _ => None,
+        }
     }
 
     /// Where it is, if that is `https://` or `http://`.

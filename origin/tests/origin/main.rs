@@ -49,6 +49,7 @@ mod refs;
 mod refused_documents;
 mod scheduling;
 mod scripted_server;
+#[cfg(debug_assertions)]
 mod second_source;
 mod side_by_side;
 mod signing;

@@ -1,37 +1,26 @@
-//! A folder on the disk as the contents of a tarball: all that a source has to bring that is not Git.
+//! A folder on the disk as a source: all that another kind has to bring that is not Git.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use weir_origin::tarball::{Base, Built, Contents, Filters, KeyWriter, Limits, Selection, TarballError, Walk, list};
+use weir_origin::source::folder::FolderTree;
+use weir_origin::tarball::{Base, Built, Filters, Limits, Selection, list};
 use weir_shared::descriptor::OmissionReason;
 use weir_shared::digest::ObjectDigest;
 
+use crate::node::{Home, names};
 use crate::tar_reading::{Frames, build_contents};
-
-#[derive(Clone)]
-struct Folder(PathBuf);
-
-struct DiskFile {
-    path: PathBuf,
-    digest: ObjectDigest,
-}
-
-fn readable<T>(result: io::Result<T>) -> Result<T, TarballError> {
-    result.map_err(|error| TarballError::Object { id: "of the folder".to_owned(), cause: error.to_string() })
-}
 
 fn is_executable(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.permissions().mode() & 0o100 != 0)
 }
 
 /// The names in a directory, in the order of a tarball.
-fn names(directory: &Path) -> io::Result<Vec<(OsString, fs::FileType)>> {
+fn sorted(directory: &Path) -> io::Result<Vec<(OsString, fs::FileType)>> {
     let entry = |entry: io::Result<fs::DirEntry>| entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?)));
     let mut names = fs::read_dir(directory)?.map(entry).collect::<io::Result<Vec<_>>>()?;
     let slash = |kind: &fs::FileType| if kind.is_dir() { &b"/"[..] } else { b"" };
@@ -39,57 +28,10 @@ fn names(directory: &Path) -> io::Result<Vec<(OsString, fs::FileType)>> {
     Ok(names)
 }
 
-impl Folder {
-    fn visit(&self, directory: &Path, into: &mut Walk<'_, DiskFile>) -> Result<(), TarballError> {
-        for (name, kind) in readable(names(directory))? {
-            let path = directory.join(&name);
-            if !into.visit(name.as_encoded_bytes(), kind.is_dir(), || false)? {
-                continue;
-            }
-            if kind.is_dir() {
-                into.enter();
-                self.visit(&path, into)?;
-                into.leave();
-            } else if kind.is_symlink() {
-                let target = readable(fs::read_link(&path))?.into_os_string().into_vec();
-                let is_link = |path: &Path| path != self.0 && path.is_symlink();
-                into.symlink(target, |path| {
-                    let path = self.0.join(OsString::from_vec(path.to_vec()));
-                    Ok(path.ancestors().take_while(|path| path.starts_with(&self.0)).any(is_link))
-                })?;
-            } else {
-                let contents = readable(fs::read(&path))?;
-                let executable = readable(is_executable(&path))?;
-                let file = DiskFile { path, digest: ObjectDigest::of(&contents) };
-                into.file(file, contents.len() as u64, executable)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Contents for Folder {
-    type File = DiskFile;
-
-    fn walk(&self, into: &mut Walk<'_, DiskFile>) -> Result<(), TarballError> {
-        self.visit(&self.0, into)
-    }
-
-    fn identify(file: &DiskFile, executable: bool, key: &mut KeyWriter) {
-        key.field(&[u8::from(executable)]);
-        key.field(file.digest.as_bytes());
-    }
-
-    fn read(&self, _: &[u8], file: &DiskFile, buffer: &mut Vec<u8>) -> Result<(), TarballError> {
-        *buffer = readable(fs::read(&file.path))?;
-        Ok(())
-    }
-}
-
 /// Everything below a directory, in the order of a tarball: a line for each, with what it holds.
 fn everything(directory: &Path) -> Vec<String> {
     let mut lines = Vec::new();
-    for (name, kind) in names(directory).unwrap() {
+    for (name, kind) in sorted(directory).unwrap() {
         let path = directory.join(&name);
         let name = name.display();
         if kind.is_dir() {
@@ -132,10 +74,11 @@ fn a_folder_on_the_disk_is_built_and_unpacked_as_it_is_and_its_frames_are_reused
     let mode = |mode| fs::set_permissions(root.join("run"), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o755);
     symlink("y/z", root.join("a/link")).unwrap();
-    let (folder, selection, limits) = (Folder(root.clone()), Selection::default(), Limits::default());
+    let (selection, limits) = (Selection::default(), Limits::default());
+    let folder = || FolderTree::read(&root).unwrap();
     let frames = Frames::default();
-    let build = |base: Option<&Base>| build_contents(&frames, &folder, &selection, 2, &limits, base).unwrap();
-    let cold = || build_contents(&Frames::default(), &folder, &selection, 2, &limits, None).unwrap().0;
+    let build = |base: Option<&Base>| build_contents(&frames, &folder(), &selection, 2, &limits, base).unwrap();
+    let cold = || build_contents(&Frames::default(), &folder(), &selection, 2, &limits, None).unwrap().0;
     let (first, tar) = build(None);
     assert_eq!(unpack(&tar), everything(&root));
     assert!(first.zstd.len() > 10);
@@ -160,7 +103,52 @@ fn a_folder_on_the_disk_is_built_and_unpacked_as_it_is_and_its_frames_are_reused
     let filters = Filters::new(&["a".to_owned(), "**/7".to_owned()], &["z".to_owned()]).unwrap();
     let (selection, mut listed) = (Selection { filters, ..Selection::default() }, Vec::new());
     let stop = AtomicBool::new(false);
-    let found = list(&folder, &selection, &limits, &stop, &mut |entry| listed.push(entry.path)).unwrap();
+    let found = list(&folder(), &selection, &limits, &stop, &mut |entry| listed.push(entry.path)).unwrap();
     assert_eq!(listed, ["a/", "a/link", "a/x", "many/", "many/7"]);
     assert_eq!(found.file_bytes, 3 + 150_007);
+}
+
+#[tokio::test]
+async fn a_folder_is_followed_published_and_served_as_a_repository_is() {
+    let (home, site) = (Home::new(), tempfile::tempdir().unwrap());
+    let deploy = site.path().join("deploy");
+    fs::create_dir(&deploy).unwrap();
+    fs::write(deploy.join("app.yaml"), "1").unwrap();
+    let mut config = home.config(&format!("folder://{}", site.path().display()));
+    config.services[0].revision = "HEAD".parse().unwrap();
+    let node = home.start(config.clone()).await;
+    let first = node.published(|_| true).await;
+    assert_eq!(names(&node.tarball(&first).await), ["app.yaml"]);
+    node.poll().await;
+    assert_eq!(node.descriptor().await.bytes(), first.bytes(), "nothing moved");
+
+    fs::write(site.path().join("beside"), "x").unwrap();
+    fs::write(deploy.join("db.yaml"), "2").unwrap();
+    node.poll().await;
+    let second = node.descriptor().await;
+    assert_ne!(second.publication().commit, first.publication().commit);
+    assert_eq!(names(&node.tarball(&second).await), ["app.yaml", "db.yaml"]);
+    assert!(second.publication().generation > first.publication().generation);
+    node.tarball(&first).await;
+    node.stop().await;
+
+    // An object is lost: it is built again of what the folder holds.
+    fs::remove_file(home.object(&second.representations()[0].digest)).unwrap();
+    let node = home.start(config).await;
+    node.tarball(&second).await;
+
+    // The folder is away: what is published stays, and the repository says why.
+    fs::rename(&deploy, site.path().join("away")).unwrap();
+    node.poll().await;
+    assert_eq!(node.descriptor().await.bytes(), second.bytes());
+    let state = node.status().await["services"][0]["condition"].clone();
+    assert_eq!(state, "unhealthy", "{}", node.status().await);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_folder_cannot_be_is_refused() {
+    let home = Home::new();
+    let error = weir_origin::start(home.config("folder://site")).await.err().unwrap().to_string();
+    assert!(error.contains("folder:///srv/site"), "{error}");
 }

@@ -1,3 +1,189 @@
-//! Git repositories.
+//! Git: a mirror that follows an upstream, and the folders of its commits.
+//!
+//! [`tree`] makes contents of a commit. `resolve` finds out what services are at, `files` brings the LFS objects that their
+//! contents need, `sweep` removes them again, and `upkeep` looks after the mirror.
 
+mod failures;
+mod files;
+mod mirror_slot;
+mod resolve;
+mod sweep;
 pub mod tree;
+mod upkeep;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
+
+use weir_shared::commit_id::CommitId;
+use weir_shared::name::RepositoryName;
+
+use self::mirror_slot::MirrorSlot;
+use self::tree::{GitTree, lfs_files};
+use super::{
+    At, Fetched, HttpClients, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved,
+    ServiceFailure, Shared, UpkeepRequest, Upstream,
+};
+use crate::config::RepositoryConfig;
+use crate::lfs::LfsFile;
+use crate::mirror::{self, MaintenanceError, MirrorError};
+use crate::revision::{self, Reach, further_refs};
+use crate::service::Service;
+use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
+
+/// The source of a repository of Git. A job that uses it keeps the data directory.
+pub(crate) struct GitSource {
+    repository: RepositoryName,
+    mirror: MirrorSlot,
+    /// What the upstream is asked with over HTTP.
+    http: HttpClients,
+    /// Which commits that services name were found on a branch or a tag.
+    reach: Mutex<Reach>,
+    /// Bytes of LFS objects that have room, and may not be here yet.
+    reserved: Mutex<u64>,
+    shared: Shared,
+}
+
+impl GitSource {
+    pub(super) fn new(config: &RepositoryConfig, shared: Shared) -> Self {
+        let path = shared.data_dir.mirror(&config.name, config.url.as_str());
+        let mirror = MirrorSlot::new(path, shared.upstreams.max_object.as_u64());
+        Self {
+            repository: config.name.clone(),
+            mirror,
+            http: HttpClients::default(),
+            reach: Mutex::default(),
+            reserved: Mutex::default(),
+            shared,
+        }
+    }
+
+    /// The mirror, to be read by one thread.
+    fn open(&self) -> Result<gix::Repository, MirrorError> {
+        Ok(self.mirror.get()?.repository()?.to_thread_local())
+    }
+
+    /// The upstream as it is to be asked now.
+    fn upstream(&self, config: &RepositoryConfig) -> Upstream {
+        Upstream { http: self.http.clone(), ..self.shared.upstreams.upstream(config) }
+    }
+
+    fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
+        let further_refs = further_refs(request.services.iter().map(|service| &service.revision));
+        let upstream = Upstream { further_refs, ..self.upstream(request.config) };
+        let ready = self.mirror.for_poll(Instant::now())?;
+        ready.set_aside.inspect(|damage| (request.set_aside)(damage));
+        let memory = &self.shared.fetch_memory;
+        let result = ready.mirror.poll_in_turn(&upstream, request.progress, memory, stop, request.may_fetch);
+        match &result {
+            Err(error @ MirrorError::OtherObjectFormat { .. }) => self.mirror.is_of_no_use(error.to_string()),
+            Err(error) if error.may_be_damage() => self.mirror.trouble(Instant::now()),
+            _ => {}
+        }
+        result
+    }
+}
+
+impl Kind for GitSource {
+    fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<Polled, PollFailure> {
+        Ok(match self.poll_mirror(request, stop)? {
+            mirror::Poll::Unchanged { .. } => Polled::Unchanged,
+            mirror::Poll::Changed { .. } => Polled::Changed,
+            mirror::Poll::Moved => Polled::Moved,
+        })
+    }
+
+    fn resolve(
+        &self,
+        config: &RepositoryConfig,
+        services: &[Arc<Service>],
+        stop: &AtomicBool,
+    ) -> Result<Resolved, ServiceFailure> {
+        self.resolve_all(config, services, stop)
+    }
+
+    fn build(
+        &self,
+        service: &Service,
+        commit: &CommitId,
+        context: &BuildContext<'_>,
+        sink: &dyn FrameSink,
+    ) -> Result<Built, ServiceFailure> {
+        let (repository, selection, lfs) = (self.open()?, &service.selection, self.mirror.lfs_objects());
+        let tree = GitTree { repository, commit, selection, lfs: Some(&lfs) };
+        tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
+    }
+
+    fn list(
+        &self,
+        request: &ListRequest<'_>,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(Listed),
+    ) -> Result<(CommitId, Listing), ServiceFailure> {
+        let ListRequest { at, selection, limits } = *request;
+        let repository = self.open()?;
+        let found = match at {
+            At::Revision(revision) => {
+                revision::tip(&repository, revision, &mut Reach::default(), stop).map(|tip| tip.commit)
+            }
+            At::Commit(commit) => revision::look_up(&repository, commit).map(|_| commit.clone()),
+        };
+        let commit = found.map_err(|error| self.revision_failure(&error))?;
+        let tree = GitTree { repository, commit: &commit, selection, lfs: None };
+        let listing = tarball::list(&tree, selection, limits, stop, emit)
+            .map_err(|error| self.tarball_failure("select", &error))?;
+        Ok((commit, listing))
+    }
+
+    fn holds_anything(&self) -> bool {
+        self.mirror.exists()
+    }
+
+    fn moved_at(&self) -> Option<SystemTime> {
+        self.mirror.refs_moved_at().ok()
+    }
+
+    fn missing(&self, service: &Service, commit: &CommitId, stop: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {
+        let mut files = lfs_files(&self.open()?, commit, &service.selection, &self.shared.limits, stop)
+            .map_err(|error| self.tarball_failure("select", &error))?;
+        let objects = self.mirror.lfs_objects();
+        files.retain(|file| !objects.holds(&file.pointer));
+        Ok(files)
+    }
+
+    fn fetch(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<Fetched, ServiceFailure> {
+        self.fetch_files(request, stop)
+    }
+
+    fn keep_up(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
+        self.keep_mirror_up(request, stop);
+    }
+
+    fn not_kept_up(&self, reason: &str) {
+        self.repack_failed(&MaintenanceError::Local(reason.to_owned()));
+    }
+
+    fn gave_trouble(&self) -> bool {
+        self.mirror.gave_trouble()
+    }
+
+    fn examine(&self, now: Instant, stop: &AtomicBool) {
+        self.mirror.examine(now, stop);
+    }
+
+    fn trouble(&self, now: Instant) {
+        self.mirror.trouble(now);
+    }
+
+    fn wants_poll(&self, now: Instant) -> bool {
+        self.mirror.wants_poll(now)
+    }
+
+    fn remove_others(&self) {
+        self.mirror.remove_others();
+    }
+
+    fn remove_all(&self) {
+        self.mirror.remove_all();
+    }
+}

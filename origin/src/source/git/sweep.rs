@@ -8,37 +8,24 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::{RepositoryName, ServiceName};
-
-use super::build::{Builder, ServiceFailure};
+use super::GitSource;
+use super::tree::{content_key, lfs_files};
 use crate::lfs::{Amount, LfsOid};
-use crate::publish::PublishError;
 use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
-use crate::source::git::tree::{content_key, lfs_files};
+use crate::source::{Commits, ServiceFailure};
 use crate::tarball::TarballError;
 
-/// The commits of what is published of a repository and retained.
-pub(super) type Commits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
+/// Parts that are older were left behind: what comes just now has newer ones.
+const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
 
-/// How often it is looked what is needed still. Versions go by age, and nothing tells when.
-const SWEEP_EVERY: Duration = Duration::from_secs(24 * 3600);
-
-/// Whether it is time to look again, the last time being that. It is, whatever else there is to do, when there was none, as
-/// after a start and when the services have changed.
-pub(super) fn is_due(last: Option<Instant>, now: Instant) -> bool {
-    last.is_none_or(|last| now.duration_since(last) >= SWEEP_EVERY)
-}
-
-impl Builder {
+impl GitSource {
     /// Removes the objects that no service needs and that came longer ago than `spared`. What stays. Not for a repository
     /// that is being cloned anew: its mirror does not say what is needed.
-    pub(super) fn sweep_lfs(
+    pub(super) fn sweep(
         &self,
-        repository: &RepositoryName,
         services: &[Arc<Service>],
         published: &Commits,
         spared: Duration,
@@ -47,30 +34,28 @@ impl Builder {
         let (objects, failed) =
             (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::passing("lfs", error.to_string()));
         let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
-        let a_day_ago = SystemTime::now().checked_sub(SWEEP_EVERY).unwrap_or(SystemTime::UNIX_EPOCH);
-        // What comes just now has parts that are newer.
-        objects.remove_leftovers(a_day_ago).map_err(failed)?;
+        let left_behind = SystemTime::now().checked_sub(LEFT_BEHIND).unwrap_or(SystemTime::UNIX_EPOCH);
+        objects.remove_leftovers(left_behind).map_err(failed)?;
         let held = objects.held().map_err(failed)?;
         if held.objects == 0 {
             return Ok(held);
         }
-        let needed = self.needed(repository, services, published, stop)?;
+        let needed = self.needed(services, published, stop)?;
         let (removed, stays) = objects.remove_except(&needed, before).map_err(failed)?;
         if removed.objects > 0 {
             let Amount { objects, bytes } = removed;
-            tracing::info!(%repository, objects, bytes, "LFS objects that nothing needs any more were removed");
+            tracing::info!(repository = %self.repository, objects, bytes, "LFS objects that nothing needs any more were removed");
         }
         Ok(stays)
     }
 
     fn needed(
         &self,
-        repository: &RepositoryName,
         services: &[Arc<Service>],
         published: &Commits,
         stop: &AtomicBool,
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
-        let mirror = self.mirror.get()?.repository()?.to_thread_local();
+        let mirror = self.open()?;
         let unclear = |service: &Service, error: &dyn std::fmt::Display| {
             ServiceFailure::passing("lfs", format!("what service `{}` needs is unclear: {error}", service.name))
         };
@@ -91,11 +76,11 @@ impl Builder {
                 if let Err(RevisionError::CommitMissing(_)) = revision::look_up(&mirror, &commit) {
                     continue;
                 }
-                let key = content_key(&mirror, &commit, repository, &service.selection);
+                let key = content_key(&mirror, &commit, &self.repository, &service.selection);
                 if key.is_ok_and(|key| !known.insert(key)) {
                     continue;
                 }
-                match lfs_files(&mirror, &commit, &service.selection, &self.options.limits, stop) {
+                match lfs_files(&mirror, &commit, &service.selection, &self.shared.limits, stop) {
                     Ok(files) => needed.extend(files.into_iter().map(|file| file.pointer.oid)),
                     Err(
                         error @ (TarballError::Object { .. }

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::data_dir::DataDir;
 use crate::lfs::LfsObjects;
 use crate::mirror::{Mirror, MirrorError};
 
@@ -21,13 +20,12 @@ const CLOSE_LOOK_GAP: Duration = Duration::from_secs(3600);
 /// What a mirror that was set aside is called, in place of `git`. It goes when the new one is there.
 const SET_ASIDE: &str = "damaged";
 
-/// Where a repository's mirror is, and the mirror once it was opened. A job that uses it keeps the data directory.
+/// Where a repository's mirror is, and the mirror once it was opened.
 pub(super) struct MirrorSlot {
     path: PathBuf,
     /// The largest object that is read.
     max_object: u64,
     slot: Mutex<Slot>,
-    data_dir: DataDir,
 }
 
 #[derive(Default)]
@@ -55,8 +53,8 @@ pub(super) struct ForPoll {
 }
 
 impl MirrorSlot {
-    pub(super) fn new(path: PathBuf, max_object: u64, data_dir: DataDir) -> Self {
-        Self { path, max_object, slot: Mutex::default(), data_dir }
+    pub(super) fn new(path: PathBuf, max_object: u64) -> Self {
+        Self { path, max_object, slot: Mutex::default() }
     }
 
     /// Whether there is anything to open: nothing, before the first clone.
@@ -197,11 +195,6 @@ impl MirrorSlot {
         }
     }
 
-    /// A text for others, without the data directory's path.
-    pub(super) fn redact(&self, text: &str) -> String {
-        self.data_dir.redact(text)
-    }
-
     /// Removes all mirrors of the repository. Nobody may use them any more.
     pub(super) fn remove_all(&self) {
         let Some(folder) = self.path.parent() else { return };
@@ -245,9 +238,8 @@ mod tests {
 
     fn slot() -> (tempfile::TempDir, MirrorSlot) {
         let dir = tempfile::tempdir().unwrap();
-        let data_dir = DataDir::open(dir.path()).unwrap().0;
-        let path = data_dir.mirror(&"shop".parse().unwrap(), "https://git.example/shop");
-        (dir, MirrorSlot::new(path, 1 << 20, data_dir))
+        let path = dir.path().join("mirrors/shop/0.git");
+        (dir, MirrorSlot::new(path, 1 << 20))
     }
 
     #[test]

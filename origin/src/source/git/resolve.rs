@@ -1,0 +1,48 @@
+//! Where the refs of services are, whether that may be published, and the key of the content there.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError};
+
+use super::GitSource;
+use super::tree::content_key;
+use crate::commit_policy::Policy;
+use crate::config::RepositoryConfig;
+use crate::publish::Candidate;
+use crate::revision::{self, Reach};
+use crate::service::Service;
+use crate::source::{Resolved, ServiceFailure};
+
+impl GitSource {
+    pub(super) fn resolve_all(
+        &self,
+        config: &RepositoryConfig,
+        services: &[Arc<Service>],
+        stop: &AtomicBool,
+    ) -> Result<Resolved, ServiceFailure> {
+        let repository = self.open()?;
+        let policy = config.verify.as_ref().map(|verify| {
+            let verifications = self.shared.metrics.verifications.clone();
+            Policy::new(verify.clone(), self.repository.clone(), verifications)
+        });
+        let mut verifier = policy.as_ref().map(|policy| policy.verifier(&repository, stop));
+        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        let pinned: HashSet<_> = services.iter().filter_map(|service| service.revision.commit()).collect();
+        if !pinned.is_empty() && reach.look(&repository, &pinned, stop).is_err() {
+            // Each is looked for by itself then, and says what is wrong.
+            *reach = Reach::default();
+        }
+        let mut look = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
+            let tip = revision::tip(&repository, &service.revision, &mut reach, stop)
+                .map_err(|error| self.revision_failure(&error))?;
+            if let Some(verifier) = &mut verifier {
+                verifier.check(&tip).map_err(|error| self.verify_failure(service, &tip, &error))?;
+            }
+            let commit = tip.commit;
+            let key = content_key(&repository, &commit, &service.repository, &service.selection)
+                .map_err(|error| self.tarball_failure("select", &error))?;
+            Ok(Candidate { service: service.clone(), commit, key })
+        };
+        Ok(services.iter().map(|service| (service.clone(), look(service))).collect())
+    }
+}

@@ -1,0 +1,35 @@
+//! What all sources of one origin share.
+
+use std::sync::Arc;
+
+use crate::config::{LimitsConfig, UpstreamsConfig};
+use crate::data_dir::DataDir;
+use crate::metrics::Metrics;
+use crate::mirror::FetchMemory;
+use crate::tarball::Limits;
+
+/// What all sources of one origin share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) data_dir: DataDir,
+    pub(crate) metrics: Metrics,
+    /// What a tarball may not exceed.
+    pub(crate) limits: Limits,
+    /// Room on the disk that is left to others, in bytes.
+    pub(crate) min_free: u64,
+    /// Where upstreams may be, and how much is taken from one.
+    pub(crate) upstreams: UpstreamsConfig,
+    /// Of all fetches.
+    pub(crate) fetch_memory: Arc<FetchMemory>,
+}
+
+impl Shared {
+    /// As the configuration has it.
+    pub(crate) fn new(data_dir: DataDir, metrics: Metrics, limits: &LimitsConfig, upstreams: &UpstreamsConfig) -> Self {
+        let fetch_memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
+        let (shown, limit) = (fetch_memory.clone(), usize::try_from(fetch_memory.limit()).unwrap_or(usize::MAX));
+        metrics.bounds.show("fetch_memory_bytes", limit, move || shown.in_use() as usize);
+        let (min_free, limits) = (limits.min_free.as_u64(), limits.tarball());
+        Self { data_dir, metrics, limits, min_free, upstreams: upstreams.clone(), fetch_memory }
+    }
+}
