@@ -216,8 +216,7 @@ fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
     let (mut pair, first) = mirrored();
     pair.upstream.max_objects = 1000;
     let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
-    let error =
-        refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
+    let error = refused(&mut pair, &first, ScriptedServer::of(listing_with_a_new_one(&first), packfile(&pack)).url());
     assert!(matches!(error, MirrorError::TooManyObjects { objects: 1001, limit: 1000 }), "{error}");
     assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "limit", false));
     assert!(error.to_string().contains("`[upstreams] max_objects` = 1000"), "{error}");
