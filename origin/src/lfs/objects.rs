@@ -108,8 +108,10 @@ impl LfsObjects {
             let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
             let old = data.modified()? <= before;
             if old && name.is_none_or(|oid| !kept.contains(&oid)) {
-                fs::remove_file(path)?;
-                removed.add(data.len());
+                match fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => removed.add(data.len()),
+                }
             } else {
                 stays.add(data.len());
             }

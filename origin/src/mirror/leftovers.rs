@@ -44,8 +44,13 @@ pub(super) fn remove_signature_files(repository: &Path) -> io::Result<()> {
 /// Removes what a repack left that was stopped. Only while no repack runs; fetches have folders of their own.
 pub(super) fn remove_of_repack(repository: &Path) -> io::Result<()> {
     let packs = repository.join("objects/pack");
-    let is_temporary = |name: &String| name.starts_with("tmp_") || name.starts_with(".tmp-");
-    names_in(&packs)?.iter().filter(|name| is_temporary(name)).try_for_each(|name| fs::remove_file(packs.join(name)))
+    let mut temporary = names_in(&packs)?.into_iter().filter(|name| is_of_repack(name));
+    temporary.try_for_each(|name| fs::remove_file(packs.join(name)))
+}
+
+/// Whether a file among the packs is one that a repack has not finished.
+pub(super) fn is_of_repack(name: &str) -> bool {
+    name.starts_with("tmp_") || name.starts_with(".tmp-")
 }
 
 /// Removes directories without anything in them below `directory`, but not itself: an empty `refs/heads/del/` stands in
@@ -54,7 +59,9 @@ pub(super) fn remove_empty_directories(directory: &Path) -> io::Result<()> {
     // Deeper ones come later, so the way back empties a directory before it is looked at.
     for below in directories(directory)?.iter().skip(1).rev() {
         match fs::remove_dir(below) {
-            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
+            Err(error) if !matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) => {
+                return Err(error);
+            }
             _ => {}
         }
     }

@@ -175,8 +175,9 @@ impl Mirror {
             return Err(MaintenanceError::NoRoom { needed, free });
         }
         let longest = longest(LONGEST_FULL, size);
-        let before = self.mirrored_refs()?;
         let _kept = KeptRefs::write(self, &kept()?)?;
+        // What leads to these is not dropped.
+        let before = self.mirrored_refs()?;
         self.repack(true, longest, stop)?;
         self.check_moved_since(&before, longest, stop)
     }

@@ -130,6 +130,8 @@ impl Mirror {
     /// # Errors
     /// The same; [`MirrorError::Interrupted`] when somebody did.
     pub fn look_closely_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
+        // A repack would take away what is being read.
+        let _no_upkeep = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         self.look(|repository| damage::look_closely(repository, stop)).map_err(|error| match error {
             MirrorError::Local { .. } if stop.load(Ordering::Relaxed) => MirrorError::Interrupted,
             error => error,

@@ -77,7 +77,8 @@ pub(super) fn mirrored(repo: &Repository) -> Result<Refs, MirrorError> {
         }
         Ok(refs)
     };
-    read().map_err(MirrorError::mirror("list its refs"))
+    // What upkeep names for a while may go between the listing of its name and its reading.
+    read().or_else(|_| read()).or_else(|_| read()).map_err(MirrorError::mirror("list its refs"))
 }
 
 /// Deletes refs, and clears the way for a branch that has the name of a folder of branches that are no more. Where such a

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::{Mirror, MirrorError};
+use super::{Mirror, MirrorError, leftovers};
 
 /// What is in a mirror: nothing but packs, and what Git keeps beside them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,7 +34,11 @@ pub(super) fn of_indices(objects: &Path) -> io::Result<u64> {
     for entry in fs::read_dir(objects.join("pack"))? {
         let entry = entry?;
         if is_index(Path::new(&entry.file_name())) {
-            bytes += entry.metadata()?.len();
+            // A repack may take it away meanwhile.
+            bytes += match entry.metadata() {
+                Err(error) if error.kind() == ErrorKind::NotFound => 0,
+                data => data?.len(),
+            };
         }
     }
     Ok(bytes)
@@ -49,6 +53,10 @@ pub(super) fn of(repository: &Path) -> io::Result<MirrorSize> {
     let mut size = MirrorSize::default();
     for entry in entries {
         let entry = entry?;
+        // What a repack writes takes the place of what is there.
+        if leftovers::is_of_repack(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
         size.packs += usize::from(Path::new(&entry.file_name()).extension().is_some_and(|ending| ending == "pack"));
         size.bytes += match entry.metadata() {
             Err(error) if error.kind() == ErrorKind::NotFound => 0,

@@ -87,6 +87,11 @@ impl BackOffs {
         failed.min_by_key(|setback| (setback.since, &setback.failure.reason))
     }
 
+    /// Whether the content of a service is put off.
+    pub(super) fn holds(&self, service: &ServiceName) -> bool {
+        self.0.contains_key(service)
+    }
+
     /// A service has no setback any more.
     pub(super) fn forget(&mut self, service: &ServiceName) {
         self.0.remove(service);

@@ -1,7 +1,6 @@
 //! Bringing services to where their refs are: resolve, publish what is known, work on what is not.
 
-use std::sync::PoisonError;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::{AbortHandle, JoinError};
 use tokio_util::task::AbortOnDropHandle;
@@ -23,8 +22,8 @@ use crate::source::{Again, Resolved, ServiceFailure};
 /// number of services.
 const FEW_BUSY: usize = 16;
 
-/// So many are settled until edges are told all the same.
-const MANY_SETTLED: usize = 256;
+/// So long edges wait to be told all the same.
+const LONGEST_SILENCE: Duration = Duration::from_secs(1);
 
 /// What decisions came to.
 pub(super) type Decided = Result<Vec<Cached>, PublishError>;
@@ -34,6 +33,7 @@ pub(super) type WorkEnd = (Candidate, Result<bool, ServiceFailure>);
 
 /// Work under way. Dropped, it is told to stop.
 pub(super) struct Running {
+    pub(super) candidate: Candidate,
     work: AbortHandle,
     narrowed: Narrowed,
     /// Finds out what the content that the service has moved on to needs.
@@ -53,6 +53,10 @@ impl Worker {
             return;
         }
         let due = self.list.begin_look();
+        // From now on only what fails anew is looked at again though nothing moves.
+        for name in &due {
+            self.needs_reconcile.remove(name);
+        }
         self.looking = due.iter().filter_map(|name| self.services.get(name).cloned()).collect();
         let (work, services) = (self.work.clone(), self.looking.clone());
         self.look = Some(self.spawn(async move { work.resolve(services).await }));
@@ -71,9 +75,14 @@ impl Worker {
             }
             match (self.list.resolved(&service.name, found.as_ref().ok().map(|candidate| &candidate.key)), found) {
                 (Next::Decide, Ok(candidate)) => self.to_decide.push(candidate),
-                (Next::Narrow, Ok(candidate)) => self.narrow(candidate),
                 (Next::Fail, Err(failure)) => self.settle(&service, Err(failure)),
-                _ => {}
+                (next, found) => {
+                    // It fetches LFS objects, and nobody waits for that.
+                    self.awaited.remove(&service.name);
+                    if let (Next::Narrow, Ok(candidate)) = (next, found) {
+                        self.narrow(candidate);
+                    }
+                }
             }
         }
         self.list.looked();
@@ -129,12 +138,12 @@ impl Worker {
         let may_ask = !self.is_quiet(&name);
         let narrowed = Narrowed::default();
         let ask = Ask { may_ask, told: Some(self.lfs_news.0.clone()), narrowed: narrowed.clone() };
-        let work = self.context.threads.counted(async move {
-            let result = work.publish(&candidate, &ask).await;
-            (candidate, result)
-        });
-        let work = self.works.spawn(work);
-        self.running.insert(name, Running { work, narrowed, narrowing: None });
+        let of = candidate.clone();
+        let work = self.works.spawn(self.context.threads.counted(async move {
+            let result = work.publish(&of, &ask).await;
+            (of, result)
+        }));
+        self.running.insert(name, Running { candidate, work, narrowed, narrowing: None });
     }
 
     /// The service that LFS objects are fetched for has moved on to this content.
@@ -145,15 +154,22 @@ impl Worker {
             // What cannot be told is found out when the service is looked at again.
             let needed = work.missing(&candidate.service, &candidate.commit).await.unwrap_or_default();
             let needed = needed.into_iter().map(|file| file.pointer.oid).collect();
-            *narrowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(needed);
+            narrowed.send_replace(Some(needed));
         });
         self.running.entry(name).and_modify(|running| running.narrowing = Some(narrowing));
     }
 
     /// The work on a candidate has ended.
     pub(super) fn work_ended(&mut self, end: Result<WorkEnd, JoinError>) {
-        // Nobody waits for what was told to stop.
-        let Ok((candidate, result)) = end else { return };
+        let (candidate, result) = match end {
+            Ok(end) => end,
+            Err(error) => {
+                // Nobody waits for what was told to stop.
+                let panicked = self.running.iter().find(|(_, running)| running.work.id() == error.id());
+                let Some(running) = panicked.filter(|_| error.is_panic()) else { return };
+                (running.1.candidate.clone(), Err(ServiceFailure::passing("build", JobFault.to_string())))
+            }
+        };
         let Candidate { service, commit, key } = candidate;
         if !self.is_assigned(&service) {
             return;
@@ -184,7 +200,7 @@ impl Worker {
         let at = result.as_ref().ok().filter(|_| !self.list.is_due(name));
         self.revisions.settle(name, at.map(RevisionId::from));
         self.settled += 1;
-        self.needs_reconcile.remove(name);
+        self.followed(name);
         let Err(failure) = result else {
             self.back_offs.forget(name);
             self.waits_for_lfs.remove(name);
@@ -198,7 +214,7 @@ impl Worker {
             let reason = self.context.data_dir.redact(&failure.reason);
             service.mark_failed(failure.step, reason, SystemTime::now());
         }
-        if is_quiet || failure.again == Again::Soon {
+        if is_quiet || failure.again == Again::Soon || !self.back_offs.holds(name) {
             self.needs_reconcile.insert(name.clone());
         }
         if self.list.cause(name) == Some(Cause::Assigned) {
@@ -206,12 +222,23 @@ impl Worker {
         }
     }
 
+    /// What a service is at is known, or waits for LFS objects: whoever waits for a poll does not wait for it any more, unless
+    /// it is to be looked at again because of a later one.
+    fn followed(&mut self, service: &ServiceName) {
+        if self.list.is_due(service) {
+            let polls = self.state.borrow().polls;
+            self.awaited.entry(service.clone()).and_modify(|poll| *poll = polls);
+        } else {
+            self.awaited.remove(service);
+        }
+    }
+
     /// Tells edges up to which revision the published content of each ref is right, when that changed.
     pub(super) fn report_revisions(&mut self, busy: usize) {
-        if self.settled == 0 || (busy > FEW_BUSY && self.settled < MANY_SETTLED) {
+        if self.settled == 0 || (busy > FEW_BUSY && self.reported.elapsed() < LONGEST_SILENCE) {
             return;
         }
-        self.settled = 0;
+        (self.settled, self.reported) = (0, Instant::now());
         let services = self.services.values().filter(|service| !service.is_withdrawn());
         let changed = self.revisions.update(services.map(|service| (&service.name, service.revision.to_string())));
         for seen in changed {
@@ -235,6 +262,7 @@ impl Worker {
         }
         self.list.fetches_lfs(service, objects.is_some());
         if let Some(objects) = *objects {
+            self.awaited.remove(service);
             let (_, waits_for) = self.waits_for_lfs.entry(service.clone()).or_insert((SystemTime::now(), objects));
             *waits_for = objects;
         }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use weir_shared::commit_id::CommitId;
 use weir_shared::name::ServiceName;
 
@@ -53,7 +53,7 @@ pub(super) struct LfsNews {
 }
 
 /// The only objects that are needed still, once the service has moved on to another content.
-pub(super) type Narrowed = Arc<Mutex<Option<HashSet<LfsOid>>>>;
+pub(super) type Narrowed = Arc<watch::Sender<Option<HashSet<LfsOid>>>>;
 
 impl LfsFetches {
     /// Fetches that begin while a server wants to be left alone.
@@ -68,16 +68,17 @@ impl LfsFetches {
         self.state().held.clone().filter(|(until, _)| now < *until)
     }
 
-    /// Waits until nobody else fetches any of these objects.
+    /// Those of the objects that nobody else fetches; waits until there are some.
     async fn claim(&self, files: &[LfsFile]) -> Claim<'_> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             {
                 let mut state = self.state();
-                if !files.iter().any(|file| state.claimed.contains(&file.pointer.oid)) {
-                    state.claimed.extend(files.iter().map(|file| file.pointer.oid));
-                    let oids: HashSet<_> = files.iter().map(|file| file.pointer.oid).collect();
+                let free = files.iter().map(|file| file.pointer.oid).filter(|oid| !state.claimed.contains(oid));
+                let oids: HashSet<_> = free.collect();
+                if !oids.is_empty() {
+                    state.claimed.extend(&oids);
                     return Claim { fetches: self, oids };
                 }
             }
@@ -138,43 +139,49 @@ impl Work {
         mut missing: Vec<LfsFile>,
     ) -> Result<bool, ServiceFailure> {
         loop {
-            let _claim = self.lfs.claim(&missing).await;
+            let Some(claim) = ask.unless_narrowed(self.lfs.claim(&missing)).await else { return Ok(false) };
             // Somebody else may have fetched some of them.
             missing = self.missing(service, commit).await?;
-            if missing.is_empty() {
-                return Ok(true);
-            }
-            if let Some((until, said)) = self.lfs.held_until(Instant::now()) {
-                let pause = Some(until.saturating_duration_since(Instant::now()));
-                return Err(ServiceFailure { again: Again::Later, pause, ..ServiceFailure::passing("lfs", said) });
-            }
-            let fetched = self.fetch(std::mem::take(&mut missing), ask).await?;
-            if let Some(failure) = self.failure_of(fetched, ask) {
-                return Err(failure);
+            missing.retain(|file| claim.oids.contains(&file.pointer.oid));
+            if !missing.is_empty() {
+                let Some(fetched) = self.fetch(missing, ask).await? else { return Ok(false) };
+                if let Some(failure) = self.failure_of(fetched, ask) {
+                    return Err(failure);
+                }
             }
             if ask.is_narrowed() {
                 return Ok(false);
             }
-            // It brought something until its deadline, or all: go on with what is still missing.
+            drop(claim);
+            // It brought something until its deadline, or all, or others fetch the rest.
             missing = self.missing(service, commit).await?;
+            if missing.is_empty() {
+                return Ok(true);
+            }
         }
     }
 
-    /// One fetch with a permit, until its deadline.
-    async fn fetch(&self, files: Vec<LfsFile>, ask: &Ask) -> Result<Fetched, ServiceFailure> {
+    /// One fetch with a permit, until its deadline. Nothing: the service has moved on before it could begin.
+    async fn fetch(&self, files: Vec<LfsFile>, ask: &Ask) -> Result<Option<Fetched>, ServiceFailure> {
         let poller = self.poller.clone();
         let waits = |what: Option<WaitsFor>| {
             poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
         };
-        let permit = poller.limiter.acquire(Kind::Lfs, waits).await;
+        let Some(permit) = ask.unless_narrowed(poller.limiter.acquire(Kind::Lfs, waits)).await else {
+            waits(None);
+            return Ok(None);
+        };
+        // Whoever had a permit before may have been told.
+        if let Some((until, said)) = self.lfs.held_until(Instant::now()) {
+            let pause = Some(until.saturating_duration_since(Instant::now()));
+            return Err(ServiceFailure { again: Again::Later, pause, ..ServiceFailure::passing("lfs", said) });
+        }
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.commits(&poller.name).await;
         let (of, narrowed) = (poller.clone(), ask.narrowed.clone());
         let job = Job::begin("lfs", &poller.threads, move |stop| {
             let (config, services) = (of.config.borrow().clone(), of.services.borrow().clone());
-            let wanted = |oid: &LfsOid| {
-                narrowed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|only| only.contains(oid))
-            };
+            let wanted = |oid: &LfsOid| narrowed.borrow().as_ref().is_none_or(|only| only.contains(oid));
             let request = NeededRequest {
                 config: &config,
                 files: &files,
@@ -199,12 +206,13 @@ impl Work {
             Ok(ended) => ended,
             Err(_) => job.await,
         };
-        let mut fetched = ended.map_err(|fault| self.fault("lfs", &fault))??;
+        let ended = ended.map_err(|fault| self.fault("lfs", &fault)).flatten();
+        let mut fetched = ended.inspect_err(|_| self.context.metrics.lfs_failures.inc())?;
         if fetched.interrupted && fetched.brought == 0 && fetched.failures.is_empty() {
             let late = format!("its LFS objects did not come within {} s (`poll_timeout`)", deadline.as_secs());
             fetched.failures.push(late);
         }
-        Ok(fetched)
+        Ok(Some(fetched))
     }
 
     fn failure_of(&self, fetched: Fetched, ask: &Ask) -> Option<ServiceFailure> {
@@ -214,7 +222,11 @@ impl Work {
         let reason = if others == 0 { first.clone() } else { format!("{first} (and {others} more)") };
         self.context.metrics.lfs_failures.inc();
         if let Some(pause) = pause {
-            self.lfs.state().held = Some((Instant::now() + kept(pause, fastrand::f64()), first));
+            let until = Instant::now() + kept(pause, fastrand::f64());
+            let mut state = self.lfs.state();
+            if state.held.as_ref().is_none_or(|(held, _)| *held < until) {
+                state.held = Some((until, first));
+            }
         }
         // What a newer content needs is asked for at once.
         (!ask.is_narrowed()).then(|| ServiceFailure {
@@ -244,6 +256,15 @@ impl Ask {
     }
 
     fn is_narrowed(&self) -> bool {
-        self.narrowed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.narrowed.borrow().is_some()
+    }
+
+    /// Awaits something; nothing when the service moves on to another content before.
+    async fn unless_narrowed<T>(&self, wanted: impl Future<Output = T>) -> Option<T> {
+        let mut narrowed = self.narrowed.subscribe();
+        tokio::select! {
+            value = wanted => Some(value),
+            _ = narrowed.wait_for(Option::is_some) => None,
+        }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
+use weir_shared::commit_id::CommitId;
+use weir_shared::name::ServiceName;
 
 use super::context::Context;
 use super::job::Job;
@@ -44,7 +46,10 @@ impl Worker {
             self.lfs_swept = Some(now);
         }
         let services = sweep_lfs.then(|| self.services.values().cloned().collect());
-        Some(Box::pin(keep_up(self.poller.clone(), services, self.context.clone(), permit)))
+        let in_work = self.running.values().map(|running| &running.candidate);
+        let in_work = in_work.chain(&self.to_decide).chain(&self.decided_on);
+        let in_work = in_work.map(|candidate| (candidate.service.name.clone(), candidate.commit.clone())).collect();
+        Some(Box::pin(keep_up(self.poller.clone(), services, in_work, self.context.clone(), permit)))
     }
 }
 
@@ -56,14 +61,17 @@ pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
     }
 }
 
-/// Keeps the mirror up; and removes LFS objects that none of `services` needs, if there are some given.
+/// Keeps the mirror up, with what is published and `in_work`; and removes LFS objects that none of `services` needs, if
+/// there are some given.
 async fn keep_up(
     poller: Arc<Poller>,
     services: Option<Vec<Arc<Service>>>,
+    in_work: Vec<(ServiceName, CommitId)>,
     context: Context,
     permit: OwnedSemaphorePermit,
 ) {
-    let (source, published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);
+    let (source, mut published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);
+    published.iter_mut().for_each(|published| published.extend_from_slice(&in_work));
     let job = Job::begin("upkeep", &context.threads, move |stop| {
         // Others have their turn when this ends, whatever the agent does at that time.
         let _permit = permit;

@@ -16,16 +16,13 @@ impl Worker {
         let name = self.config.name.clone();
         let metrics = self.context.metrics.clone();
         metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
+        self.state.send_modify(|state| state.polls += 1);
         let result = match end.result {
             Ok(looked) => self.poll_succeeded(looked, SystemTime::now()),
             Err(failure) => self.poll_failed(failure, SystemTime::now()),
         };
         metrics.polls.with_label_values(&[name.as_str(), result]).inc();
-        self.follows_poll = true;
-        self.state.send_modify(|state| {
-            state.polls += 1;
-            state.phase = Phase::Idle;
-        });
+        self.state.send_modify(|state| state.phase = Phase::Idle);
     }
 
     fn poll_succeeded(&mut self, looked: Looked, now: SystemTime) -> &'static str {
@@ -63,8 +60,10 @@ impl Worker {
             // The commit of a version may have come.
             self.lost_versions.clear();
         }
+        let polls = self.state.borrow().polls;
         for name in self.services.keys().filter(|name| changed || self.needs_reconcile.contains(*name)) {
             self.list.due(name, Cause::Follow);
+            self.awaited.entry(name.clone()).or_insert(polls);
             // Until it was looked at nothing is known of where it is now.
             self.revisions.settle(name, None);
         }

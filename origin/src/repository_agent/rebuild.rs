@@ -87,6 +87,7 @@ impl Worker {
         };
         let version = (service.name.clone(), publication.digest);
         if let Some(waiting) = self.rebuilding.get_mut(&version) {
+            waiting.retain(|waiting| !waiting.done.is_closed());
             // Who finds too many others waiting asks again.
             if waiting.len() < REBUILD_QUEUE {
                 waiting.push(request);
@@ -97,7 +98,13 @@ impl Worker {
         self.rebuilding.insert(version, Vec::new());
         let work = self.work.clone();
         rebuilds.spawn(self.context.threads.counted(async move {
-            let tried = work.rebuild(request.object, &service, &request.version, may_try).await;
+            let _permit = work.rebuilds.acquire().await;
+            // Who does not wait any more asks again.
+            let is_closed = request.done.is_closed();
+            let tried = match is_closed {
+                true => None,
+                false => work.rebuild(request.object, &service, &request.version, may_try).await,
+            };
             RebuildEnd { request, service, tried }
         }));
     }
@@ -110,12 +117,17 @@ impl Worker {
             return;
         };
         let version = (service.name.clone(), request.version.publication().digest);
-        if let Some(tried) = tried {
-            self.note_rebuild(&service, &version, request.object, tried);
-        }
+        let waiting = self.rebuilding.remove(&version).unwrap_or_default();
         let _ = request.done.send(());
-        for waiting in self.rebuilding.remove(&version).unwrap_or_default() {
-            self.begin_rebuild(waiting, rebuilds);
+        match tried {
+            // All of its objects were built.
+            Some(tried) => {
+                self.note_rebuild(&service, &version, request.object, tried);
+                for waiting in waiting {
+                    let _ = waiting.done.send(());
+                }
+            }
+            None => waiting.into_iter().for_each(|waiting| self.begin_rebuild(waiting, rebuilds)),
         }
     }
 
@@ -139,10 +151,13 @@ impl Worker {
                 reason
             }
         };
+        if !self.is_assigned(service) {
+            return;
+        }
         let now = Instant::now();
         self.lost_versions.retain(|_, until| now < *until);
         self.lost_versions.insert(version.clone(), now + pause_after(took));
-        if !is_current || !self.is_assigned(service) {
+        if !is_current {
             return;
         }
         // A service that follows its ref is brought there; one that is pinned to what is lost says so. What the mirror will

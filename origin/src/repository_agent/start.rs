@@ -123,6 +123,7 @@ pub(crate) fn start(
         tidied: false,
         seen,
         settled: 0,
+        reported: Instant::now(),
         waits_for_lfs: BTreeMap::new(),
         lfs_swept: None,
         upkeep_due: true,
@@ -138,7 +139,7 @@ pub(crate) fn start(
         running: HashMap::new(),
         lfs_news: mpsc::unbounded_channel(),
         starting: false,
-        follows_poll: false,
+        awaited: HashMap::new(),
     };
     let (ended, begun) = (handle.clone(), drain.clone());
     drain.spawn(async move {

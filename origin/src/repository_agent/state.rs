@@ -19,6 +19,7 @@ pub struct RepositoryState {
     /// Polls that ended since the start.
     pub polls: u64,
     /// Polls since the start that ended with everything that followed from them; but LFS objects may be on their way still.
+    /// Others know these as polls.
     pub attempts: u64,
     /// The services whose tarballs are being built.
     pub building: Vec<ServiceName>,

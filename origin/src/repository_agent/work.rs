@@ -23,6 +23,9 @@ use crate::tarball::{Built, Recipe};
 /// While the store stalls, each may hold a few frames in memory.
 const MAX_UNPUBLISHED: usize = 64;
 
+/// Versions of a repository that are rebuilt, or looked at for that, at a time.
+const MAX_REBUILDS: usize = 8;
+
 /// What the works of a repository share. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Work {
@@ -32,13 +35,15 @@ pub(super) struct Work {
     /// As many as build in the whole origin: the services of one repository are not a longer line than those of another.
     builds: Arc<Semaphore>,
     unpublished: Arc<Semaphore>,
+    /// Versions that are rebuilt at a time: few, because who waits for one gives up soon.
+    pub(super) rebuilds: Arc<Semaphore>,
 }
 
 impl Work {
     pub(super) fn new(context: Context, poller: Arc<Poller>, lfs: LfsFetches) -> Self {
         let builds = Arc::new(Semaphore::new(context.concurrent_builds));
-        let unpublished = Arc::new(Semaphore::new(MAX_UNPUBLISHED));
-        Self { context, poller, lfs: Arc::new(lfs), builds, unpublished }
+        let [unpublished, rebuilds] = [MAX_UNPUBLISHED, MAX_REBUILDS].map(|most| Arc::new(Semaphore::new(most)));
+        Self { context, poller, lfs: Arc::new(lfs), builds, unpublished, rebuilds }
     }
 
     /// Finds out where the refs of services are, among the few look-ups at a time: after a start all mirrors are opened.

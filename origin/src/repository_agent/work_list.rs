@@ -116,9 +116,10 @@ impl WorkList {
                 progress.step = Step::Deciding;
                 Next::Decide
             }
-            (Step::Working { key, outdated, .. }, Some(found)) if key != found => {
+            (Step::Working { key, outdated, .. }, found) => {
+                // Also for the same content: it is to be published as of where the ref is now.
                 *outdated = true;
-                Next::Narrow
+                if found.is_some_and(|found| found != key) { Next::Narrow } else { Next::Nothing }
             }
             (Step::Idle, None) => Next::Fail,
             _ => Next::Nothing,
@@ -150,7 +151,7 @@ impl WorkList {
 
     /// Whether a service is to be looked at again: what is known of it may be of the past.
     pub(super) fn is_due(&self, service: &ServiceName) -> bool {
-        self.services.get(service).is_some_and(|progress| progress.due.is_some())
+        self.looking.contains(service) || self.services.get(service).is_some_and(|progress| progress.due.is_some())
     }
 
     /// Why a service was last looked at.

@@ -56,6 +56,8 @@ pub(super) struct Worker {
     pub(super) seen: watch::Sender<Vec<RevisionSeen>>,
     /// Services whose revision was settled since edges were last told.
     pub(super) settled: usize,
+    /// When they were.
+    pub(super) reported: Instant,
     /// Since when services wait for LFS objects, and for how many.
     pub(super) waits_for_lfs: BTreeMap<ServiceName, (SystemTime, usize)>,
     /// When LFS objects were last removed that nothing needs.
@@ -81,8 +83,8 @@ pub(super) struct Worker {
     pub(super) lfs_news: (mpsc::UnboundedSender<LfsNews>, mpsc::UnboundedReceiver<LfsNews>),
     /// What the mirror holds since before the start is being found out; the upstream is asked after that.
     pub(super) starting: bool,
-    /// A poll has ended, and what followed from it has not.
-    pub(super) follows_poll: bool,
+    /// The services that are not where the first poll says that was to bring them there, with its number.
+    pub(super) awaited: HashMap<ServiceName, u64>,
 }
 
 impl Worker {
@@ -184,10 +186,12 @@ impl Worker {
         let busy = self.list.busy();
         self.report_revisions(busy);
         self.show_lfs();
-        if self.follows_poll && busy == 0 {
-            self.follows_poll = false;
+        // Polls before the first of which anything is awaited still.
+        let polls = self.state.borrow().polls;
+        let attempts = self.awaited.values().min().map_or(polls, |poll| poll - 1);
+        if attempts > self.state.borrow().attempts {
             self.mend_mirror();
-            self.state.send_modify(|state| state.attempts += 1);
+            self.state.send_modify(|state| state.attempts = attempts);
         }
     }
 
@@ -201,6 +205,7 @@ impl Worker {
             self.needs_reconcile.remove(&gone.name);
             self.waits_for_lfs.remove(&gone.name);
             self.running.remove(&gone.name);
+            self.awaited.remove(&gone.name);
         }
         self.try_anew();
         self.lfs_swept = None;

@@ -1,6 +1,6 @@
 //! The LFS objects of contents: fetched once there is room for them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,17 +11,26 @@ use super::GitSource;
 use crate::disk_watch;
 use crate::lfs::LfsFile;
 use crate::mirror::{LfsError, LfsFetch};
-use crate::source::{Fetched, NeededRequest, ServiceFailure};
+use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
 
-/// Room for objects that may not be here yet.
+/// Room for objects that are not here yet.
 struct Reserved<'a> {
     of_all: &'a Mutex<u64>,
-    bytes: u64,
+    bytes: Cell<u64>,
+}
+
+impl Reserved<'_> {
+    /// An object of so many bytes is here.
+    fn used(&self, bytes: u64) {
+        let bytes = bytes.min(self.bytes.get());
+        self.bytes.set(self.bytes.get() - bytes);
+        *locked(self.of_all) -= bytes;
+    }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        *locked(self.of_all) -= self.bytes;
+        self.used(self.bytes.get());
     }
 }
 
@@ -32,12 +41,13 @@ impl GitSource {
         request: &NeededRequest<'_>,
         stop: &AtomicBool,
     ) -> Result<Fetched, ServiceFailure> {
-        let _room = self.reserve(request, stop)?;
+        let room = self.reserve(request, stop)?;
         let fetched = RefCell::new(Fetched::default());
         let ended = |file: &LfsFile, result: Result<(), &LfsError>| match result {
             Ok(()) => {
                 self.shared.metrics.lfs_objects.inc();
                 self.shared.metrics.lfs_bytes.inc_by(file.pointer.size);
+                room.used(file.pointer.size);
                 fetched.borrow_mut().brought += 1;
             }
             Err(error) if error.is_interrupted() => {}
@@ -67,7 +77,9 @@ impl GitSource {
     /// that nothing needs, unless the repository is being cloned anew.
     fn reserve(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<Reserved<'_>, ServiceFailure> {
         let NeededRequest { files, services, published, mirrored, .. } = *request;
-        let failed = |reason: String| ServiceFailure::passing("lfs", reason);
+        // One at a time looks for room, and makes some.
+        let mut reserved = locked(&self.reserved);
+        let failed = |reason: String| ServiceFailure { again: Again::Later, ..ServiceFailure::passing("lfs", reason) };
         let bytes = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
         let max_mirror = self.shared.upstreams.max_mirror.as_u64();
         let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
@@ -83,8 +95,7 @@ impl GitSource {
             disk_watch::require_room(&self.shared.data_dir, needed)
         };
         let mut why = String::new();
-        let reserved_by_others = *locked(&self.reserved);
-        if has_room(held.bytes, reserved_by_others).is_err() {
+        if has_room(held.bytes, *reserved).is_err() {
             if mirrored {
                 match self.sweep(services, published, Duration::ZERO, stop) {
                     Ok(stays) => held = stays,
@@ -97,11 +108,10 @@ impl GitSource {
                 "; none of them goes before the repository is cloned again".clone_into(&mut why);
             }
         }
-        let mut reserved = locked(&self.reserved);
         match has_room(held.bytes, *reserved) {
             Ok(()) => {
                 *reserved += bytes;
-                Ok(Reserved { of_all: &self.reserved, bytes })
+                Ok(Reserved { of_all: &self.reserved, bytes: Cell::new(bytes) })
             }
             Err(reason) => Err(failed(format!(
                 "{} LFS objects of {} are to be fetched, but {reason}{why}",
