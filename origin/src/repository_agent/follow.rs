@@ -1,5 +1,6 @@
 //! Bringing services to where their refs are: resolve, publish what is known, work on what is not.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::{AbortHandle, JoinError};
@@ -69,11 +70,15 @@ impl Worker {
         let found = found
             .unwrap_or_else(fault)
             .unwrap_or_else(|failure| looking.into_iter().map(|service| (service, Err(failure.clone()))).collect());
-        for (service, found) in found {
-            if !self.is_assigned(&service) {
-                continue;
-            }
-            match (self.list.resolved(&service.name, found.as_ref().ok().map(|candidate| &candidate.key)), found) {
+        let found = found.into_iter().filter(|(service, _)| self.is_assigned(service));
+        let found: Vec<_> = found.collect();
+        let next = |(service, found): &(Arc<Service>, Result<Candidate, _>)| {
+            self.list.resolved(&service.name, found.as_ref().ok().map(|candidate| &candidate.key))
+        };
+        let nexts: Vec<Next> = found.iter().map(next).collect();
+        self.list.looked();
+        for (next, (service, found)) in nexts.into_iter().zip(found) {
+            match (next, found) {
                 (Next::Decide, Ok(candidate)) => self.to_decide.push(candidate),
                 (Next::Fail, Err(failure)) => self.settle(&service, Err(failure)),
                 (next, found) => {
@@ -85,7 +90,6 @@ impl Worker {
                 }
             }
         }
-        self.list.looked();
     }
 
     /// Begins to publish what is known among the contents that were resolved.
