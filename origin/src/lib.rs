@@ -1,6 +1,6 @@
 //! The origin: repository agents that turn Git repositories into published tarballs.
 //!
-//! A commit's way through the modules: [`repository_agent`] polls, [`mirror`] fetches, [`revision`] finds out what a service
+//! A commit's way through the modules: [`reconcile`] polls, [`mirror`] fetches, [`revision`] finds out what a service
 //! is at, [`source`] gives its contents and [`tarball`] builds them, `publish` puts the tarball into the `store` and shows it,
 //! and `edge_api` answers edges. [`start`] puts them together.
 
@@ -25,7 +25,7 @@ mod operator_api;
 mod outside_program;
 mod publish;
 mod readiness;
-pub mod repository_agent;
+pub mod reconcile;
 pub mod revision;
 mod running;
 mod service;

@@ -3,7 +3,7 @@
 use weir_shared::process::admin::Readiness;
 
 use crate::catalog::Catalog;
-use crate::repository_agent::Health;
+use crate::reconcile::Health;
 use crate::service::Condition;
 
 /// What is wrong, by numbers alone: who probes an origin need not know what it serves.

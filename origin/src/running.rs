@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::operator_api::OperatorApi;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{Surroundings, readiness};
-use crate::repository_agent::{Context, Handle, RepositoryState};
+use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
 use crate::store::{Objects, Records, StoreMetrics};

@@ -10,7 +10,7 @@ use weir_shared::process::admin::Readiness;
 use crate::catalog::{Catalog, NotMirrored, Refused, Snapshot, Written};
 use crate::config::ServiceConfig;
 use crate::publish::Time;
-use crate::repository_agent::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
+use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
 use crate::service::{Condition, Lost, Otherwise, Service};
 use crate::source::FetchSnapshot;
 

@@ -24,7 +24,7 @@ use std::time::SystemTime;
 use weir_shared::descriptor::Generation;
 use weir_shared::name::{RepositoryName, ServiceName};
 
-use crate::repository_agent::{Handle, Health};
+use crate::reconcile::{Handle, Health};
 use crate::service::Service;
 
 pub(crate) use collector::CatalogCollector;

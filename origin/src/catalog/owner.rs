@@ -19,7 +19,7 @@ use super::storing::Plan;
 use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{Started, StoredDefinitions};
-use crate::repository_agent::{Context, Gone};
+use crate::reconcile::{Context, Gone};
 use crate::service::Service;
 
 /// Changes that wait at the most.

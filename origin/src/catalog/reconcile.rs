@@ -19,7 +19,7 @@ use super::written::Written;
 use super::{NotMirrored, Snapshot};
 use crate::config::ServiceConfig;
 use crate::publish::Started;
-use crate::repository_agent::{self, Begin, MirrorFate};
+use crate::reconcile::{self, Begin, MirrorFate};
 use crate::service::Service;
 
 /// What may have been defined otherwise.
@@ -196,13 +196,13 @@ impl Owner {
             }
             let known = before.agents.get(name).map(|agent| agent.leaves_to(&config)).unwrap_or_default();
             let begin = Begin { together, after: self.leaving.remove(name), before: known };
-            let agent = repository_agent::start(config, &own, &self.context, begin, &self.drain);
+            let agent = reconcile::start(config, &own, &self.context, begin, &self.drain);
             after.agents.insert_mut(name.clone(), agent);
         }
     }
 
     /// The labels of a repository that is gone are not kept for good.
-    fn forget_when_gone(&self, name: RepositoryName, agent: &repository_agent::Handle) {
+    fn forget_when_gone(&self, name: RepositoryName, agent: &reconcile::Handle) {
         let (gone, catalog, metrics) = (agent.gone(), self.catalog.clone(), self.context.metrics.clone());
         let begun = self.drain.clone();
         self.drain.spawn(async move {

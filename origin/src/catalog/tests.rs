@@ -12,7 +12,7 @@ use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::metrics::Metrics;
 use crate::publish::{Options, PublishMetrics, Publisher, Started};
-use crate::repository_agent::Context;
+use crate::reconcile::Context;
 use crate::store::{FaultyEngine, FaultyStore, Objects, Records, StoreMetrics, WriteFault};
 
 /// A catalogue of what is stored, whose writes fail as the engine says.

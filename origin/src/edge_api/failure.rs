@@ -8,7 +8,7 @@ use weir_shared::name::{RepositoryName, ServiceName};
 use weir_shared::problem::Problem;
 use weir_shared::process::serve::Body;
 
-use crate::repository_agent::{Health, Phase, RepositoryState};
+use crate::reconcile::{Health, Phase, RepositoryState};
 use crate::service::Condition;
 
 /// When to ask again for what is being made just now.

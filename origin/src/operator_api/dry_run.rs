@@ -18,7 +18,7 @@ use super::error::OperatorError;
 use crate::bounds::Bounds;
 use crate::catalog::{Catalog, Snapshot, Written, version};
 use crate::config::{LimitsConfig, ServiceConfig};
-use crate::repository_agent::{PreviewError, Wanted};
+use crate::reconcile::{PreviewError, Wanted};
 use crate::source::At;
 use crate::tarball::{Limits, Listed, ListedKind};
 

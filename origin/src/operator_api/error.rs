@@ -12,7 +12,7 @@ use weir_shared::route::RouteError;
 
 use crate::catalog::{EditError, Refusal};
 use crate::config::{self, Fault};
-use crate::repository_agent::Failure;
+use crate::reconcile::Failure;
 use crate::versions::VersionError;
 use crate::webhook::UnknownProvider;
 

@@ -1,7 +1,7 @@
 //! A ref that nobody can follow, which whoever may push a tag can make: what else moves is published all the same.
 
 use weir_origin::Condition;
-use weir_origin::repository_agent::{Health, RepositoryState};
+use weir_origin::reconcile::{Health, RepositoryState};
 
 use crate::git_fixture::Git;
 use crate::node::{Home, Node, service};

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use weir_origin::repository_agent::{Health, Phase};
+use weir_origin::reconcile::{Health, Phase};
 
 use crate::node::{Home, names};
 use crate::operator::{Operator, Told, config, empty_config, repository_at, serve};

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 use weir_origin::Condition;
 use weir_origin::config::{Config, ServiceConfig};
-use weir_origin::repository_agent::LfsState;
+use weir_origin::reconcile::LfsState;
 
 use crate::git_fixture::Git;
 use crate::lfs_server::{LfsServer, Manner};

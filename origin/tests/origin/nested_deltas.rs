@@ -9,7 +9,7 @@ use flate2::write::ZlibEncoder;
 use gix::odb::pack::data::entry::Header;
 use weir_origin::config::RepositoryConfig;
 use weir_origin::mirror::{MirrorError, Poll};
-use weir_origin::repository_agent::Health;
+use weir_origin::reconcile::Health;
 
 use crate::git_fixture::Git;
 use crate::hostile_packs::{pack_header, with_checksum};

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_origin::Running;
 use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
-use weir_origin::repository_agent::RepositoryState;
+use weir_origin::reconcile::RepositoryState;
 use weir_shared::descriptor::Descriptor;
 use weir_shared::digest::{ObjectDigest, TarballDigest};
 use weir_shared::encoding::Encoding;

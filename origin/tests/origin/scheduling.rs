@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use weir_origin::Condition;
 use weir_origin::config::{Config, RepositoryConfig};
-use weir_origin::repository_agent::{Health, Phase, RepositoryState, WaitsFor};
+use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
 use weir_shared::name::RepositoryName;
 
 use crate::damage::{lose_packs, mirror};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::net::TcpListener;
 use weir_origin::config::RepositoryConfig;
-use weir_origin::repository_agent::Health;
+use weir_origin::reconcile::Health;
 use weir_shared::digest::TarballDigest;
 
 use crate::node::{Home, SERVICE};

@@ -61,7 +61,7 @@ pub(crate) struct UpArguments {
 pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
     // What a person wants to know stands on standard output; the log speaks up only when something is wrong, and for
     // --exec. No news are a store that is new, and an agent that is told to come back before the first publication.
-    telemetry::init_logs("error,weir_origin::repository_agent=warn,weir_origin::service=warn,weir_agent::hook=info")?;
+    telemetry::init_logs("error,weir_origin::reconcile=warn,weir_origin::service=warn,weir_agent::hook=info")?;
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))
 }
 

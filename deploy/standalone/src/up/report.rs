@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::bail;
 use weir_agent::{HookState, ServiceStatus};
 use weir_origin::Condition;
-use weir_origin::repository_agent::{Health, RepositoryState};
+use weir_origin::reconcile::{Health, RepositoryState};
 use weir_shared::descriptor::{Descriptor, Generation};
 use weir_shared::digest::TarballDigest;
 
