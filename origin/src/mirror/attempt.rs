@@ -99,6 +99,11 @@ impl<'a> Attempt<'a> {
         CONNECT_TIMEOUT.min(self.upstream.stall_timeout * 3 / 4)
     }
 
+    /// Whether anything came of the upstream.
+    pub(super) fn has_heard(&self) -> bool {
+        self.received.get() > 0 || !matches!(self.step.get(), Step::List)
+    }
+
     /// Waits for something that the network is to bring.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
         let after = self.upstream.stall_timeout;

@@ -100,13 +100,17 @@ impl Exchange<'_> {
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
                 self.with_program(path, started, |step, said| git_program::complaint(step, said, path))
             }
-            Place::Ssh(address) => ssh::in_turn(ssh::tries(self.attempt, address)?, |each| {
-                self.attempt.asks();
-                let command = ssh::upload_pack(self.attempt, address, each)?;
-                let started = Program::start(self.attempt, command);
-                let started = started.map_err(MirrorError::local("start the ssh program"))?;
-                self.with_program(address.path.as_bytes(), started, ssh::complaint)
-            }),
+            Place::Ssh(address) => ssh::in_turn(
+                ssh::tries(self.attempt, address)?,
+                || self.attempt.has_heard(),
+                |each| {
+                    self.attempt.asks();
+                    let command = ssh::upload_pack(self.attempt, address, each)?;
+                    let started = Program::start(self.attempt, command);
+                    let started = started.map_err(MirrorError::local("start the ssh program"))?;
+                    self.with_program(address.path.as_bytes(), started, ssh::complaint)
+                },
+            ),
         }
     }
 

@@ -75,15 +75,17 @@ fn share(resolved: &[SocketAddr], connect_timeout: Duration) -> Vec<Try> {
     tried.iter().map(|address| Try { judged: Some(address.ip()), connect_timeout }).collect()
 }
 
-/// The first that connects, whatever comes of it then; or why the last of them did not.
+/// The first that connects, whatever comes of it then; or why the last of them did not. Whoever has `heard` something of
+/// the server has connected, whatever the server says.
 pub(super) fn in_turn<T>(
     tries: impl IntoIterator<Item = Try>,
+    heard: impl Fn() -> bool,
     mut ask: impl FnMut(Try) -> Result<T, MirrorError>,
 ) -> Result<T, MirrorError> {
     let mut last = MirrorError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
     for each in tries {
         match ask(each) {
-            Err(error @ MirrorError::Connect { .. }) => last = error,
+            Err(error @ MirrorError::Connect { .. }) if !heard() => last = error,
             ended => return ended,
         }
     }
@@ -170,7 +172,7 @@ mod tests {
         let refused = || MirrorError::Connect { cause: "Connection refused".to_owned(), timeout: false };
         let ask = |ended: &[Result<u8, MirrorError>]| {
             let mut ended = ended.iter().cloned();
-            let result = in_turn(tries.clone(), |_| ended.next().unwrap());
+            let result = in_turn(tries.clone(), || false, |_| ended.next().unwrap());
             (result.map_err(|error| error.to_string()), ended.len())
         };
         assert_eq!(ask(&[Err(refused()), Ok(7)]), (Ok(7), 0));
@@ -179,6 +181,9 @@ mod tests {
         // Who was connected to has said no: nobody else is asked.
         let trust = MirrorError::Trust("another key".to_owned());
         assert_eq!(ask(&[Err(trust.clone()), Ok(7)]), (Err(trust.to_string()), 1));
+        // Nor when the server says itself what the program says of those that refuse.
+        let mut ended = [Err(refused()), Ok(7)].into_iter();
+        assert!(in_turn(tries, || true, |_| ended.next().unwrap()).is_err());
     }
 
     #[test]

@@ -167,13 +167,13 @@ impl MirrorSlot {
         matches!(error, MirrorError::Damaged { .. })
     }
 
-    /// Whether a poll would set the mirror aside, or a close look at it come before one. Never waits for the disk: whoever
-    /// cannot tell, because somebody opens the mirror, asks for a poll too many.
+    /// Whether a poll would set the mirror aside, or a close look at it come before one. Never waits for the disk: while
+    /// somebody opens the mirror it is not told, and the poll comes at its time.
     pub(super) fn wants_poll(&self, now: Instant) -> bool {
         let slot = match self.slot.try_lock() {
             Ok(slot) => slot,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return true,
+            Err(TryLockError::WouldBlock) => return false,
         };
         match &slot.doubt {
             None => false,
@@ -300,9 +300,10 @@ mod tests {
     fn whoever_asks_whether_a_poll_is_wanted_does_not_wait_for_who_opens_the_mirror() {
         let (_dir, slot) = slot();
         let now = Instant::now();
+        slot.trouble(now);
         let opening = slot.slot();
-        assert!(slot.wants_poll(now));
-        drop(opening);
         assert!(!slot.wants_poll(now));
+        drop(opening);
+        assert!(slot.wants_poll(now));
     }
 }
