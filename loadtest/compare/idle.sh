@@ -31,12 +31,15 @@ git) git daemon --base-path="$work/upstreams" --export-all --listen=127.0.0.1 --
 https) python3 "$root/loadtest/compare/https_upstream.py" "$work/upstreams" "$work/origin.pem" "$work/origin.key" "$git_port" & ;;
 esac
 pids+=($!)
+until (exec 3<>"/dev/tcp/127.0.0.1/$git_port") 2>/dev/null; do sleep 0.1; done
 {
     cat <<TOML
 name = "origin-1"
 listen = "127.0.0.1:0"
 admin_listen = "127.0.0.1:$admin"
 data_dir = "data"
+[limits]
+requests_per_minute_per_host = 6000
 [tls]
 certificate = "origin.pem"
 key = "origin.key"

@@ -1,5 +1,5 @@
-//! The HTTP clients of an upstream: its authorities, its certificate, its proxy. They are kept, and with them connections
-//! and TLS sessions. Nothing comes from the environment of the process but the authorities of the system.
+//! The HTTP clients of an upstream: its authorities, its certificate, its proxy. They are kept, and with them TLS sessions, and
+//! connections for a while. Nothing comes from the environment of the process but the authorities of the system.
 //!
 //! What they are made of is read again for each poll, and they are made anew when it has changed. No secret is kept to tell
 //! that: those that every request shows are not theirs, and of the others there is a hash.
@@ -22,12 +22,12 @@ use rustls_platform_verifier::Verifier;
 use super::{Reach, Upstream, secret};
 use crate::mirror::MirrorError;
 
-/// How long a connection is kept that nobody uses: longer than most wait between two polls. Who waits longer resumes his TLS
-/// session.
-const KEPT: Duration = Duration::from_secs(300);
+/// How long a connection is kept that nobody uses: for the requests of a poll, and for polls in quick succession. Others
+/// resume the TLS session, which takes a tenth of the memory.
+const KEPT: Duration = Duration::from_secs(15);
 
-/// The servers of one upstream whose TLS sessions are kept.
-const SESSIONS: usize = 2;
+/// TLS tickets that are kept for one upstream: eight for each of two servers, itself and a proxy or a storage.
+const SESSIONS: usize = 16;
 
 /// The clients of an upstream. All clones share them.
 #[derive(Clone, Default)]
