@@ -1,8 +1,8 @@
 //! The kinds of sources: what follows an upstream, and makes contents of what it holds, of which tarballs are built; and what
 //! all kinds share: where an upstream is, where the origin may go for it, and how much it takes.
 //!
-//! A repository's agent holds a [`Source`] and knows none of the kinds. Another kind implements [`Kind`], has an arm in
-//! [`Source`] and a place in [`Endpoint`], by which its URLs are known; nothing outside has to know of it.
+//! A repository's agent holds a `Source` and knows none of the kinds. Another kind implements `Kind`, has an arm in
+//! `Source` and a place in [`Endpoint`], by which its URLs are known; nothing outside has to know of it.
 
 mod endpoint;
 mod failure;
