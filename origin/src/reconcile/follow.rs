@@ -218,7 +218,13 @@ impl Worker {
             let reason = self.context.data_dir.redact(&failure.reason);
             service.mark_failed(failure.step, reason, SystemTime::now());
         }
-        if is_quiet || failure.again == Again::Soon || !self.back_offs.holds(name) {
+        let with_the_next_poll = match failure.again {
+            Again::Soon => true,
+            // Unless it has a time of its own.
+            Again::Later => !self.back_offs.holds(name),
+            Again::Never => false,
+        };
+        if is_quiet || with_the_next_poll {
             self.needs_reconcile.insert(name.clone());
         }
         if self.list.cause(name) == Some(Cause::Assigned) {
