@@ -67,7 +67,7 @@ async fn keep_up(
     poller: Arc<Poller>,
     services: Option<Vec<Arc<Service>>>,
     in_work: Vec<(ServiceName, CommitId)>,
-    context: Context,
+    context: Arc<Context>,
     permit: OwnedSemaphorePermit,
 ) {
     let (source, mut published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);

@@ -14,7 +14,8 @@ impl Worker {
     pub(super) fn polled(&mut self, end: PollEnd) {
         self.schedule.looked(end.begun);
         let name = self.config.name.clone();
-        let metrics = self.context.metrics.clone();
+        let context = self.context.clone();
+        let metrics = &context.metrics;
         metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
         self.state.send_modify(|state| state.polls += 1);
         let result = match end.result {
@@ -35,10 +36,7 @@ impl Worker {
         }
         let told = astray.clone();
         let mut news = false;
-        self.state.send_modify(|state| {
-            news = state.poll_succeeded(told, now);
-            state.phase = Phase::Idle;
-        });
+        self.state.send_modify(|state| news = state.poll_succeeded(told, now));
         if let Some(Failure { step, reason, .. }) = astray.filter(|_| news) {
             tracing::warn!(repository = %name, step, reason, "a ref cannot be followed; all others are");
         }

@@ -59,7 +59,7 @@ pub(crate) fn start(
     begin: Begin,
     drain: &Drain,
 ) -> Handle {
-    let context = Context { threads: Threads::default(), ..context.clone() };
+    let context = Arc::new(Context { threads: Threads::default(), ..context.clone() });
     context.metrics.expect_repository(config.name.as_str());
     let Before { polls, attempts, held_until, lfs_held_until } = begin.before;
     let state = RepositoryState { polls, attempts, held_until, ..RepositoryState::new() };

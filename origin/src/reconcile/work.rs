@@ -29,7 +29,7 @@ const MAX_REBUILDS: usize = 8;
 /// What the works of a repository share. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Work {
-    pub(super) context: Context,
+    pub(super) context: Arc<Context>,
     pub(super) poller: Arc<Poller>,
     pub(super) lfs: Arc<LfsFetches>,
     /// As many as build in the whole origin: the services of one repository are not a longer line than those of another.
@@ -40,7 +40,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(context: Context, poller: Arc<Poller>, lfs: LfsFetches) -> Self {
+    pub(super) fn new(context: Arc<Context>, poller: Arc<Poller>, lfs: LfsFetches) -> Self {
         let builds = Arc::new(Semaphore::new(context.concurrent_builds));
         let [unpublished, rebuilds] = [MAX_UNPUBLISHED, MAX_REBUILDS].map(|most| Arc::new(Semaphore::new(most)));
         Self { context, poller, lfs: Arc::new(lfs), builds, unpublished, rebuilds }
@@ -106,8 +106,14 @@ impl Work {
 
     /// What a build works with.
     fn builder(&self) -> Builder {
-        let Context { publisher, data_dir, metrics, build: options, .. } = self.context.clone();
-        Builder { source: self.poller.source.clone(), publisher, options, data_dir, metrics }
+        let Context { publisher, data_dir, metrics, build, .. } = &*self.context;
+        Builder {
+            source: self.poller.source.clone(),
+            publisher: publisher.clone(),
+            options: *build,
+            data_dir: data_dir.clone(),
+            metrics: metrics.clone(),
+        }
     }
 
     pub(super) fn build_timeout(&self) -> Duration {

@@ -66,7 +66,7 @@ pub(super) struct Worker {
     pub(super) upkeep_due: bool,
     /// When the mirror was last looked after.
     pub(super) looked_after: Option<Instant>,
-    pub(super) context: Context,
+    pub(super) context: Arc<Context>,
     /// What is under way with each service, and what comes next.
     pub(super) list: WorkList,
     pub(super) work: Work,
@@ -148,7 +148,6 @@ impl Worker {
                 }
                 () = reached(poll_due) => {
                     self.schedule.begin(Instant::now());
-                    self.state.send_modify(|state| state.next_poll = None);
                     let poll = self.poller.clone().poll();
                     polling = Some(AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(poll))));
                 }
