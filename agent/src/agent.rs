@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use prometheus::Registry;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use weir_shared::name::ServiceName;
-use weir_shared::process::admin::{Admin, Readiness};
-use weir_shared::process::process_metrics;
-use weir_shared::process::serve::HttpMetrics;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::name::ServiceName;
+use weir_runtime::admin::{Admin, Readiness};
+use weir_runtime::process_metrics;
+use weir_runtime::serve::HttpMetrics;
+use weir_runtime::shutdown::Drain;
 
 use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};

@@ -6,8 +6,8 @@
 use std::fmt::Display;
 use std::time::SystemTime;
 
-use weir_shared::process::directory_to_be::can_be_a_directory;
-use weir_shared::process::tls;
+use weir_runtime::directory_to_be::can_be_a_directory;
+use weir_runtime::tls;
 
 use crate::config::Config;
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use weir_shared::name::{NodeName, ServiceName};
-use weir_shared::process::config::{ConfigError, duration};
+use weir_protocol::name::{NodeName, ServiceName};
+use weir_runtime::config::{ConfigError, duration};
 
 use crate::config::{Config, HttpMode, ServiceConfig};
 use crate::edge_client::EdgeUrl;

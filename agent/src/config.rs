@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::name::{NodeName, ServiceName};
-use weir_shared::process::config::{self, ConfigError, duration, size};
+use weir_protocol::name::{NodeName, ServiceName};
+use weir_runtime::config::{self, ConfigError, duration, size};
 
 pub use crate::edge_client::EdgeUrl;
 
@@ -233,7 +233,7 @@ fn name_from(host: &str) -> NodeName {
         .chars()
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-') { c } else { '-' })
         .skip_while(|c| !c.is_ascii_alphanumeric())
-        .take(weir_shared::name::MAX_NAME_LENGTH)
+        .take(weir_protocol::name::MAX_NAME_LENGTH)
         .collect();
     valid.parse().unwrap_or_else(|_| "agent".parse().expect("a valid name"))
 }

@@ -8,8 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::check;
 use weir_agent::command_line::Args;
 use weir_agent::config::Config;
-use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
-use weir_shared::process::{failure, shutdown, telemetry};
+use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
+use weir_runtime::{failure, shutdown, telemetry};
 
 const PROGRAM: &str = "weir-agent";
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_shared::name::ServiceName;
-use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
+use weir_protocol::name::ServiceName;
+use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 use crate::agent::{Running, start};
 use crate::config::Config;

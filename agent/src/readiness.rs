@@ -1,7 +1,7 @@
 //! Whether an agent can do its work, and what somebody should look at though it can.
 
-use weir_shared::name::ServiceName;
-use weir_shared::process::admin::Readiness;
+use weir_protocol::name::ServiceName;
+use weir_runtime::admin::Readiness;
 
 use crate::status::ServiceStatus;
 
@@ -32,7 +32,7 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_shared::digest::TarballDigest;
+    use weir_protocol::digest::TarballDigest;
 
     use super::*;
     use crate::status::{HookState, Release};

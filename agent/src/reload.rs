@@ -8,9 +8,9 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use prometheus::{IntCounterVec, Registry};
-use weir_shared::process::config::changed_keys;
-use weir_shared::process::metric_families::MetricFamilies;
-use weir_shared::process::tls;
+use weir_runtime::config::changed_keys;
+use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::tls;
 
 use crate::config::Config;
 use crate::edge_client::{EdgeClient, Edges};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::TarballDigest;
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::revision_id::RevisionId;
 
 use crate::edge_client::Protocol;
 

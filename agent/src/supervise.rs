@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 /// The first pause after a panic; doubled by each up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

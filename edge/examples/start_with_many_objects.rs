@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use prometheus::Registry;
 use weir_edge::config::{CacheConfig, Config, OriginConfig, TlsConfig};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::process::certificates;
+use weir_protocol::digest::ObjectDigest;
+use weir_runtime::certificates;
 
 fn main() -> anyhow::Result<()> {
     let objects: u64 = std::env::args().nth(1).map_or(Ok(1_000_000), |count| count.parse())?;

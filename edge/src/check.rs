@@ -5,10 +5,10 @@
 
 use std::time::SystemTime;
 
-use weir_shared::process::access_files::AccessFiles;
-use weir_shared::process::directory_to_be::can_be_a_directory;
-use weir_shared::process::operator_token::OperatorToken;
-use weir_shared::process::tls;
+use weir_runtime::access_files::AccessFiles;
+use weir_runtime::directory_to_be::can_be_a_directory;
+use weir_runtime::operator_token::OperatorToken;
+use weir_runtime::tls;
 
 use crate::config::Config;
 use crate::origin_client::Clients;

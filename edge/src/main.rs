@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_edge::Config;
-use weir_shared::process::{failure, shutdown, telemetry};
+use weir_runtime::{failure, shutdown, telemetry};
 
 /// A poll is a few dozen small allocations: with this allocator it costs a tenth less.
 #[global_allocator]

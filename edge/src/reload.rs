@@ -9,9 +9,9 @@ use std::time::SystemTime;
 use anyhow::bail;
 use prometheus::{IntCounterVec, IntGauge, Registry};
 use rustls::ServerConfig;
-use weir_shared::process::metric_families::MetricFamilies;
-use weir_shared::process::serve::ServerTls;
-use weir_shared::process::tls::{self, ClientAuth, TlsError};
+use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::serve::ServerTls;
+use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use crate::clock::unix_seconds;
 use crate::config::Config;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 /// The tasks under way, at most `limit` of them.
 #[derive(Clone)]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::process::admin::Readiness;
-use weir_shared::process::bounds::Bound;
-use weir_shared::process::shutdown::Drain;
-use weir_shared::query::{self, QueryError};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_protocol::query::{self, QueryError};
+use weir_runtime::admin::Readiness;
+use weir_runtime::bounds::Bound;
+use weir_runtime::shutdown::Drain;
 
 use crate::access::Access;
 use crate::cache::Cache;

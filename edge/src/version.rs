@@ -5,10 +5,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
-use weir_shared::conditional::tarball_etag;
-use weir_shared::descriptor::{Descriptor, Representation};
-use weir_shared::encoding::{self, Encoding};
-use weir_shared::route::Route;
+use weir_protocol::conditional::tarball_etag;
+use weir_protocol::descriptor::{Descriptor, Representation};
+use weir_protocol::encoding::{self, Encoding};
+use weir_protocol::route::Route;
 
 use crate::cache::Delivery;
 

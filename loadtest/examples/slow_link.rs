@@ -16,9 +16,9 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{PATIENCE, until};
 use weir_loadtest::relay::Line;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
-use weir_shared::process::config::duration;
-use weir_shared::process::http_client::{Http2Client, http2_client};
-use weir_shared::process::tls;
+use weir_runtime::config::duration;
+use weir_runtime::http_client::{Http2Client, http2_client};
+use weir_runtime::tls;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -7,8 +7,8 @@ use crate::relay::{Line, Relay};
 use anyhow::Context;
 use futures_util::future;
 use tempfile::TempDir;
-use weir_shared::name::ServiceName;
-use weir_shared::process::certificates;
+use weir_protocol::name::ServiceName;
+use weir_runtime::certificates;
 
 /// What to start.
 pub struct Plan {

@@ -17,10 +17,10 @@ use prometheus::Registry;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdout, Command};
-use weir_shared::process::certificates;
-use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, RequestBody};
-use weir_shared::process::shutdown::Drain;
-use weir_shared::process::tls::{self, ClientAuth};
+use weir_runtime::certificates;
+use weir_runtime::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, RequestBody};
+use weir_runtime::shutdown::Drain;
+use weir_runtime::tls::{self, ClientAuth};
 
 use crate::git_repository::git_command;
 use crate::processes::free_address;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use weir_loadtest::poller::{self, Plan, Request, Version};
-use weir_shared::process::config::duration;
+use weir_runtime::config::duration;
 
 /// Asks a server with conditional HEADs, or with GETs, and says what each cost it: processor time is steadier than wall time.
 ///

@@ -16,7 +16,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
 use tokio::task::JoinSet;
-use weir_shared::process::tls;
+use weir_runtime::tls;
 
 use crate::connect::{self, Http3Requests};
 

@@ -22,8 +22,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use weir_origin::source::git::tree::{GitTree, content_key};
 use weir_origin::tarball::{Base, BuildContext, Built, FrameSink, Limits, Recipe, Selection, build};
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::ObjectDigest;
 
 #[derive(Debug, Parser)]
 struct Arguments {

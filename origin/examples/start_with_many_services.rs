@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use weir_origin::Running;
 use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
-use weir_shared::name::ServiceName;
-use weir_shared::process::{certificates, tls};
+use weir_protocol::name::ServiceName;
+use weir_runtime::{certificates, tls};
 
 const TOKEN: &str = "a-token-of-sixteen-bytes";
 const EDITS: usize = 50;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use weir_shared::access_list::AccessList;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::access_list::AccessList;
+use weir_runtime::shutdown::Drain;
 
 use crate::config::AccessConfig;
 use crate::metrics::Metrics;

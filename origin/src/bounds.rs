@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::Registry;
 use tokio::sync::Semaphore;
-use weir_shared::process::bounds::{self, Bound};
+use weir_runtime::bounds::{self, Bound};
 
 type Look = Box<dyn Fn() -> Bound + Send>;
 

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use weir_shared::name::RepositoryName;
-use weir_shared::process::directory_lock::{DirectoryError, DirectoryLock, Released};
+use weir_protocol::name::RepositoryName;
+use weir_runtime::directory_lock::{DirectoryError, DirectoryLock, Released};
 
 /// A data directory that is this process's alone. The lock lasts until the last clone is dropped, so that whoever
 /// writes below the directory holds one.

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use serde::Serialize;
 use tar::{Archive, Entries, EntryType};
 use tokio_util::sync::CancellationToken;
-use weir_shared::entry_path::percent_encode;
+use weir_protocol::entry_path::percent_encode;
 
 /// The most differences that are listed; the others are counted.
 pub(crate) const MOST_LISTED: usize = 1000;

@@ -9,7 +9,7 @@ use rustix::fs::Access;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;

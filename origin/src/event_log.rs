@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use weir_shared::event::{Cursor, Event, EventKind};
+use weir_protocol::event::{Cursor, Event, EventKind};
 
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use weir_shared::entry_path;
+use weir_protocol::entry_path;
 
 /// A folder of a repository, relative to its top: no leading, trailing or doubled `/`, no `.` or `..`. The empty path is
 /// the whole tree.
@@ -59,7 +59,7 @@ impl fmt::Debug for FolderPath {
     }
 }
 
-weir_shared::serde_as_text!(FolderPath);
+weir_protocol::serde_as_text!(FolderPath);
 
 #[cfg(test)]
 mod tests {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use weir_origin::config::Config;
-use weir_shared::access_list::key_line;
-use weir_shared::process::key_pair;
-use weir_shared::process::output::print;
+use weir_protocol::access_list::key_line;
+use weir_runtime::key_pair;
+use weir_runtime::output::print;
 
 /// Prints the public keys that publications are signed with, or makes a new key.
 ///

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::{Config, FileFaults};
-use weir_shared::process::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
-use weir_shared::process::{failure, telemetry};
+use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
+use weir_runtime::{failure, telemetry};
 
 /// The origin of a Weir fleet: it alone asks Git. It mirrors repositories, turns a folder at a ref into a deterministic
 /// tarball, and publishes each change to the edges.

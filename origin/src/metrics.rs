@@ -4,7 +4,7 @@ use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 use crate::bounds::Bounds;
 use crate::config::RetentionConfig;

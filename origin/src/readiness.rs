@@ -1,6 +1,6 @@
 //! Whether the origin can do its work, and what somebody should look at although it can.
 
-use weir_shared::process::admin::Readiness;
+use weir_runtime::admin::Readiness;
 
 use crate::catalog::Catalog;
 use crate::reconcile::Health;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::config::ConfigError;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::config::ConfigError;
 
 use crate::config::ServiceConfig;
 use crate::revision::Revision;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use weir_shared::name::{NodeName, RepositoryName, ServiceName};
-use weir_shared::process::admin::Readiness;
+use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
+use weir_runtime::admin::Readiness;
 
 use crate::catalog::{Catalog, NotMirrored, Refused, Snapshot, Written};
 use crate::config::ServiceConfig;

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use prometheus::Registry;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::bounds::Bounds;
 use crate::catalog::{Definitions, Documents};

@@ -5,11 +5,11 @@ use std::io::{self, Read};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::encoding::Encoding;
-use weir_shared::manifest::{Manifest, ManifestError};
-use weir_shared::name::RepositoryName;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::{Manifest, ManifestError};
+use weir_protocol::name::RepositoryName;
 
 use crate::store::{Area, ObjectError, Objects};
 

@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use weir_origin::config::Config;
 use weir_origin::verify::{Report, verify};
-use weir_shared::process::failure;
+use weir_runtime::failure;
 
 /// The exit code when nothing could be verified.
 const NOT_VERIFIED: u8 = 8;

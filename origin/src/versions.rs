@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::bounds::Bounds;
 use crate::catalog::Catalog;

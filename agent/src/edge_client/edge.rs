@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method, Request, header};
 use rustls::ClientConfig;
-use weir_shared::conditional::tarball_etag;
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::route::Route as Path;
+use weir_protocol::conditional::tarball_etag;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_protocol::route::Route as Path;
 
 use super::choice::{Change, Choice, Route};
 use super::edge_url::EdgeUrl;

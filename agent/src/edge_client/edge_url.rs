@@ -66,7 +66,7 @@ impl fmt::Display for EdgeUrl {
     }
 }
 
-weir_shared::serde_as_text!(EdgeUrl);
+weir_protocol::serde_as_text!(EdgeUrl);
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Empty;
 use rustls::ClientConfig;
-use weir_shared::process::http_client::{Http2Client, http2_client};
+use weir_runtime::http_client::{Http2Client, http2_client};
 
 use super::error::{RequestError, chain, is_tls};
 use super::response::{Protocol, Response, ResponseBody};

@@ -12,7 +12,7 @@ mod token_file;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use weir_shared::process::tls;
+use weir_runtime::tls;
 
 pub(crate) use edge::{Edge, Question};
 pub use edge_url::{EdgeUrl, EdgeUrlError};

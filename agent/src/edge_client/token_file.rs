@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use http::HeaderValue;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
-use weir_shared::token::MAX_TOKEN_BYTES;
+use weir_protocol::token::MAX_TOKEN_BYTES;
 
 use super::error::RequestError;
 

@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::{HeaderMap, header};
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::TarballDigest;
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::revision_id::RevisionId;
 
 use super::decode::Coding;
 

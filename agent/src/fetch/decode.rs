@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc::Receiver;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 use super::FetchError;
 

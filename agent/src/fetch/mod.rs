@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 pub(crate) use answer::{Answer, AnswerError, coding, retry_after};
 use decode::Coding;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, watch};
-use weir_shared::name::ServiceName;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::name::ServiceName;
+use weir_runtime::shutdown::Drain;
 
 use crate::metrics::{HookMetrics, unix_seconds};
 use crate::release::{HookJob, ServiceDirectory};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 /// What one run may write to the log from each of its two streams, in bytes; the rest is read and dropped.
 const MAX_LOGGED: usize = 64 << 10;

@@ -5,8 +5,8 @@ mod service_gauge;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
-use weir_shared::name::ServiceName;
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_protocol::name::ServiceName;
+use weir_runtime::metric_families::MetricFamilies;
 
 use self::service_gauge::{ServiceGauge, ServiceGauges};
 use crate::edge_client::Protocol;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{GaugeVec, Opts};
-use weir_shared::name::ServiceName;
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_protocol::name::ServiceName;
+use weir_runtime::metric_families::MetricFamilies;
 
 use super::SERVICE;
 

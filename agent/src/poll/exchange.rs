@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
 
 use super::error::{Failed, PollError};
 use crate::config::Config;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
-use weir_shared::digest::TarballDigest;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::digest::TarballDigest;
+use weir_runtime::shutdown::Drain;
 
 use super::error::{Failed, PollError};
 use super::exchange::{Exchange, Found, Held};

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_shared::name::{NodeName, ServiceName};
+use weir_protocol::name::{NodeName, ServiceName};
 
 /// The first pause after an error.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);

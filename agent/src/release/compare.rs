@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use weir_shared::entry_path::percent_encode;
+use weir_protocol::entry_path::percent_encode;
 
 use super::beneath::{Beneath, has_mode, is_type};
 use super::tar_reader::{Entry, Kind, TarError, TarReader};

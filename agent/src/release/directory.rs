@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
 
 use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};

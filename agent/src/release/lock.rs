@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use weir_shared::process::file_lock::FileLock;
+use weir_runtime::file_lock::FileLock;
 
 /// How long a starting agent waits for one that is just stopping.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 /// The name of a release's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ impl FromStr for ReleaseName {
     }
 }
 
-weir_shared::serde_as_text!(ReleaseName);
+weir_protocol::serde_as_text!(ReleaseName);
 
 #[cfg(test)]
 mod tests {

@@ -62,7 +62,7 @@ pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use weir_shared::digest::TarballDigest;
+    use weir_protocol::digest::TarballDigest;
 
     #[test]
     fn a_copy_that_was_found_changed_goes_before_an_older_release() {

@@ -5,9 +5,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::TarballDigest;
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::revision_id::RevisionId;
 
 use super::name::ReleaseName;
 

@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use weir_shared::entry_path::{is_safe_path, percent_encode, turning_points};
+use weir_protocol::entry_path::{is_safe_path, percent_encode, turning_points};
 
 const BLOCK: usize = 512;
 

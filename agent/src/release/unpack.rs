@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use rustix::fs::FileType;
-use weir_shared::entry_path::turning_points;
+use weir_protocol::entry_path::turning_points;
 
 use super::beneath::{Beneath, is_type};
 use super::tar_reader::{Kind, TarError, TarReader};

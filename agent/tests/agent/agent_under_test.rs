@@ -7,8 +7,8 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use weir_agent::config::ServiceConfig;
 use weir_agent::{Config, Running, ServiceStatus, start};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
 
 use crate::edge::{PATIENCE, TestEdge};
 
@@ -23,7 +23,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        weir_shared::process::certificates::write(dir.path(), &[]).expect("certificates");
+        weir_runtime::certificates::write(dir.path(), &[]).expect("certificates");
         Self { dir }
     }
 

@@ -60,7 +60,7 @@ fn the_binary_checks_and_explains() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("agent.toml");
     std::fs::write(&file, FILE).unwrap();
-    weir_shared::process::certificates::write(dir.path(), &[]).unwrap();
+    weir_runtime::certificates::write(dir.path(), &[]).unwrap();
     let check = |command: &mut Command| {
         let output = command.arg("--check-config").output().unwrap();
         let text = [output.stdout, output.stderr].concat();
@@ -83,7 +83,7 @@ fn the_binary_checks_and_explains() {
     let more = "client_certificate = 'agent.pem'\nclient_key = 'agent.key'\n";
     std::fs::write(&file, format!("{more}{FILE}")).unwrap();
     assert_eq!(check(agent().arg("--config").arg(&file)).0, Some(0));
-    weir_shared::process::certificates::write_ended(dir.path(), "agent").unwrap();
+    weir_runtime::certificates::write_ended(dir.path(), "agent").unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
     assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it ended on"), "{text}");
 

@@ -13,14 +13,14 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use prometheus::Registry;
 use tokio::net::TcpListener;
-use weir_shared::conditional::{if_none_match, tarball_etag};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::problem::Problem;
-use weir_shared::process::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
-use weir_shared::process::shutdown::Drain;
-use weir_shared::process::tls::{ClientAuth, server_config};
-use weir_shared::route::Route;
+use weir_protocol::conditional::{if_none_match, tarball_etag};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_protocol::problem::Problem;
+use weir_protocol::route::Route;
+use weir_runtime::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
+use weir_runtime::shutdown::Drain;
+use weir_runtime::tls::{ClientAuth, server_config};
 
 /// What goes wrong with one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use weir_agent::{HookState, start};
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::TestEdge;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir_shared::process::output::print;
-use weir_shared::process::{certificates, failure, telemetry};
+use weir_runtime::output::print;
+use weir_runtime::{certificates, failure, telemetry};
 
 /// A Git-aware content delivery network: Git is asked once, however many clusters follow it.
 #[derive(Debug, Parser)]

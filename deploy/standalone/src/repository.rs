@@ -68,7 +68,7 @@ fn name(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_shared::name::ServiceName;
+    use weir_protocol::name::ServiceName;
 
     #[test]
     fn names_are_service_names_whatever_the_url() {

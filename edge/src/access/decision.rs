@@ -1,8 +1,8 @@
 //! The rule: what a request shows, and what that opens.
 
-use weir_shared::name::ServiceName;
-use weir_shared::process::identity::{Identity, Role};
-use weir_shared::token::UnixSeconds;
+use weir_protocol::name::ServiceName;
+use weir_protocol::token::UnixSeconds;
+use weir_runtime::identity::{Identity, Role};
 
 use super::credential::Credential;
 use super::standing::Standing;

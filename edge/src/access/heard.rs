@@ -13,9 +13,9 @@ use prometheus::IntGauge;
 use serde_json::value::RawValue;
 use tempfile::NamedTempFile;
 use tokio::sync::watch;
-use weir_shared::access_list::AccessList;
-use weir_shared::process::directory_lock::DirectoryLock;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::access_list::AccessList;
+use weir_runtime::directory_lock::DirectoryLock;
+use weir_runtime::shutdown::Drain;
 
 /// How long after a failure it is tried again to write the file.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! What the decisions count.
 
 use prometheus::{IntCounter, IntGauge, Registry};
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 use super::decision::Decision;
 use super::standing::Standing;

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use moka::sync::Cache;
-use weir_shared::access_list::AccessList;
-use weir_shared::token::{
+use weir_protocol::access_list::AccessList;
+use weir_protocol::token::{
     Claims, KeyId, MAX_TOKEN_BYTES, NotNow, PublicKey, TokenError, TokenId, UnixSeconds, UnverifiedToken,
 };
 
@@ -123,7 +123,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_shared::token::SigningKey;
+    use weir_protocol::token::SigningKey;
 
     const NOW: UnixSeconds = 1_800_000_000;
 

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use http::{HeaderMap, HeaderValue, Method, header};
-use weir_shared::conditional::{if_none_match, if_range};
-use weir_shared::digest::TarballDigest;
-use weir_shared::range::{Requested, requested};
+use weir_protocol::conditional::{if_none_match, if_range};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::range::{Requested, requested};
 
 use super::headers::joined;
 use crate::version::{Tag, Variant};
@@ -76,9 +76,9 @@ fn if_match(header: &str, current: &str) -> bool {
 mod tests {
     use super::*;
     use crate::version::Version;
-    use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
-    use weir_shared::digest::{ObjectDigest, Sha256};
-    use weir_shared::encoding::Encoding;
+    use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
+    use weir_protocol::digest::{ObjectDigest, Sha256};
+    use weir_protocol::encoding::Encoding;
 
     fn version() -> Version {
         Version::new(Descriptor::new(DescriptorFields {

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use weir_shared::conditional::if_none_match_tag;
-use weir_shared::name::ServiceName;
-use weir_shared::process::serve::{Body, RequestBody};
+use weir_protocol::conditional::if_none_match_tag;
+use weir_protocol::name::ServiceName;
+use weir_runtime::serve::{Body, RequestBody};
 
 use super::conditions::holds_if_match;
 use super::error::ApiError;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::problem::Problem;
-use weir_shared::process::serve::Body;
-use weir_shared::route::RouteError;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_protocol::problem::Problem;
+use weir_protocol::route::RouteError;
+use weir_runtime::serve::Body;
 
 use crate::access::Refusal;
 use crate::cache::FetchError;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use weir_shared::cache_status::CacheStatus;
-use weir_shared::encoding::Encoding;
-use weir_shared::name::NodeName;
+use weir_protocol::cache_status::CacheStatus;
+use weir_protocol::encoding::Encoding;
+use weir_protocol::name::NodeName;
 
 use crate::catalog::LookupResult;
 use crate::version::Variant;

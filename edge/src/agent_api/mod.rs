@@ -12,11 +12,11 @@ mod timing;
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, Version, header};
-use weir_shared::cache_status::CacheStatus;
-use weir_shared::name::{NodeName, ServiceName};
-use weir_shared::process::serve::{Body, Handler, Peer, RequestBody};
-use weir_shared::process::shutdown::Drain;
-use weir_shared::route::Route;
+use weir_protocol::cache_status::CacheStatus;
+use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::route::Route;
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
+use weir_runtime::shutdown::Drain;
 
 use self::error::ApiError;
 use self::headers::Rendered;

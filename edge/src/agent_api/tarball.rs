@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::time::{Instant, SystemTime};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use weir_shared::cache_status::{CacheStatus, Forward};
-use weir_shared::digest::TarballDigest;
-use weir_shared::encoding::Encoding;
-use weir_shared::name::ServiceName;
-use weir_shared::process::serve::{Body, RequestBody};
-use weir_shared::range::content_range;
+use weir_protocol::cache_status::{CacheStatus, Forward};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::encoding::Encoding;
+use weir_protocol::name::ServiceName;
+use weir_protocol::range::content_range;
+use weir_runtime::serve::{Body, RequestBody};
 
 use super::conditions::{Decision, decide};
 use super::error::ApiError;

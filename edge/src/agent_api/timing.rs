@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Response};
-use weir_shared::process::serve::Body;
+use weir_runtime::serve::Body;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 

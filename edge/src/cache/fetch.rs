@@ -10,10 +10,10 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
-use weir_shared::process::bounds::Bound;
-use weir_shared::route::Route;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
+use weir_protocol::route::Route;
+use weir_runtime::bounds::Bound;
 
 use super::budget::Budget;
 use super::metrics::{CacheMetrics, Tier};

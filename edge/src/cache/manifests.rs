@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::manifest::{Frame, Manifest};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::manifest::{Frame, Manifest};
 
 use super::fetch::FetchError;
 use super::representation::BodyRequest;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use foyer_common::event::{Event, EventListener};
 use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use prometheus::IntCounter;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::manifest::MAX_OBJECT_BYTES;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
 use super::budget::counted;
 

@@ -25,12 +25,12 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prometheus::Registry;
 use tokio::task::spawn_blocking;
-use weir_shared::descriptor::Representation;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::manifest::Manifest;
-use weir_shared::process::bounds::Bound;
-use weir_shared::process::directory_lock::DirectoryLock;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::descriptor::Representation;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::manifest::Manifest;
+use weir_runtime::bounds::Bound;
+use weir_runtime::directory_lock::DirectoryLock;
+use weir_runtime::shutdown::Drain;
 
 use self::body::{FrameReader, part};
 use self::budget::Budget;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use super::Cache;
 use super::representation::{BodyRequest, Frames};

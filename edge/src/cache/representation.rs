@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use weir_shared::descriptor::Representation;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Manifest, Slice};
-use weir_shared::name::RepositoryName;
+use weir_protocol::descriptor::Representation;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Manifest, Slice};
+use weir_protocol::name::RepositoryName;
 
 use super::fetch::{FetchError, ObjectRequest, Size};
 use crate::origin_client::OriginId;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use weir_shared::process::bounds::Bound;
+use weir_runtime::bounds::Bound;
 
 /// The slots.
 #[derive(Debug)]

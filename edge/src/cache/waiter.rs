@@ -1,7 +1,7 @@
 //! Those who wait for an object: bounded, and counted.
 
-use weir_shared::process::bounds::Bound;
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::bounds::Bound;
+use weir_runtime::shutdown::Drain;
 
 use super::fetch::{FetchError, ObjectRequest};
 use super::metrics::CacheMetrics;

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::name::ServiceName;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::name::ServiceName;
 
 use super::entry::{Entry, Order};
 use crate::clock::Moment;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use weir_shared::descriptor::Generation;
+use weir_protocol::descriptor::Generation;
 
 use super::freshness::{Freshness, FreshnessPolicy};
 use crate::clock::{AtomicMoment, Moment};
@@ -230,9 +230,9 @@ pub(super) mod tests {
     use crate::catalog::freshness::FreshnessPolicies;
     use crate::catalog::freshness::tests::limits;
     use crate::clock::Clock;
-    use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Selector};
-    use weir_shared::digest::{Sha256, TarballDigest};
-    use weir_shared::revision_id::RevisionId;
+    use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Selector};
+    use weir_protocol::digest::{Sha256, TarballDigest};
+    use weir_protocol::revision_id::RevisionId;
 
     pub(in crate::catalog) fn descriptor(service: &str, generation: u64, revision: u64, content: &[u8]) -> Descriptor {
         let commit = "c".repeat(40).parse().unwrap();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use weir_shared::name::ServiceName;
-use weir_shared::name_glob::NameGlob;
+use weir_protocol::name::ServiceName;
+use weir_protocol::name_glob::NameGlob;
 
 use crate::config::{AuthMode, Config, FreshnessConfig};
 

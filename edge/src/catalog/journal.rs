@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weir_shared::process::directory_lock::DirectoryLock;
+use weir_runtime::directory_lock::DirectoryLock;
 
 use super::record::{Record, Stored};
 

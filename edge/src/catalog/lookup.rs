@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_shared::cache_status::{CacheStatus, Forward};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::process::bounds::Bound;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::cache_status::{CacheStatus, Forward};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_runtime::bounds::Bound;
+use weir_runtime::shutdown::Drain;
 
 use super::decision::{Update, UpdateContent, UpdateSource};
 use super::entry::{Entry, PurgeMode};

@@ -1,7 +1,7 @@
 //! What the catalog counts.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 /// What the catalog counts.
 #[derive(Debug, Clone)]

@@ -80,7 +80,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Negative<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_shared::name::ServiceName;
+    use weir_protocol::name::ServiceName;
 
     #[test]
     fn an_absence_holds_for_longer_while_all_streams_are_in_step() {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use moka::sync::Cache;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::process::bounds::Bound;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_runtime::bounds::Bound;
+use weir_runtime::shutdown::Drain;
 
 use super::entry::{Entry, Order, PurgeMode};
 use super::error::LookupError;

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::entry::Order;
 

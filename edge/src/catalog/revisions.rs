@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 use std::time::SystemTime;
 
-use weir_shared::event::RevisionSeen;
-use weir_shared::name::RepositoryName;
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::event::RevisionSeen;
+use weir_protocol::name::RepositoryName;
+use weir_protocol::revision_id::RevisionId;
 
 /// Refs of one origin that are remembered. Further ones are dropped.
 pub(super) const MAX_REFS: usize = 50_000;
@@ -98,7 +98,7 @@ impl Revisions {
 mod tests {
     use super::*;
     use std::time::{Duration, UNIX_EPOCH};
-    use weir_shared::event::Upstream;
+    use weir_protocol::event::Upstream;
 
     fn seen(followed_ref: &str, revision: &str, reachable: bool) -> RevisionSeen {
         let since = UNIX_EPOCH + Duration::from_secs(60);

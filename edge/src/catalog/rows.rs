@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::entry::Entry;
 use super::record::Floor;

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::event::RevisionSeen;
-use weir_shared::name::ServiceName;
-use weir_shared::process::directory_lock::DirectoryLock;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::event::RevisionSeen;
+use weir_protocol::name::ServiceName;
+use weir_runtime::directory_lock::DirectoryLock;
 
 use super::entry::{Entry, Order, PurgeMode, Usage};
 use super::freshness::FreshnessPolicies;

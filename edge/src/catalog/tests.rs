@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;
-use weir_shared::name::ServiceName;
-use weir_shared::process::directory_lock::DirectoryLock;
+use weir_protocol::name::ServiceName;
+use weir_runtime::directory_lock::DirectoryLock;
 
 use super::decision::{Update, UpdateContent, UpdateSource};
 use super::entry::tests::descriptor;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use weir_shared::descriptor::Descriptor;
-use weir_shared::name::ServiceName;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::name::ServiceName;
 
 use super::decision::{Decision, Update, UpdateContent, UpdateSource};
 use super::entry::{Entry, Order, PurgeMode, Usage};

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::entry::Entry;
 use super::metrics::EvictionReason;

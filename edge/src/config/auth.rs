@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use weir_shared::name_glob::NameGlob;
-use weir_shared::process::config::ConfigError;
+use weir_protocol::name_glob::NameGlob;
+use weir_runtime::config::ConfigError;
 
 /// `[auth]`: who may read.
 #[derive(Debug, Clone, Deserialize)]
@@ -106,7 +106,7 @@ impl AuthConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_shared::process::config;
+    use weir_runtime::config;
 
     fn check(text: &str) -> Result<(), String> {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::Deserialize;
-use weir_shared::process::config::{ConfigError, duration, size};
+use weir_runtime::config::{ConfigError, duration, size};
 
 /// `[cache]`: where and how much is kept.
 #[derive(Debug, Clone, Deserialize)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use weir_shared::name_glob::NameGlob;
-use weir_shared::process::config::{ConfigError, duration};
+use weir_protocol::name_glob::NameGlob;
+use weir_runtime::config::{ConfigError, duration};
 
 /// `[freshness]`: how old an answer may be.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

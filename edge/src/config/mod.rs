@@ -13,9 +13,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
-use weir_shared::name::NodeName;
-use weir_shared::process::config::{ConfigError, base_dir, duration, read, resolve};
-use weir_shared::process::shutdown::DEFAULT_DRAIN_DEADLINE;
+use weir_protocol::name::NodeName;
+use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
+use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 pub use admin::AdminConfig;
 pub use auth::{AuthConfig, AuthMode, CertificateRule};

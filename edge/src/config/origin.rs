@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 use serde::Deserialize;
-use weir_shared::process::config::ConfigError;
+use weir_runtime::config::ConfigError;
 
 /// `[[origin]]`: a node that publishes.
 #[derive(Debug, Clone, Deserialize)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use weir_shared::process::config::{ConfigError, duration};
+use weir_runtime::config::{ConfigError, duration};
 
 /// The least of `[push] ask_interval`.
 const LEAST_ASK_INTERVAL: Duration = Duration::from_secs(1);

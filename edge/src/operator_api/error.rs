@@ -1,10 +1,10 @@
 //! What an operator is told when something is refused. All problems of this listener's own paths are made here.
 
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_shared::problem::Problem;
-use weir_shared::process::operator_token::NotAdmitted;
-use weir_shared::process::serve::{Body, RequestBodyError};
-use weir_shared::query::QueryError;
+use weir_protocol::problem::Problem;
+use weir_protocol::query::QueryError;
+use weir_runtime::operator_token::NotAdmitted;
+use weir_runtime::serve::{Body, RequestBodyError};
 
 use super::MAX_ORDER_BYTES;
 

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use prometheus::IntCounterVec;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::OperatorError;
 use crate::cache::BodyRequest;

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use anyhow::Context;
-use weir_shared::process::http_client::{Http2Client, http2_client};
-use weir_shared::process::tls;
+use weir_runtime::http_client::{Http2Client, http2_client};
+use weir_runtime::tls;
 
 use crate::config::OriginConfig;
 

@@ -10,10 +10,10 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use serde::Deserialize;
-use weir_shared::descriptor::MAX_DESCRIPTOR_BYTES;
-use weir_shared::event::Cursor;
-use weir_shared::process::http_client::{Http2Client, read_body};
-use weir_shared::route::Route;
+use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
+use weir_protocol::event::Cursor;
+use weir_protocol::route::Route;
+use weir_runtime::http_client::{Http2Client, read_body};
 
 use super::breaker::{Breaker, Circuit};
 use super::clients::Clients;

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 use crate::clock::unix_seconds;
 

@@ -12,10 +12,10 @@ pub(crate) mod probe;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use weir_shared::descriptor::{Descriptor, DescriptorError};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::route::Route;
+use weir_protocol::descriptor::{Descriptor, DescriptorError};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_protocol::route::Route;
 
 use crate::config::OriginConfig;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 use super::Origins;
 

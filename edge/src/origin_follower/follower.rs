@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
-use weir_shared::descriptor::{Descriptor, DescriptorError, Generation};
-use weir_shared::event::{Cursor, Event, EventKind, RevisionSeen};
-use weir_shared::name::ServiceName;
+use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
+use weir_protocol::event::{Cursor, Event, EventKind, RevisionSeen};
+use weir_protocol::name::ServiceName;
 
 use super::metrics::Refused;
 use super::pause::Pauses;

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use prometheus::{Histogram, IntCounterVec, IntGaugeVec, Registry};
-use weir_shared::event::EventKind;
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_protocol::event::EventKind;
+use weir_runtime::metric_families::MetricFamilies;
 
 use crate::clock::unix_seconds;
 

@@ -13,7 +13,7 @@ mod stream;
 
 use std::sync::Arc;
 
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 use self::follower::Follower;
 use self::prefetcher::Prefetcher;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::Following;
 use crate::catalog::{Entry, Lookup};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
-use weir_shared::encoding::Encoding;
-use weir_shared::name::ServiceName;
+use weir_protocol::encoding::Encoding;
+use weir_protocol::name::ServiceName;
 
 use super::Following;
 use super::metrics::FollowerMetrics;

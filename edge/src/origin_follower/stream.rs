@@ -7,8 +7,8 @@ use futures_util::FutureExt;
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use weir_shared::event::{Event, EventError, HEARTBEAT_SECONDS, Lines};
-use weir_shared::process::serve::BoxError;
+use weir_protocol::event::{Event, EventError, HEARTBEAT_SECONDS, Lines};
+use weir_runtime::serve::BoxError;
 
 use crate::clock::{Clock, Moment};
 use crate::origin_client::OriginError;
@@ -156,7 +156,7 @@ mod tests {
     use http_body::Frame;
     use http_body_util::StreamBody;
     use tokio::sync::mpsc;
-    use weir_shared::event::EventKind;
+    use weir_protocol::event::EventKind;
 
     type Part = Result<Frame<Bytes>, BoxError>;
 

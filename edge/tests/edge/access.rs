@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_edge::config::{AuthMode, CertificateRule};
-use weir_shared::access_list::{AccessList, key_line};
-use weir_shared::event::EventKind;
-use weir_shared::process::tls;
-use weir_shared::token::{Claims, SigningKey, UnixSeconds, unix_seconds};
+use weir_protocol::access_list::{AccessList, key_line};
+use weir_protocol::event::EventKind;
+use weir_protocol::token::{Claims, SigningKey, UnixSeconds, unix_seconds};
+use weir_runtime::tls;
 
 use crate::client::{Client, Reply};
 use crate::site::{Site, TARBALL, ZSTD};

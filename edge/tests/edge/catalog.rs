@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use bytesize::ByteSize;
 use http::StatusCode;
 use serde_json::Value;
-use weir_shared::event::{EventKind, RevisionSeen, Upstream};
-use weir_shared::problem::Problem;
+use weir_protocol::event::{EventKind, RevisionSeen, Upstream};
+use weir_protocol::problem::Problem;
 
 use crate::mount::Mount;
 use crate::site::{Site, TARBALL, ZSTD, always_asking};

@@ -14,9 +14,9 @@ use hyper_util::client::legacy::Client as PoolingClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use quinn::crypto::rustls::QuicClientConfig;
-use weir_shared::process::http_client::{Http2Client, http2_client};
-use weir_shared::process::serve::BoxError;
-use weir_shared::process::tls;
+use weir_runtime::http_client::{Http2Client, http2_client};
+use weir_runtime::serve::BoxError;
+use weir_runtime::tls;
 
 type H3Stream = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 

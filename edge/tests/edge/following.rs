@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::sync::Semaphore;
 use weir_edge::config::FreshnessForConfig;
-use weir_shared::event::EventKind;
-use weir_shared::problem::Problem;
+use weir_protocol::event::EventKind;
+use weir_protocol::problem::Problem;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};

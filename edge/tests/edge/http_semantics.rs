@@ -13,7 +13,7 @@ async fn ranges() {
         let tag = client.head(TARBALL, &[ZSTD]).await.header("etag").to_owned();
         let weak = format!("W/{tag}");
         let identity = format!("\"{}\"", tarball.digest());
-        // How a range is read stands in shared/src/range.rs.
+        // How a range is read stands in shared/protocol/src/range.rs.
         for (range, validator, status, expected) in [
             ("bytes=0-", None, 206, all.clone()),
             (&*format!("bytes={}-", length - 1), None, 206, length - 1..length),

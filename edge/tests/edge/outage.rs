@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::Semaphore;
-use weir_shared::problem::Problem;
+use weir_protocol::problem::Problem;
 
 use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
 use crate::test_origin::{Fault, Tarball};

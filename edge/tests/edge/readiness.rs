@@ -1,9 +1,9 @@
 use bytes::Bytes;
 use serde_json::Value;
 use weir_edge::config::AuthMode;
-use weir_shared::access_list::{AccessList, key_line};
-use weir_shared::event::EventKind;
-use weir_shared::token::SigningKey;
+use weir_protocol::access_list::{AccessList, key_line};
+use weir_protocol::event::EventKind;
+use weir_protocol::token::SigningKey;
 
 use crate::site::{Site, TARBALL, ZSTD, always_asking};
 use crate::test_origin::Tarball;

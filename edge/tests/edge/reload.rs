@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};

@@ -13,10 +13,10 @@ use http_body_util::StreamBody;
 use prometheus::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use weir_shared::process::certificates;
-use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
-use weir_shared::process::shutdown::Drain;
-use weir_shared::process::tls::{self, ClientAuth};
+use weir_runtime::certificates;
+use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
+use weir_runtime::shutdown::Drain;
+use weir_runtime::tls::{self, ClientAuth};
 
 use crate::client::Client;
 use crate::site::PATIENCE;

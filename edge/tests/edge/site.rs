@@ -8,8 +8,8 @@ use bytesize::ByteSize;
 use prometheus::proto::MetricFamily;
 use weir_edge::Running;
 use weir_edge::config::{CacheConfig, Config, OriginConfig, TlsConfig};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::process::certificates;
+use weir_protocol::digest::ObjectDigest;
+use weir_runtime::certificates;
 
 use crate::client::Client;
 use crate::test_origin::{Tarball, TestOrigin};

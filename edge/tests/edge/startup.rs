@@ -1,6 +1,6 @@
 use std::fs;
 
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::mount::Mount;
 use crate::site::{Site, TARBALL};

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use weir_shared::access_list::{AccessList, MAX_ACCESS_LIST_BYTES};
-use weir_shared::token::{SigningKey, TokenError, UnverifiedToken};
+use weir_protocol::access_list::{AccessList, MAX_ACCESS_LIST_BYTES};
+use weir_protocol::token::{SigningKey, TokenError, UnverifiedToken};
 
 fn key() -> &'static SigningKey {
     static KEY: OnceLock<SigningKey> = OnceLock::new();

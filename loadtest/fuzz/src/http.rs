@@ -1,11 +1,11 @@
 //! What clients send in a request: ranges, tags, codings, paths, and the frames of HTTP/3.
 
-use weir_shared::conditional::{if_none_match, if_none_match_tag, if_range, tarball_etag};
-use weir_shared::digest::TarballDigest;
-use weir_shared::encoding::{Encoding, negotiate};
-use weir_shared::process::serve::fuzzing;
-use weir_shared::range::{Requested, content_range, requested};
-use weir_shared::route::Route;
+use weir_protocol::conditional::{if_none_match, if_none_match_tag, if_range, tarball_etag};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::encoding::{Encoding, negotiate};
+use weir_runtime::serve::fuzzing;
+use weir_protocol::range::{Requested, content_range, requested};
+use weir_protocol::route::Route;
 
 /// A header, with a length before it in the first eight bytes.
 pub fn range(bytes: &[u8]) {

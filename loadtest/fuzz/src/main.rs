@@ -28,7 +28,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("http3_request", http::http3_request),
     ("http3_control", http::http3_control),
     ("descriptor", wire::descriptor),
-    ("manifest", weir_shared::manifest::fuzz_manifest),
+    ("manifest", weir_protocol::manifest::fuzz_manifest),
     ("event_stream", wire::event_stream),
     ("token", access::token),
     ("access_list", access::access_list),

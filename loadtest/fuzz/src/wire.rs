@@ -1,7 +1,7 @@
 //! What nodes send each other: descriptors and events.
 
-use weir_shared::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
-use weir_shared::event::{Event, Lines};
+use weir_protocol::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
+use weir_protocol::event::{Event, Lines};
 
 pub fn descriptor(bytes: &[u8]) {
     let Ok(read) = Descriptor::parse(bytes.to_vec().into()) else { return };

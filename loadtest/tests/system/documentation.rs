@@ -71,7 +71,7 @@ fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> any
     for role in ["edge", "agent", "origin"] {
         let mut exist = BTreeSet::new();
         registered(role, &root.join(role).join("src"), &mut exist)?;
-        registered(role, &root.join("shared/src"), &mut exist)?;
+        registered(role, &root.join("shared/runtime/src"), &mut exist)?;
         for (_, file, text) in IN_PROMETHEUS_WORDS.iter().filter(|(of, _, _)| *of == role) {
             let named = named(text);
             assert!(named.len() > 10, "{file} names metrics");
@@ -120,7 +120,7 @@ async fn every_metric_stands_in_the_operating_manual() -> anyhow::Result<()> {
     upstream.write("version", "1")?;
     upstream.commit_and_push("one")?;
     let repository = RepositoryConfig::new("shop".parse()?, upstream.bare().to_str().expect("UTF-8"));
-    let service: weir_shared::name::ServiceName = "shop".parse()?;
+    let service: weir_protocol::name::ServiceName = "shop".parse()?;
     let cluster = Cluster::start(Plan {
         repositories: vec![repository],
         services: vec![ServiceConfig::new(service.clone(), "shop".parse()?)],

@@ -4,7 +4,7 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use weir_loadtest::processes::until;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 use crate::one_service::{OneService, TARBALL};
 use crate::site::{Client, header, noise};

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use http::StatusCode;
 use http_body_util::BodyExt;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 use crate::one_service::{OneService, TARBALL};
 use crate::site::header;

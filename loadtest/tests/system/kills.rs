@@ -10,7 +10,7 @@ use anyhow::{bail, ensure};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{Node, until};
 use weir_loadtest::tree::{self, Entry};
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use crate::site::{Plan, Site};
 

@@ -12,8 +12,8 @@ use weir_loadtest::processes::{PATIENCE, until};
 use weir_loadtest::relay::Line;
 use weir_loadtest::scrape::{self, Metrics};
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
-use weir_shared::descriptor::Descriptor;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 const EDGES: usize = 3;
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape::Metrics;
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::site::{Plan, Site};
 

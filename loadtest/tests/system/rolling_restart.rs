@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::{Node, free_address, until};
 use weir_loadtest::scrape::Metrics;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 use crate::site::{Client, Plan, Site, header, noise};
 

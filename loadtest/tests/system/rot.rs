@@ -10,8 +10,8 @@ use weir_loadtest::processes::until;
 use weir_loadtest::relay::Relay;
 use weir_loadtest::scrape::Metrics;
 use weir_loadtest::tree;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::encoding::Encoding;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::encoding::Encoding;
 
 use crate::site::{Addresses, Plan, Site};
 

@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::ensure;
 use http_body_util::BodyExt;
 use weir_loadtest::processes::{binary, until};
-use weir_shared::access_list::AccessList;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::token::PublicKey;
+use weir_protocol::access_list::AccessList;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::token::PublicKey;
 
 use crate::site::{Client, Plan, Site, service};
 

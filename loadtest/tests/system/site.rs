@@ -14,9 +14,9 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::git_server::{self, GitServer};
 use weir_loadtest::processes::{Node, free_address, until};
 use weir_loadtest::scrape::{self, Metrics};
-use weir_shared::process::certificates;
-use weir_shared::process::http_client::{Http2Client, http2_client};
-use weir_shared::process::tls;
+use weir_runtime::certificates;
+use weir_runtime::http_client::{Http2Client, http2_client};
+use weir_runtime::tls;
 
 /// What a test may want otherwise than usual.
 pub(crate) struct Plan {

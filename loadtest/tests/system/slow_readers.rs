@@ -13,7 +13,7 @@ use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::poller::Version;
 use weir_loadtest::processes::until;
 use weir_loadtest::slow_reader::SlowReader;
-use weir_shared::process::tls;
+use weir_runtime::tls;
 
 use crate::site::{Plan, Site, header, noise};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Map;
 use super::edit::Write;

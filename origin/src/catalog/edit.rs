@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::definitions::{Defined, DefinedBy, Definitions, version};
 use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};

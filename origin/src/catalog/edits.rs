@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::Snapshot;
 use super::definitions::Documents;

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use weir_shared::descriptor::Generation;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::reconcile::{Handle, Health};
 use crate::service::Service;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use weir_shared::event::EventKind;
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::event::EventKind;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::shutdown::Drain;
 
 use super::definitions::Documents;
 use super::edit::Write;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::future::join_all;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::event::EventKind;
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::config::ConfigError;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::event::EventKind;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::config::ConfigError;
 
 use super::definitions::{DefinedBy, Definitions, Documents};
 use super::edit::Write;

@@ -1,7 +1,7 @@
 //! What an edit changes in the records of repositories, where operators' documents are stored: a repository's own and
 //! those of its services. Pure.
 
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::definitions::Documents;
 use super::edit::Write;

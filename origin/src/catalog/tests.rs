@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 use super::*;
 use crate::bounds::Bounds;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, told};
 

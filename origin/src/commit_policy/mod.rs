@@ -23,7 +23,7 @@ use gix::object::Kind;
 use prometheus::IntCounterVec;
 use signed_object::{MAX_OBJECT_BYTES, NotSigned, Signed, Standard};
 
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 pub(crate) use self::signature_file::PREFIX as SIGNATURE_FILE_PREFIX;
 use crate::config::{SignedBy, VerifyConfig};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weir_shared::process::access_files::AccessFiles;
+use weir_runtime::access_files::AccessFiles;
 
 /// `[access]`: which keys verify tokens, and what is denied. Edges are told on the event stream.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

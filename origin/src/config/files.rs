@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weir_shared::process::access_files::AccessFiles;
-use weir_shared::process::directory_to_be::can_be_a_directory;
-use weir_shared::process::key_pair;
-use weir_shared::process::tls::{self, ClientAuth};
+use weir_runtime::access_files::AccessFiles;
+use weir_runtime::directory_to_be::can_be_a_directory;
+use weir_runtime::key_pair;
+use weir_runtime::tls::{self, ClientAuth};
 
 use super::{Config, TlsConfig};
 

@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config;
+use weir_runtime::config;
 
 use crate::tarball::Limits;
 

@@ -19,9 +19,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_shared::descriptor::Generation;
-use weir_shared::name::NodeName;
-use weir_shared::process::config::{self, ConfigError};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::name::NodeName;
+use weir_runtime::config::{self, ConfigError};
 
 pub use access::AccessConfig;
 pub use fault::Fault;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::operator_token::{OperatorToken, TokenError};
-use weir_shared::process::tls::{self, ClientAuth, TlsError};
+use weir_runtime::operator_token::{OperatorToken, TokenError};
+use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use super::TlsConfig;
 

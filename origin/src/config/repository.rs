@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use weir_shared::name::RepositoryName;
-use weir_shared::process::config::{self, duration};
-use weir_shared::process::tls;
+use weir_protocol::name::RepositoryName;
+use weir_runtime::config::{self, duration};
+use weir_runtime::tls;
 
 use super::NamedBy;
 use super::files::FileFaults;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config;
+use weir_runtime::config;
 
 /// `[retention]`: which superseded versions are kept. What is current or pinned is kept whatever stands here.
 #[derive(Debug, Clone, Serialize, Deserialize)]

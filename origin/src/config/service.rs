@@ -1,8 +1,8 @@
 //! `[[service]]`: what agents follow.
 
 use serde::{Deserialize, Serialize};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::config::ConfigError;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::config::ConfigError;
 
 use super::fault::Fault;
 use crate::folder_path::FolderPath;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config::ConfigError;
-use weir_shared::process::key_pair;
-use weir_shared::token::SigningKey;
+use weir_protocol::token::SigningKey;
+use weir_runtime::config::ConfigError;
+use weir_runtime::key_pair;
 
 /// The most keys: two are needed to change one.
 const MAX_KEYS: usize = 8;

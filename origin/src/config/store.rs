@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use object_store::ObjectStoreScheme;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config;
+use weir_runtime::config;
 
 use super::files::FileFaults;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config;
+use weir_runtime::config;
 
 use super::RepositoryConfig;
 use super::fault::Fault;

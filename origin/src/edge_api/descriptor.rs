@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use weir_shared::conditional;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::process::serve::{Body, RequestBody};
+use weir_protocol::conditional;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_runtime::serve::{Body, RequestBody};
 
 use super::EdgeApi;
 use super::failure::{Failure, Unpublished};

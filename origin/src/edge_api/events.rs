@@ -14,9 +14,9 @@ use http::{HeaderValue, Method, Request, Response, header};
 use http_body::{Body as HttpBody, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use weir_shared::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
-use weir_shared::process::serve::{Body, BoxError, RequestBody};
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
+use weir_runtime::serve::{Body, BoxError, RequestBody};
+use weir_runtime::shutdown::Drain;
 
 use super::failure::Failure;
 use super::only_reads;
@@ -311,9 +311,9 @@ mod tests {
 
     use crate::catalog::Snapshot;
     use serde_json::json;
-    use weir_shared::descriptor::Descriptor;
-    use weir_shared::digest::{ObjectDigest, TarballDigest};
-    use weir_shared::event::Lines;
+    use weir_protocol::descriptor::Descriptor;
+    use weir_protocol::digest::{ObjectDigest, TarballDigest};
+    use weir_protocol::event::Lines;
 
     struct Reader {
         body: Body,

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::problem::Problem;
-use weir_shared::process::serve::Body;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
+use weir_runtime::serve::Body;
 
 use crate::reconcile::{Health, Phase, RepositoryState};
 use crate::service::Condition;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
-use weir_shared::process::identity::Role;
-use weir_shared::process::serve::{Body, Handler, Peer, RequestBody};
-use weir_shared::route::{Route, RouteError};
+use weir_protocol::route::{Route, RouteError};
+use weir_runtime::identity::Role;
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
 
 use crate::catalog::Catalog;
 use crate::config::LimitsConfig;

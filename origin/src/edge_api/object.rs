@@ -10,10 +10,10 @@ use http_body::{Body as HttpBody, Frame};
 use prometheus::IntCounter;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
-use weir_shared::conditional;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
-use weir_shared::process::serve::{Body, BoxError, RequestBody};
+use weir_protocol::conditional;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
+use weir_runtime::serve::{Body, BoxError, RequestBody};
 
 use super::EdgeApi;
 use super::failure::Failure;

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 pub(super) use self::due::Past;
 use self::due::{Found, due};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use weir_shared::process::identity::Role;
-use weir_shared::process::operator_token::OperatorToken;
-use weir_shared::process::serve::Peer;
+use weir_runtime::identity::Role;
+use weir_runtime::operator_token::OperatorToken;
+use weir_runtime::serve::Peer;
 
 use super::error::OperatorError;
 

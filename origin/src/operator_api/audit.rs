@@ -1,7 +1,7 @@
 //! What operators ask to be changed, in the log: who, what, and what became of it.
 
 use http::{Method, Response, StatusCode};
-use weir_shared::process::serve::Body;
+use weir_runtime::serve::Body;
 
 use super::error::OperatorError;
 use super::route::Route;

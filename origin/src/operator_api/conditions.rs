@@ -1,7 +1,7 @@
 //! `If-Match` and `If-None-Match` of an edit.
 
 use http::{HeaderMap, header};
-use weir_shared::conditional::opaque_tags;
+use weir_protocol::conditional::opaque_tags;
 
 use super::error::OperatorError;
 use crate::catalog::{Matches, Precondition};

@@ -3,10 +3,10 @@
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
-use weir_shared::conditional;
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::admin;
-use weir_shared::process::serve::Body;
+use weir_protocol::conditional;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::admin;
+use weir_runtime::serve::Body;
 
 use crate::catalog::{Defined, Snapshot, version};
 use crate::config::{RepositoryConfig, ServiceConfig};

@@ -8,11 +8,11 @@ use http::{HeaderValue, Response, StatusCode, header};
 use ring::rand::SystemRandom;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::ServiceName;
-use weir_shared::process::admin;
-use weir_shared::process::serve::Body;
-use weir_shared::query::{self, QueryError};
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::ServiceName;
+use weir_protocol::query::{self, QueryError};
+use weir_runtime::admin;
+use weir_runtime::serve::Body;
 
 use super::error::OperatorError;
 use crate::bounds::Bounds;

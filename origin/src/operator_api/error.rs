@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::problem::Problem;
-use weir_shared::process::operator_token::NotAdmitted;
-use weir_shared::process::serve::{Body, RequestBodyError};
-use weir_shared::query::QueryError;
-use weir_shared::route::RouteError;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::problem::Problem;
+use weir_protocol::query::QueryError;
+use weir_protocol::route::RouteError;
+use weir_runtime::operator_token::NotAdmitted;
+use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::catalog::{EditError, Refusal};
 use crate::config::{self, Fault};

@@ -1,6 +1,6 @@
 //! What fuzzers call.
 
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::dry_run::Part;
 use super::faults::{Object, read};

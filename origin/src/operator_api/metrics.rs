@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use prometheus::{IntCounterVec, Registry};
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 use super::route::Route;
 use crate::webhook::Provider;

@@ -29,11 +29,11 @@ use prometheus::Registry;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::admin;
-use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
-use weir_shared::process::shutdown::Drain;
-use weir_shared::query;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::query;
+use weir_runtime::admin;
+use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
+use weir_runtime::shutdown::Drain;
 
 use self::access::Access;
 use self::conditions::precondition;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::Bound;
 use std::str::FromStr;
 
-use weir_shared::query::{self, QueryError};
+use weir_protocol::query::{self, QueryError};
 
 use crate::catalog::Map;
 
@@ -71,7 +71,7 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use weir_shared::name::ServiceName;
+    use weir_protocol::name::ServiceName;
 
     fn parse(query: &str) -> Result<Page<ServiceName>, QueryError> {
         Page::parse(Some(query), "`limit` and `page`", |_, _| Ok(false))

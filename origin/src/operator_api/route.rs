@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::route::RouteError;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::route::RouteError;
 
 use crate::webhook::Provider;
 

@@ -4,12 +4,12 @@ use http::request::Parts;
 use http::{HeaderValue, Response, header};
 use serde::Deserialize;
 use serde_json::json;
-use weir_shared::descriptor::Generation;
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
-use weir_shared::process::admin;
-use weir_shared::process::serve::Body;
-use weir_shared::query::{self, QueryError};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_protocol::query::{self, QueryError};
+use weir_runtime::admin;
+use weir_runtime::serve::Body;
 
 use super::error::OperatorError;
 use crate::versions::{Asked, Versions};

@@ -9,9 +9,9 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::sync::Semaphore;
-use weir_shared::name::RepositoryName;
-use weir_shared::process::admin;
-use weir_shared::process::serve::{Body, RequestBody};
+use weir_protocol::name::RepositoryName;
+use weir_runtime::admin;
+use weir_runtime::serve::{Body, RequestBody};
 
 use super::error::OperatorError;
 use super::metrics::OperatorMetrics;

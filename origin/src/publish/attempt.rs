@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use super::error::PublishError;
 use super::metrics::PublishMetrics;

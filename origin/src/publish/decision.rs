@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::{
     Descriptor, DescriptorFields, FORMAT, Generation, Omission, Publication, Representation, Selector,
 };
-use weir_shared::digest::{Sha256, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::digest::{Sha256, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 
 use super::generation;
 
@@ -150,8 +150,8 @@ fn whole_seconds(time: SystemTime) -> SystemTime {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use weir_shared::digest::ObjectDigest;
-    use weir_shared::encoding::Encoding;
+    use weir_protocol::digest::ObjectDigest;
+    use weir_protocol::encoding::Encoding;
 
     pub(in super::super) fn content(tar: &str, object: &str) -> Content {
         Content {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::ServiceName;
 
 use super::decision::{self, Content, Decision, Statement};
 use super::error::{PublishError, VersionChangeError};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use weir_shared::descriptor::{Generation, MAX_DESCRIPTOR_BYTES};
-use weir_shared::digest::TarballDigest;
-use weir_shared::manifest::ManifestError;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::{Generation, MAX_DESCRIPTOR_BYTES};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::manifest::ManifestError;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::store::{ObjectError, RecordError};
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use tokio::time::sleep;
-use weir_shared::descriptor::Generation;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::descriptor::Generation;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::shutdown::Drain;
 
 use super::error::PublishError;
 use super::mark::Mark;
@@ -227,7 +227,7 @@ impl Publisher {
         &self,
         repository: &Repository,
         bound: &str,
-        versions: impl Iterator<Item = (ServiceName, weir_shared::digest::TarballDigest)>,
+        versions: impl Iterator<Item = (ServiceName, weir_protocol::digest::TarballDigest)>,
     ) -> Result<(), PublishError> {
         let versions: Vec<_> = versions.collect();
         if versions.is_empty() || repository.suspension().is_some() {

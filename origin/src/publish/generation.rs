@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use weir_shared::descriptor::Generation;
+use weir_protocol::descriptor::Generation;
 
 /// The next generation of a service whose last one was `last`.
 ///

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
 
 /// A segment with more bytes is not appended to any more.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 64 << 10;

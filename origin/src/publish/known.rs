@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::ServiceName;
 
 use super::record::RepositoryRecord;
 use super::row::{Row, from_unix};

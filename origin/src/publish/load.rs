@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::manifest::Manifest;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::manifest::Manifest;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
 use super::known::{Known, Suspension, Until};

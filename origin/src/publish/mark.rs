@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use futures_util::{StreamExt, stream};
-use weir_shared::descriptor::Representation;
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::Representation;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::parsed;
 use super::load::{ReadError, read_manifest, read_page};

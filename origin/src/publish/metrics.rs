@@ -1,7 +1,7 @@
 //! What a publisher counts.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 /// The families of publishing and garbage collection.
 #[derive(Debug, Clone)]

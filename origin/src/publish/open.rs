@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::{Draft, Rules, Shown};
 use super::error::PublishError;

@@ -1,7 +1,7 @@
 //! A change of a repository's state that waits for its writer.
 
 use tokio::sync::oneshot;
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::attempt::AttemptTime;
 use super::draft::{Draft, Shown};

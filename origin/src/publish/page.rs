@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::ServiceName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::ServiceName;
 
 use super::row::Row;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 /// Unreferenced objects of a repository that are remembered; more wait for a later collection.
 const MAX_CANDIDATES: usize = 1_000_000;

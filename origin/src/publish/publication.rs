@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use weir_shared::descriptor::{Descriptor, Representation};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::encoding::Encoding;
-use weir_shared::manifest::{Frame, Manifest};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::{Descriptor, Representation};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::{Frame, Manifest};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::attempt::Attempt;
 use super::decision::Content;

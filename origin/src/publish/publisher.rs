@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
-use weir_shared::descriptor::Generation;
-use weir_shared::digest::TarballDigest;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::attempt::Attempt;
 use super::draft::{Draft, Shown};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::{StreamExt, stream};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation, Representation};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::{Descriptor, Generation, Representation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::parsed;
 use super::error::PublishError;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::Generation;
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::Generation;
+use weir_protocol::name::ServiceName;
 
 use super::error::PublishError;
 use crate::service::Service;

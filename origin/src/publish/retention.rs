@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use super::mark::MarkedVersion;
 use super::row::{Retained, Row, StoredVersion, unix_milliseconds};
@@ -111,8 +111,8 @@ mod tests {
     use crate::tarball::ContentKey;
     use proptest::prelude::*;
     use std::collections::HashSet;
-    use weir_shared::descriptor::{Descriptor, Omission, OmissionReason};
-    use weir_shared::digest::TarballDigest;
+    use weir_protocol::descriptor::{Descriptor, Omission, OmissionReason};
+    use weir_protocol::digest::TarballDigest;
 
     fn version(number: u64) -> StoredVersion {
         StoredVersion::new(&descriptor("a", number), ContentKey::from_bytes([0; 32]), None, Why::Followed, None)

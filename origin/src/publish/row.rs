@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use weir_shared::descriptor::{Descriptor, DescriptorError, Generation};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::ServiceName;
 
 use super::history::Why;
 use crate::tarball::ContentKey;

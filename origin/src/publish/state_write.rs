@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
 
 use super::error::PublishError;
 use super::history::{self, Line, MAX_SEGMENT_BYTES, MAX_SEGMENTS};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
 use super::load::load;

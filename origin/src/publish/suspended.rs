@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 use super::error::PublishError;
 use super::known::{Suspension, Until};

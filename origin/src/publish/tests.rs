@@ -15,11 +15,11 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use prometheus::Registry;
 use tempfile::TempDir;
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::digest::{ObjectDigest, Sha256, TarballDigest};
-use weir_shared::manifest::Frame;
-use weir_shared::name::{RepositoryName, ServiceName};
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
+use weir_protocol::manifest::Frame;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::request::Outcome;
 use super::*;

@@ -7,8 +7,8 @@ use anyhow::Context;
 use futures_util::{StreamExt, stream};
 use prometheus::Registry;
 use serde::Serialize;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
 
 use super::load::{Loaded, load, without_record};
 use super::mark::{Mark, MarkedVersion};

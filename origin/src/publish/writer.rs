@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
-use weir_shared::event::EventKind;
-use weir_shared::name::RepositoryName;
+use weir_protocol::event::EventKind;
+use weir_protocol::name::RepositoryName;
 
 use super::draft::{Change, Draft, Rules, Shown};
 use super::error::PublishError;
@@ -440,7 +440,7 @@ impl Writer {
 
     /// Shows what is durable, and tells those who follow.
     fn show(&self, Shown { service, change }: Shown) {
-        let announce = |descriptor: &weir_shared::descriptor::Descriptor| {
+        let announce = |descriptor: &weir_protocol::descriptor::Descriptor| {
             self.shared.events.append(EventKind::Descriptor(descriptor.bytes().clone()));
         };
         match change {

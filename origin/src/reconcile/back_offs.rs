@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use super::back_off::{back_off, jittered, kept};
 use crate::source::{Again, ServiceFailure};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tokio::runtime::Handle;
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use crate::config::LimitsConfig;
 use crate::data_dir::DataDir;

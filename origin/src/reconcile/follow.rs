@@ -5,10 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::{AbortHandle, JoinError};
 use tokio_util::task::AbortOnDropHandle;
-use weir_shared::commit_id::CommitId;
-use weir_shared::event::EventKind;
-use weir_shared::name::ServiceName;
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::event::EventKind;
+use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
 
 use super::job::JobFault;
 use super::lfs::{Ask, LfsNews, Narrowed};

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::event::RevisionSeen;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::event::RevisionSeen;
 
 use super::rebuild::Rebuild;
 use super::start::Before;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc, watch};
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::ServiceName;
 
 use super::back_off::kept;
 use super::job::Job;

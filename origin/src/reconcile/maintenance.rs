@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::ServiceName;
 
 use super::context::Context;
 use super::job::Job;

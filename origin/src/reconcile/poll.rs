@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 use super::job::{Job, JobFault};
 use super::limiter::{HostLimiter, Kind};

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::name::ServiceName;
 
 use super::lfs::{Ask, Narrowed};
 use super::work::Work;

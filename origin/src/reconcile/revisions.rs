@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
 
-use weir_shared::event::{RevisionSeen, Upstream};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::revision_id::RevisionId;
+use weir_protocol::event::{RevisionSeen, Upstream};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 
 /// What an agent can say of the refs of its services.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use weir_shared::process::shutdown::Drain;
+use weir_runtime::shutdown::Drain;
 
 use super::back_offs::BackOffs;
 use super::context::Context;

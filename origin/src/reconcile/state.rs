@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use crate::source::FetchSnapshot;
 

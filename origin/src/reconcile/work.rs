@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Semaphore;
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use super::build::Builder;
 use super::context::Context;

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_shared::name::ServiceName;
+use weir_protocol::name::ServiceName;
 
 use crate::tarball::ContentKey;
 

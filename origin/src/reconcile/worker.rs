@@ -7,8 +7,8 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
-use weir_shared::event::RevisionSeen;
-use weir_shared::name::ServiceName;
+use weir_protocol::event::RevisionSeen;
+use weir_protocol::name::ServiceName;
 
 use super::back_offs::BackOffs;
 use super::context::Context;

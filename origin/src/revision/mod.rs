@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 
 use gix::bstr::ByteSlice;
-use weir_shared::commit_id::{CommitId, CommitIdError};
+use weir_protocol::commit_id::{CommitId, CommitIdError};
 
 pub(crate) use reach::Reach;
 use reach::ReachError;
@@ -148,7 +148,7 @@ impl fmt::Display for Revision {
     }
 }
 
-weir_shared::serde_as_text!(Revision);
+weir_protocol::serde_as_text!(Revision);
 
 impl Revision {
     /// The ref that has to be asked for by its name, because it is neither a branch nor a tag.

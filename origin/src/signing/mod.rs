@@ -1,8 +1,8 @@
 //! What an origin signs: its publications.
 
-use weir_shared::access_list::key_line;
-use weir_shared::descriptor::{Descriptor, DescriptorFields};
-use weir_shared::token::SigningKey;
+use weir_protocol::access_list::key_line;
+use weir_protocol::descriptor::{Descriptor, DescriptorFields};
+use weir_protocol::token::SigningKey;
 
 /// The keys of an origin. All of them sign everything, so that keys can be changed while readers know only some; with
 /// none, nothing is signed.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
-use weir_shared::process::config;
+use weir_runtime::config;
 
 pub(crate) use self::ssh_address::SshAddress;
 use super::without_user_info;

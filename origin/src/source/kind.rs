@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::ServiceName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::ServiceName;
 
 use super::{FetchProgress, PollFailure, ServiceFailure};
 use crate::config::RepositoryConfig;

@@ -15,7 +15,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use super::metrics::StoreMetrics;
 use super::object_location::{Area, ObjectLocation};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use object_store::local::LocalFileSystem;
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 use super::object_location::{Area, StoredObject};
 

@@ -1,7 +1,7 @@
 //! What is counted of objects and records.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
-use weir_shared::process::metric_families::MetricFamilies;
+use weir_runtime::metric_families::MetricFamilies;
 
 use super::object_error::ObjectError;
 use super::records::{PutOutcome, Record, RecordError, RecordKey};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
 
 /// Who may read an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
 
 use super::object_error::ObjectError;
 use super::object_location::{Area, ObjectLocation};

@@ -17,8 +17,8 @@ use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutOptions};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
 
 use super::bucket;
 use super::disk_cache::DiskCache;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-use weir_shared::descriptor::Omission;
-use weir_shared::digest::{Sha256, TarballDigest};
-use weir_shared::manifest::Frame;
+use weir_protocol::descriptor::Omission;
+use weir_protocol::digest::{Sha256, TarballDigest};
+use weir_protocol::manifest::Frame;
 
 use super::TarballError;
 use super::build_context::BuildContext;

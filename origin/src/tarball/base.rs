@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 
 use bytes::Bytes;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 use zstd::bulk::Decompressor;
 
 use super::recipe::{Recipe, RecipeRun, RunKey};

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use flate2::{Compression, GzBuilder};
-use weir_shared::manifest::MAX_FRAME_BYTES;
+use weir_protocol::manifest::MAX_FRAME_BYTES;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::compress_bound;
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    use weir_shared::digest::ObjectDigest;
+    use weir_protocol::digest::ObjectDigest;
 
     fn tar() -> Vec<u8> {
         (0..1_000_000_u64).map(|at| b"etaoin shrdlu\n"[(at * at / 7 % 14) as usize]).collect()

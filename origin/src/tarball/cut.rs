@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use fastcdc::v2020::FastCDC;
-use weir_shared::manifest::MAX_FRAME_TAR_BYTES;
+use weir_protocol::manifest::MAX_FRAME_TAR_BYTES;
 
 /// A run is not ended before it has so many bytes of tar.
 const MIN_RUN_BYTES: u64 = 512 << 10;

@@ -9,7 +9,7 @@ use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, me
 use serde::{Deserialize, Serialize};
 use sha2::digest::common::hazmat::{SerializableState, SerializedState};
 use sha2::{Digest, Sha256};
-use weir_shared::digest::{self, TarballDigest};
+use weir_protocol::digest::{self, TarballDigest};
 
 /// The digests of the bytes so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 /// Takes frames, each as an object of its own, from several threads of a build at once.
 pub trait FrameSink: Sync {

@@ -1,7 +1,7 @@
 //! What decides a tarball's bytes, as one small value: an equal key means an equal tarball, without building it.
 
-use weir_shared::descriptor::FORMAT;
-use weir_shared::name::RepositoryName;
+use weir_protocol::descriptor::FORMAT;
+use weir_protocol::name::RepositoryName;
 
 use super::Selection;
 use super::codec::CODEC;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use weir_shared::descriptor::Omission;
-use weir_shared::entry_path;
+use weir_protocol::descriptor::Omission;
+use weir_protocol::entry_path;
 
 use super::entry::EntryKind;
 use super::walk::walk;

@@ -4,8 +4,8 @@
 //! checked, because a frame's sizes are allocated.
 
 use serde::{Deserialize, Serialize};
-use weir_shared::digest::ObjectDigest;
-use weir_shared::manifest::{Frame, MAX_FRAME_BYTES, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::manifest::{Frame, MAX_FRAME_BYTES, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES};
 
 use super::digests::TarDigests;
 

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use weir_shared::descriptor::FORMAT;
+use weir_protocol::descriptor::FORMAT;
 
 use super::codec::CODEC;
 use super::cut::MAX_RUN_BYTES;

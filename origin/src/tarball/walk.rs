@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use weir_shared::descriptor::{Omission, OmissionReason};
-use weir_shared::entry_path;
+use weir_protocol::descriptor::{Omission, OmissionReason};
+use weir_protocol::entry_path;
 
 use super::entry::{Entry, EntryKind};
 use super::filters::{Filters, Inclusion};

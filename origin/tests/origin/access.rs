@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use weir_shared::access_list::AccessList;
-use weir_shared::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::access_list::AccessList;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
 
 use crate::node::{Home, SERVICE, in_time, object_of, object_path, request};
 use crate::stored_state::{pages, private_object, record};

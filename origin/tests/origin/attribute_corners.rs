@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use weir_origin::tarball::Selection;
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{TarEntry, build_tar, git_archive, read_tar};

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use weir_origin::config::Config;
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::node::{Home, Node};
 use crate::operator::{Operator, config};

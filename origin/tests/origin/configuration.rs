@@ -133,12 +133,12 @@ fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
 fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    weir_shared::process::certificates::write(dir.path(), &[]).unwrap();
+    weir_runtime::certificates::write(dir.path(), &[]).unwrap();
     std::fs::copy(at("ca.pem"), at("git-ca.pem")).unwrap();
     std::fs::write(at("git-password"), "s3cret\n").unwrap();
     std::fs::write(at("operator-token"), "a-token-of-an-operator").unwrap();
     std::fs::write(at("denied"), "").unwrap();
-    weir_shared::process::key_pair::write(&at("signing.key")).unwrap();
+    weir_runtime::key_pair::write(&at("signing.key")).unwrap();
     let more = "[operator]\noperator_token_file = \"operator-token\"\n[access]\ndeny = \"denied\"\n\
                 [signing]\nkeys = [\"signing.key\"]\n[[repository]]";
     std::fs::write(at("origin.toml"), EXAMPLE.replacen("[[repository]]", more, 1)).unwrap();

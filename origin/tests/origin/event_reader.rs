@@ -5,9 +5,9 @@ use std::time::Duration;
 use http::Request;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::event::{Event, EventKind, Lines};
-use weir_shared::process::http_client::Http2Client;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::event::{Event, EventKind, Lines};
+use weir_runtime::http_client::Http2Client;
 
 use crate::node::Node;
 

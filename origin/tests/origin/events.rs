@@ -1,7 +1,7 @@
 //! What edges are told, as it happens.
 
 use http::Method;
-use weir_shared::event::EventKind;
+use weir_protocol::event::EventKind;
 
 use crate::event_reader::Reader;
 use crate::node::{Home, service};

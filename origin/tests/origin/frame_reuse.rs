@@ -4,7 +4,7 @@ use std::fs;
 
 use proptest::prelude::*;
 use weir_origin::tarball::{Base, Built, Limits, Selection};
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{Frames, build_into};

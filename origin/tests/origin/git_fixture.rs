@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 /// A repository with a working tree.
 pub(crate) struct Git {

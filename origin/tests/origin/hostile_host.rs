@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::git_fixture::Git;
 use crate::smart_http::{Manner, SmartHttp, password_file};

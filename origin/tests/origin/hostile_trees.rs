@@ -6,8 +6,8 @@ use gix::objs::tree::{Entry, EntryKind};
 use gix::objs::{Tree, Write as _};
 use proptest::prelude::*;
 use weir_origin::tarball::{Limits, Selection, TarballError};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::OmissionReason;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::OmissionReason;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{build_limited, build_tar, git_archive, read_tar};

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::Empty;
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
-use weir_shared::manifest::Manifest;
-use weir_shared::process::http_client::{Http2Client, read_body};
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::Manifest;
+use weir_runtime::http_client::{Http2Client, read_body};
 
 use crate::node::{Home, SERVICE, object_path};
 use crate::upstream::Upstream;

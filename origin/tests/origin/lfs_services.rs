@@ -10,8 +10,8 @@ use weir_origin::lfs::LfsObjects;
 use weir_origin::source::Upstream;
 use weir_origin::source::git::tree::{content_key, lfs_files};
 use weir_origin::tarball::{Base, Limits, Selection, TarballError};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::OmissionReason;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::OmissionReason;
 
 use crate::git_fixture::Git;
 use crate::lfs::{fetch_from, file};

@@ -9,8 +9,8 @@ use weir_origin::mirror::{FetchProgress, MaintenanceError, Mirror, Poll, Upkeep,
 use weir_origin::revision;
 use weir_origin::source::DEFAULT_MAX_OBJECT;
 use weir_origin::source::Upstream as Remote;
-use weir_shared::commit_id::CommitId;
-use weir_shared::process::config::duration;
+use weir_protocol::commit_id::CommitId;
+use weir_runtime::config::duration;
 
 use crate::git_fixture::Git;
 use crate::node::{Home, names};

@@ -9,7 +9,7 @@ use weir_origin::mirror::{FetchProgress, Mirror, MirrorError, Poll};
 use weir_origin::revision::{Revision, RevisionError, resolve};
 use weir_origin::source::{DEFAULT_MAX_OBJECT, Upstream};
 use weir_origin::tarball::Selection;
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use crate::git_fixture::{Git, git_command};
 use crate::tar_reading::build_tar;

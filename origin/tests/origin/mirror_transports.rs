@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 use weir_origin::mirror::{FetchMemory, FetchProgress, MirrorError, Poll, Redirects};
 use weir_origin::source::Hosts;
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::mirror_polls::Pair;
 use crate::scripted_server::{ScriptedServer, advertisement, listing, say};

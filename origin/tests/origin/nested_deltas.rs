@@ -172,7 +172,7 @@ async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
     let (home, upstream, neighbour) = (Home::new(), Upstream::small(), Upstream::small());
     let mut config = home.config(&upstream.url());
     config.upstreams.max_object = bytesize::ByteSize::mib(8);
-    let other: weir_shared::name::RepositoryName = "other".parse().unwrap();
+    let other: weir_protocol::name::RepositoryName = "other".parse().unwrap();
     config.repositories.push(RepositoryConfig::new(other.clone(), neighbour.url()));
     let node = home.start(config).await;
     let before = node.published(|_| true).await;

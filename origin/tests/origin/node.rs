@@ -14,13 +14,13 @@ use tokio::net::TcpStream;
 use weir_origin::Running;
 use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
 use weir_origin::reconcile::RepositoryState;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::encoding::Encoding;
-use weir_shared::manifest::Manifest;
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::http_client::{Http2Client, http2_client, read_body};
-use weir_shared::process::{certificates, tls};
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::Manifest;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::http_client::{Http2Client, http2_client, read_body};
+use weir_runtime::{certificates, tls};
 
 use crate::upstream::Upstream;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_origin::config::Config;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::process::tls;
+use weir_protocol::descriptor::Descriptor;
+use weir_runtime::tls;
 
 use crate::node::{Home, Node};
 use crate::smart_http::SmartHttp;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::Method;
 use serde_json::json;
-use weir_shared::event::EventKind;
+use weir_protocol::event::EventKind;
 
 use crate::event_reader::Reader;
 use crate::node::{Home, in_time, names, service};

@@ -1,7 +1,7 @@
 //! Documents of operators: what is wrong with them, and what they may name.
 
 use serde_json::json;
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::node::Home;
 use crate::operator::{Operator, config, empty_config};

@@ -1,7 +1,7 @@
 //! From a push to a descriptor and its frames.
 
 use http::Method;
-use weir_shared::encoding::Encoding;
+use weir_protocol::encoding::Encoding;
 
 use crate::node::{Home, SERVICE, names, service};
 use crate::stored_state::record_file;

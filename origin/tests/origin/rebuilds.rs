@@ -3,7 +3,7 @@
 use http::Method;
 use reqwest::StatusCode;
 use serde_json::json;
-use weir_shared::manifest::Manifest;
+use weir_protocol::manifest::Manifest;
 
 use crate::node::{Home, Node, SERVICE, flip_a_bit, object_of, object_path, repository};
 use crate::operator::{Operator, config};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use weir_origin::revision::RevisionError;
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use crate::git_fixture::Git;
 use crate::mirror_polls::Pair;

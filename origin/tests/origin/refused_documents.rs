@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use weir_shared::descriptor::Descriptor;
+use weir_protocol::descriptor::Descriptor;
 
 use crate::node::{Node, object_of, object_path};
 use crate::operator::{Operator, Stopped, repository_at};

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use weir_origin::Condition;
 use weir_origin::config::{Config, RepositoryConfig};
 use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 use crate::damage::{lose_packs, mirror};
 use crate::git_fixture::Git;

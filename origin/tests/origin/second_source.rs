@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 
 use weir_origin::source::folder::FolderTree;
 use weir_origin::tarball::{Base, Built, Filters, Limits, Selection, list};
-use weir_shared::descriptor::OmissionReason;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::descriptor::OmissionReason;
+use weir_protocol::digest::ObjectDigest;
 
 use crate::node::{Home, names};
 use crate::tar_reading::{Frames, build_contents};

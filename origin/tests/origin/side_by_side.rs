@@ -3,7 +3,7 @@
 use std::fs;
 
 use weir_origin::config::{Config, ServiceConfig};
-use weir_shared::descriptor::Descriptor;
+use weir_protocol::descriptor::Descriptor;
 
 use crate::git_fixture::Git;
 use crate::lfs_server::Manner;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use weir_origin::config::Config;
-use weir_shared::access_list::AccessList;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::process::key_pair;
-use weir_shared::token::PublicKey;
+use weir_protocol::access_list::AccessList;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::token::PublicKey;
+use weir_runtime::key_pair;
 
 use crate::node::{Home, Node, SERVICE};
 use crate::upstream::Upstream;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
 use weir_origin::source::Upstream;
-use weir_shared::process::certificates;
+use weir_runtime::certificates;
 
 use crate::hostile_upstreams::{ADVERTISEMENT, RESULT, listing_with_a_new_one, mirrored};
 use crate::mirror_polls::Pair;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use crate::node::{Home, REPOSITORY};
 

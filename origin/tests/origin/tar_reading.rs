@@ -13,9 +13,9 @@ use weir_origin::source::git::tree::GitTree;
 use weir_origin::tarball::{
     Base, BuildContext, Built, Contents, FrameSink, Limits, Recipe, Selection, TarballError, build,
 };
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::{ObjectDigest, TarballDigest};
-use weir_shared::manifest::{Frame, MAX_FRAME_TAR_BYTES};
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES};
 
 use crate::git_fixture::Git;
 

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use bytes::Bytes;
 use weir_origin::source::git::tree::{GitTree, content_key};
 use weir_origin::tarball::{BuildContext, Filters, FrameSink, Limits, Selection, TarballError, build};
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::ObjectDigest;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{build_tar, read_tar};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/protocol/golden").join(name)
 }
 
 /// Compares with a golden file. With `WEIR_GOLDEN=write` it is written instead: for a new format, never for this one.

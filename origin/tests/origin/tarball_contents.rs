@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use weir_origin::tarball::{Filters, Limits, Selection, TarballError};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::OmissionReason;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::OmissionReason;
 
 use crate::git_fixture::Git;
 use crate::tar_reading::{TarEntry, build_limited, build_tar, git_archive, read_tar};

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use weir_origin::config::RepositoryConfig;
 use weir_origin::reconcile::Health;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::digest::TarballDigest;
 
 use crate::node::{Home, SERVICE};
 use crate::upstream::Upstream;

@@ -2,9 +2,9 @@
 
 use weir_origin::versions::{Asked, VersionError, Why};
 use weir_origin::{Condition, Otherwise};
-use weir_shared::commit_id::CommitId;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::TarballDigest;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::TarballDigest;
 
 use crate::node::{Home, Node, flip_a_bit, object_of, service};
 use crate::upstream::Upstream;

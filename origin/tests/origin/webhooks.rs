@@ -4,7 +4,7 @@ use std::fs;
 
 use ring::hmac;
 use serde_json::Value;
-use weir_shared::process::tls;
+use weir_runtime::tls;
 
 use crate::node::{Home, Node};
 use crate::upstream::Upstream;

@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use weir_shared::access_list::DenyLine;
-use weir_shared::name::NodeName;
-use weir_shared::name_glob::NameGlob;
-use weir_shared::process::config::duration;
-use weir_shared::process::key_pair;
-use weir_shared::process::output::print;
-use weir_shared::token::{Claims, SigningKey, TokenId, unix_seconds};
+use weir_protocol::access_list::DenyLine;
+use weir_protocol::name::NodeName;
+use weir_protocol::name_glob::NameGlob;
+use weir_protocol::token::{Claims, SigningKey, TokenId, unix_seconds};
+use weir_runtime::config::duration;
+use weir_runtime::key_pair;
+use weir_runtime::output::print;
 
 /// The longest life of a token that is issued: beyond it is a slip of the pen.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use weir_shared::access_list::key_line;
-use weir_shared::process::key_pair;
-use weir_shared::process::output::print;
+use weir_protocol::access_list::key_line;
+use weir_runtime::key_pair;
+use weir_runtime::output::print;
 
 /// Makes a key pair: the private key, which issues tokens, and the public one, which verifies them.
 ///

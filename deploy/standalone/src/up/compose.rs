@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
-use weir_shared::name::{RepositoryName, ServiceName};
-use weir_shared::process::certificates;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::certificates;
 
 use super::UpArguments;
 use crate::repository::Repository;

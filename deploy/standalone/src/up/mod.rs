@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use weir_shared::process::config::duration;
-use weir_shared::process::{shutdown, telemetry};
+use weir_runtime::config::duration;
+use weir_runtime::{shutdown, telemetry};
 
 use crate::repository;
 use compose::Roles;

@@ -9,8 +9,8 @@ use anyhow::bail;
 use weir_agent::{HookState, ServiceStatus};
 use weir_origin::Condition;
 use weir_origin::reconcile::{Health, RepositoryState};
-use weir_shared::descriptor::{Descriptor, Generation};
-use weir_shared::digest::TarballDigest;
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::digest::TarballDigest;
 
 use super::compose::Roles;
 use crate::repository::Repository;

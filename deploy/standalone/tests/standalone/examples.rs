@@ -30,7 +30,7 @@ fn the_example_configurations_are_read_and_say_what_their_comments_say() -> anyh
 #[test]
 fn the_binaries_check_the_examples_with_and_without_their_certificates() -> anyhow::Result<()> {
     let (bare, whole) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    weir_shared::process::certificates::write(whole.path(), &[])?;
+    weir_runtime::certificates::write(whole.path(), &[])?;
     for role in ["origin", "edge", "agent"] {
         let check = |dir: &Path, text: &str| -> anyhow::Result<(Option<i32>, String)> {
             let file = dir.join(format!("{role}.toml"));

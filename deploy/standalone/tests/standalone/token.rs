@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
-use weir_shared::access_list::AccessList;
-use weir_shared::token::UnverifiedToken;
+use weir_protocol::access_list::AccessList;
+use weir_protocol::token::UnverifiedToken;
 
 struct Run {
     code: Option<i32>,

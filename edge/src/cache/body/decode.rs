@@ -56,8 +56,8 @@ pub(super) fn gzipped(frames: FrameReader, slot: Option<Slot>) -> impl Stream<It
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_shared::digest::ObjectDigest;
-    use weir_shared::manifest::{Frame, Slice};
+    use weir_protocol::digest::ObjectDigest;
+    use weir_protocol::manifest::{Frame, Slice};
 
     fn read(coded: Vec<u8>, tar_size: u64) -> io::Result<Bytes> {
         let frame = Frame { digest: ObjectDigest::of(&coded), size: coded.len() as u64, tar_size };

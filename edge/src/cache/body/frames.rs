@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use tokio::time::timeout;
-use weir_shared::manifest::{Frame, Slice};
+use weir_protocol::manifest::{Frame, Slice};
 
 use super::super::fetch::FetchError;
 use super::super::representation::{BodyRequest, Frames};

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use futures_util::stream::Stream;
 use http_body::{Body as HttpBody, Frame as HttpFrame, SizeHint};
 use prometheus::IntCounter;
-use weir_shared::process::serve::{Body, BoxError};
+use weir_runtime::serve::{Body, BoxError};
 
 use super::slots::Slot;
 

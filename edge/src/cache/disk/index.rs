@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foyer_common::event::{Event, EventListener};
 use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::digest::ObjectDigest;
 
 use super::super::memory::shards;
 use super::super::metrics::{CacheMetrics, Dropped};

@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_shared::digest::ObjectDigest;
-use weir_shared::process::directory_lock::DirectoryLock;
+use weir_protocol::digest::ObjectDigest;
+use weir_runtime::directory_lock::DirectoryLock;
 
 const OBJECTS: &str = "objects";
 const NEW: &str = ".new-";

@@ -18,9 +18,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::process::directory_lock::DirectoryLock;
-use weir_shared::process::shutdown::Drain;
+use weir_protocol::digest::ObjectDigest;
+use weir_runtime::directory_lock::DirectoryLock;
+use weir_runtime::shutdown::Drain;
 
 use self::failure::Pause;
 use self::index::Index;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use weir_shared::manifest::MAX_OBJECT_BYTES;
+use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
 use super::super::budget::{Budget, Charge};
 

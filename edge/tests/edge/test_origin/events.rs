@@ -5,8 +5,8 @@ use futures_util::stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::sync::mpsc;
-use weir_shared::event::{Event, EventKind};
-use weir_shared::process::serve::{Body, BoxError};
+use weir_protocol::event::{Event, EventKind};
+use weir_runtime::serve::{Body, BoxError};
 
 /// What was told so far, and to whom.
 #[derive(Default)]

@@ -15,15 +15,15 @@ use http::{Request, Response, StatusCode, header};
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use weir_shared::descriptor::Descriptor;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::event::EventKind;
-use weir_shared::problem::Problem;
-use weir_shared::process::identity::Role;
-use weir_shared::process::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
-use weir_shared::process::shutdown::Drain;
-use weir_shared::process::tls::{self, ClientAuth};
-use weir_shared::route::Route;
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::event::EventKind;
+use weir_protocol::problem::Problem;
+use weir_protocol::route::Route;
+use weir_runtime::identity::Role;
+use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
+use weir_runtime::shutdown::Drain;
+use weir_runtime::tls::{self, ClientAuth};
 
 use self::events::Events;
 

@@ -10,7 +10,7 @@ use http::Response;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::sync::Semaphore;
-use weir_shared::process::serve::{Body, BoxError};
+use weir_runtime::serve::{Body, BoxError};
 
 /// What goes wrong with one answer to a request for an object.
 #[derive(Clone)]

@@ -4,10 +4,10 @@ use std::io::Read;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use weir_shared::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
-use weir_shared::digest::{ObjectDigest, Sha256, TarballDigest};
-use weir_shared::encoding::Encoding;
-use weir_shared::manifest::{Frame, Manifest};
+use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
+use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
+use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::{Frame, Manifest};
 
 use super::REPOSITORY;
 

@@ -1,7 +1,7 @@
 //! What a start changes of what was published before.
 
 use super::*;
-use weir_shared::token::SigningKey;
+use weir_protocol::token::SigningKey;
 
 #[tokio::test(start_paused = true)]
 async fn services_that_are_not_configured_any_more_are_retired_once() {

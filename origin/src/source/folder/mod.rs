@@ -6,7 +6,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 pub use self::tree::{DiskFile, FolderTree};
 use super::{At, Kind, ListRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure};

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use weir_shared::commit_id::CommitId;
-use weir_shared::digest::ObjectDigest;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::ObjectDigest;
 
 use crate::folder_path::FolderPath;
 use crate::tarball::{Contents, KeyWriter, TarballError, Walk};

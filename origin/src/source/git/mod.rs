@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::RepositoryName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::RepositoryName;
 
 use self::mirror_slot::MirrorSlot;
 use self::tree::{GitTree, lfs_files};

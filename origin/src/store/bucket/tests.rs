@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use object_store::ObjectStoreExt;
 use prometheus::Registry;
-use weir_shared::digest::ObjectDigest;
-use weir_shared::name::RepositoryName;
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
 
 use super::*;
 use crate::bounds::Bounds;

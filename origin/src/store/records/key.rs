@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use weir_shared::name::RepositoryName;
+use weir_protocol::name::RepositoryName;
 
 /// What there are records of.
 pub(super) const KINDS: [&str; 3] = ["cluster", "nodes", "repositories"];

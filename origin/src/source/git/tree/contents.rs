@@ -1,8 +1,8 @@
 //! The contents of a tarball, out of a mirror.
 
 use gix::{ObjectId, Repository};
-use weir_shared::commit_id::CommitId;
-use weir_shared::entry_path;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::entry_path;
 
 use super::attributes::LineEnds;
 use super::folder::read_blob;

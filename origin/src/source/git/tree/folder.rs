@@ -4,7 +4,7 @@ use gix::bstr::{BString, ByteSlice};
 use gix::objs::tree::{EntryKind, EntryMode};
 use gix::prelude::FindExt;
 use gix::{ObjectId, Repository};
-use weir_shared::commit_id::CommitId;
+use weir_protocol::commit_id::CommitId;
 
 use super::attributes::{Attributes, FILE_NAME, MAX_FILE_BYTES};
 use crate::folder_path::FolderPath;

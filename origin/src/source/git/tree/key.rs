@@ -1,8 +1,8 @@
 //! What of a commit decides the bytes of a folder's tarball.
 
 use gix::Repository;
-use weir_shared::commit_id::CommitId;
-use weir_shared::name::RepositoryName;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::RepositoryName;
 
 use super::folder;
 use crate::tarball::{ContentKey, Selection, TarballError};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use gix::Repository;
-use weir_shared::commit_id::CommitId;
-use weir_shared::entry_path;
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::entry_path;
 
 use super::contents::{GitFile, GitTree};
 use crate::lfs::LfsFile;

@@ -2,8 +2,8 @@
 
 use gix::ObjectId;
 use gix::objs::tree::EntryKind;
-use weir_shared::descriptor::OmissionReason;
-use weir_shared::entry_path::MAX_LINK_TARGET_BYTES;
+use weir_protocol::descriptor::OmissionReason;
+use weir_protocol::entry_path::MAX_LINK_TARGET_BYTES;
 
 use super::attributes::{Attributes, PathAttributes};
 use super::contents::{GitFile, GitTree};

@@ -1,0 +1,147 @@
+//! Errors on the wire: `application/problem+json` (RFC 9457), decided in one place.
+//!
+//! A problem never holds a stack, a path, a credential or an upstream's URL.
+
+use std::time::Duration;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use serde::{Deserialize, Serialize};
+
+/// The object a problem is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProblemObject {
+    /// `service`, `repository`, `blob`, `tarball`, …
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// An error as it goes over the wire.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    status: StatusCode,
+    kind: &'static str,
+    title: &'static str,
+    detail: String,
+    object: Option<ProblemObject>,
+    errors: Option<serde_json::Value>,
+    retry_after: Option<Duration>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: &'a Option<ProblemObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: &'a Option<serde_json::Value>,
+}
+
+impl Problem {
+    /// A problem of a kind (the last part of `urn:weir:problem:<kind>`), with a detail that says what to do.
+    pub fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, kind, title, detail: detail.into(), object: None, errors: None, retry_after: None }
+    }
+
+    /// Names the object it is about.
+    pub fn about(mut self, kind: &str, name: &impl ToString) -> Self {
+        self.object = Some(ProblemObject { kind: kind.to_owned(), name: name.to_string() });
+        self
+    }
+
+    /// Adds what is wrong in detail: a list, one entry for each fault.
+    pub fn with_errors(mut self, errors: serde_json::Value) -> Self {
+        self.errors = Some(errors);
+        self
+    }
+
+    /// Says when to try again. Whole seconds, at least one.
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The sentence that says what was wrong.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// `400`: the request cannot be read.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed-request", "The request cannot be read", detail)
+    }
+
+    /// `404`: a path that leads nowhere.
+    pub fn no_such_path() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "no-such-path",
+            "Nothing is here",
+            "This path leads nowhere; see the protocol's list of requests.",
+        )
+    }
+
+    /// `404`: a service that is not configured, or one that may not be seen: the two look alike.
+    pub fn no_such_service(service: &crate::name::ServiceName) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "no-such-service",
+            "No such service",
+            format!("There is no service `{service}` here, or it may not be seen."),
+        )
+        .about("service", service)
+    }
+
+    /// `408`: a body that takes too long to come.
+    pub fn body_too_slow() -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "too-slow",
+            "The request takes too long",
+            "The request's body did not come in time.",
+        )
+    }
+
+    /// `405`, with the methods that are allowed.
+    pub fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "The method is not allowed here",
+            "Use one of the methods in `Allow`.",
+        )
+    }
+
+    /// The response, with its body (also for HEAD: whoever serves drops it).
+    pub fn into_response<B: From<Vec<u8>>>(self) -> Response<B> {
+        let retryable = self.retry_after.is_some() || matches!(self.status.as_u16(), 429 | 502 | 503 | 504);
+        let document = Document {
+            r#type: format!("urn:weir:problem:{}", self.kind),
+            title: self.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            retryable,
+            object: &self.object,
+            errors: &self.errors,
+        };
+        let body = serde_json::to_vec(&document).expect("a problem is plain data");
+        let mut response = Response::new(B::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(after) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+        }
+        response
+    }
+}

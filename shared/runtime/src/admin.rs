@@ -1,0 +1,191 @@
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/status`. Plain HTTP, on loopback by default; beyond it without
+//! `/status`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use prometheus::{Registry, TextEncoder};
+use tokio::net::TcpListener;
+
+use super::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
+use super::shutdown::Drain;
+use weir_protocol::problem::Problem;
+
+/// Whether a role can do its work now. Each reason is a sentence for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// It can.
+    Ready,
+    /// It can, though something is wrong that somebody should look at.
+    Degraded(Vec<String>),
+    /// It cannot.
+    NotReady(Vec<String>),
+}
+
+impl Readiness {
+    /// Whether it can do its work, and all that is wrong: as `/status` tells it.
+    pub fn told(self) -> (bool, Vec<String>) {
+        match self {
+            Readiness::Ready => (true, Vec::new()),
+            Readiness::Degraded(reasons) => (true, reasons),
+            Readiness::NotReady(reasons) => (false, reasons),
+        }
+    }
+}
+
+/// What `/status` shows, or what is wrong with its query.
+pub type StatusDocument = Result<serde_json::Value, String>;
+
+/// What the admin listener shows of a role.
+#[derive(Clone)]
+pub struct Admin {
+    /// All metrics of the role.
+    pub registry: Registry,
+    /// Asked on each `/readyz`.
+    pub ready: Arc<dyn Fn() -> Readiness + Send + Sync>,
+    /// Asked on each `/status`, with its query: what a person wants to see, as JSON.
+    pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
+    /// A role that drains is not ready.
+    pub drain: Drain,
+}
+
+impl Admin {
+    /// Serves on `listen` until the drain has ended: that the role drains is told here.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub async fn start(self, listen: SocketAddr, metrics: &HttpMetrics) -> anyhow::Result<SocketAddr> {
+        let listener = TcpListener::bind(listen)
+            .await
+            .map_err(|error| anyhow::anyhow!("cannot listen on admin_listen = \"{listen}\": {error}"))?;
+        let address = listener.local_addr()?;
+        let drain = self.drain.clone();
+        serve::tcp(listener, None::<ServerTls>, self, metrics.listener("admin"), drain.last());
+        Ok(address)
+    }
+
+    /// Answers one request. A role that has more to offer here does so in a handler of its own, and leaves the rest to
+    /// this.
+    pub fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = Problem::method_not_allowed().into_response();
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match request.uri().path() {
+            "/livez" => text(StatusCode::OK, "alive\n".to_owned()),
+            "/readyz" if self.drain.has_begun() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
+            "/readyz" => match (self.ready)() {
+                Readiness::Ready => text(StatusCode::OK, "ready\n".to_owned()),
+                Readiness::Degraded(reasons) => text(StatusCode::OK, format!("ready\n{}", lines("degraded", &reasons))),
+                Readiness::NotReady(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, lines("not ready", &reasons)),
+            },
+            "/metrics" => match TextEncoder::new().encode_to_string(&self.registry.gather()) {
+                Ok(metrics) => typed(StatusCode::OK, prometheus::TEXT_FORMAT, metrics),
+                Err(error) => {
+                    text(StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be written: {error}\n"))
+                }
+            },
+            "/status" => match (self.status)(request.uri().query().unwrap_or_default()) {
+                Ok(status) => json(&status),
+                Err(reason) => Problem::malformed(reason).into_response(),
+            },
+            _ => Problem::no_such_path().into_response(),
+        }
+    }
+}
+
+/// Nobody proves anything here: what names services is for this machine alone.
+impl Handler for Admin {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        if request.uri().path() == "/status" && !is_this_machine(peer.address.ip()) {
+            return status_is_for_this_machine().into_response();
+        }
+        self.answer(&request)
+    }
+}
+
+fn is_this_machine(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+fn status_is_for_this_machine() -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "not-from-here",
+        "This is for the machine itself",
+        "/status names services, and is answered over loopback alone: ask at 127.0.0.1 or [::1] on the machine itself.",
+    )
+}
+
+/// A document for people, over several lines.
+pub fn json(document: &serde_json::Value) -> Response<Body> {
+    let text = serde_json::to_string_pretty(document).unwrap_or_default();
+    typed(StatusCode::OK, "application/json", text + "\n")
+}
+
+fn lines(word: &str, reasons: &[String]) -> String {
+    reasons.iter().map(|reason| format!("{word}: {reason}\n")).collect()
+}
+
+fn text(status: StatusCode, body: String) -> Response<Body> {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+fn typed(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.into_bytes()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// An address of this machine that is not loopback; none without a network. Nothing is sent.
+    fn outward() -> Option<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+    }
+
+    async fn status(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn names_are_told_to_this_machine_alone() {
+        for (address, expected) in
+            [("127.0.0.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false), ("::", false)]
+        {
+            assert_eq!(is_this_machine(address.parse().unwrap()), expected, "{address}");
+        }
+        let (registry, drain) = (Registry::new(), Drain::new());
+        let metrics = HttpMetrics::register(&registry).unwrap();
+        let admin = Admin {
+            registry,
+            ready: Arc::new(|| Readiness::Ready),
+            status: Arc::new(|_| Ok(serde_json::json!({}))),
+            drain: drain.clone(),
+        };
+        let port = admin.start("0.0.0.0:0".parse().unwrap(), &metrics).await.unwrap().port();
+        let loopback = SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(status(loopback, "/status").await, "200");
+        if let Some(outward) = outward() {
+            assert_eq!(status((outward, port).into(), "/status").await, "403");
+            assert_eq!(status((outward, port).into(), "/readyz").await, "200");
+        }
+        assert!(drain.finish(std::time::Duration::from_secs(5)).await);
+    }
+}

@@ -1,0 +1,28 @@
+//! What every role's process shares: configuration, TLS, serving HTTP, the admin listener, telemetry, shutdown.
+//!
+//! A thing enters here only when at least two roles must do it in the same way.
+
+pub mod access_files;
+pub mod admin;
+pub mod bounds;
+#[cfg(feature = "certificates")]
+pub mod certificates;
+pub mod config;
+pub mod directory_lock;
+pub mod directory_to_be;
+pub mod failure;
+pub mod file_lock;
+pub mod http_client;
+pub mod identity;
+pub mod key_pair;
+pub mod metric_families;
+pub mod open_files;
+pub mod operator_token;
+pub mod output;
+mod passed_on;
+pub mod process_metrics;
+mod rarely;
+pub mod serve;
+pub mod shutdown;
+pub mod telemetry;
+pub mod tls;

@@ -1,0 +1,79 @@
+//! What can be wrong with a connection or a request, in the codes of RFC 9114 section 8.1.
+
+use quinn::VarInt;
+
+use super::qpack::QpackError;
+
+/// An error code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Code(u32);
+
+impl Code {
+    pub(super) const NO_ERROR: Self = Self(0x100);
+    pub(super) const INTERNAL_ERROR: Self = Self(0x102);
+    pub(super) const STREAM_CREATION_ERROR: Self = Self(0x103);
+    pub(super) const CLOSED_CRITICAL_STREAM: Self = Self(0x104);
+    pub(super) const FRAME_UNEXPECTED: Self = Self(0x105);
+    pub(super) const FRAME_ERROR: Self = Self(0x106);
+    pub(super) const EXCESSIVE_LOAD: Self = Self(0x107);
+    pub(super) const ID_ERROR: Self = Self(0x108);
+    pub(super) const SETTINGS_ERROR: Self = Self(0x109);
+    pub(super) const MISSING_SETTINGS: Self = Self(0x10a);
+    pub(super) const REQUEST_REJECTED: Self = Self(0x10b);
+    pub(super) const REQUEST_CANCELLED: Self = Self(0x10c);
+    pub(super) const REQUEST_INCOMPLETE: Self = Self(0x10d);
+    pub(super) const MESSAGE_ERROR: Self = Self(0x10e);
+    pub(super) const QPACK_DECOMPRESSION_FAILED: Self = Self(0x200);
+    pub(super) const QPACK_ENCODER_STREAM_ERROR: Self = Self(0x201);
+    pub(super) const QPACK_DECODER_STREAM_ERROR: Self = Self(0x202);
+}
+
+impl From<Code> for VarInt {
+    fn from(code: Code) -> Self {
+        VarInt::from_u32(code.0)
+    }
+}
+
+/// Why a request was not answered, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The whole connection is at fault and is to be closed.
+    #[error("the peer broke the protocol ({0:?})")]
+    Connection(Code),
+    /// This request alone is.
+    #[error("the request is malformed ({0:?})")]
+    Stream(Code),
+    /// Its header is larger than was allowed: it is answered with that.
+    #[error("the header is too large")]
+    HeadTooLarge,
+    /// The peer went away, or wants no answer any more.
+    #[error("the peer ended it: {0}")]
+    Ended(String),
+    /// The peer takes nothing of the answer.
+    #[error("the client took nothing of the answer for too long")]
+    Stalled,
+    /// The body of the answer could not be read to its end.
+    #[error("the body failed: {0}")]
+    Body(crate::serve::BoxError),
+}
+
+impl From<QpackError> for RequestError {
+    fn from(error: QpackError) -> Self {
+        match error {
+            QpackError::TooLarge => Self::HeadTooLarge,
+            QpackError::Malformed | QpackError::Dynamic => Self::Connection(Code::QPACK_DECOMPRESSION_FAILED),
+        }
+    }
+}
+
+impl From<quinn::ReadError> for RequestError {
+    fn from(error: quinn::ReadError) -> Self {
+        Self::Ended(error.to_string())
+    }
+}
+
+impl From<quinn::WriteError> for RequestError {
+    fn from(error: quinn::WriteError) -> Self {
+        Self::Ended(error.to_string())
+    }
+}
