@@ -1,4 +1,4 @@
-//! What edges are told of tokens: which keys verify them, and what is denied. An origin itself believes no token.
+//! What edges learn of tokens: which keys verify them, and what is denied. An origin itself believes no token.
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -8,7 +8,7 @@ use weir_runtime::shutdown::Drain;
 use crate::config::AccessConfig;
 use crate::metrics::Metrics;
 
-/// Reads the files of the configuration, and again whenever they change: what is to be told, as JSON, written once for
+/// Reads the files of the configuration, and again whenever they change: what edges are to learn, as JSON, written once for
 /// all edges. Without files that is an empty list, which tells edges to forget what was said before.
 ///
 /// # Errors
@@ -20,16 +20,16 @@ pub(crate) async fn start(
 ) -> anyhow::Result<watch::Receiver<Option<Bytes>>> {
     let json = |list: &AccessList| Some(Bytes::copy_from_slice(list.json().get().as_bytes()));
     let mut lists = config.files().follow(metrics.access_files_readable.clone(), drain).await?;
-    let (tell, told) = watch::channel(json(&lists.borrow_and_update()));
+    let (sender, updates) = watch::channel(json(&lists.borrow_and_update()));
     let begun = drain.clone();
     drain.spawn(async move {
         let changes = async {
             while lists.changed().await.is_ok() {
-                tell.send_replace(json(&lists.borrow_and_update()));
+                sender.send_replace(json(&lists.borrow_and_update()));
             }
             std::future::pending::<()>().await;
         };
         tokio::select! { () = changes => {}, () = begun.begun() => {} }
     });
-    Ok(told)
+    Ok(updates)
 }

@@ -39,14 +39,14 @@ pub struct Difference {
     /// Bytes that are not UTF-8, and `%`, are percent-encoded.
     pub path: String,
     /// What the old one has there.
-    pub old: Option<Held>,
+    pub old: Option<EntryInfo>,
     /// What the new one has there.
-    pub new: Option<Held>,
+    pub new: Option<EntryInfo>,
 }
 
 /// What a tarball has at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Held {
+pub struct EntryInfo {
     /// What it is.
     pub kind: Kind,
     /// As `0644`.
@@ -112,21 +112,21 @@ pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize) -> io::Result<D
         };
         let difference = match (was, is) {
             (Some(mut was), Some(mut is)) => {
-                if was.held == is.held && same_contents(&mut was.contents, &mut is.contents)? {
+                if was.info == is.info && same_contents(&mut was.contents, &mut is.contents)? {
                     diff.unchanged += 1;
                     None
                 } else {
                     diff.changed += 1;
-                    Some((was.path, Some(was.held), Some(is.held)))
+                    Some((was.path, Some(was.info), Some(is.info)))
                 }
             }
             (Some(was), None) => {
                 diff.removed += 1;
-                Some((was.path, Some(was.held), None))
+                Some((was.path, Some(was.info), None))
             }
             (None, Some(is)) => {
                 diff.added += 1;
-                Some((is.path, None, Some(is.held)))
+                Some((is.path, None, Some(is.info)))
             }
             (None, None) => None,
         };
@@ -154,7 +154,7 @@ struct Side<'a, R: Read> {
 
 struct At<'a, R: Read> {
     path: Vec<u8>,
-    held: Held,
+    info: EntryInfo,
     contents: tar::Entry<'a, R>,
 }
 
@@ -175,13 +175,13 @@ impl<'a, R: Read> Side<'a, R> {
                 EntryType::Symlink => Kind::Symlink,
                 _ => Kind::Other,
             };
-            let held = Held {
+            let info = EntryInfo {
                 kind,
                 mode: format!("{:04o}", entry.header().mode()? & 0o7777),
                 size: entry.size(),
                 target: entry.link_name_bytes().map(|target| percent_encode(&target)),
             };
-            self.at = Some(At { path: entry.path_bytes().into_owned(), held, contents: entry });
+            self.at = Some(At { path: entry.path_bytes().into_owned(), info, contents: entry });
             return Ok(());
         }
         Ok(())
@@ -220,23 +220,23 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[derive(Debug, Clone, PartialEq)]
-    enum Thing {
+    enum TestEntry {
         File(Vec<u8>, bool),
         Link(String),
     }
 
-    fn tar(things: &BTreeMap<String, Thing>) -> Vec<u8> {
+    fn tar(things: &BTreeMap<String, TestEntry>) -> Vec<u8> {
         let mut tar = tar::Builder::new(Vec::new());
         for (path, thing) in things {
             let mut header = tar::Header::new_ustar();
             header.set_mtime(0);
             match thing {
-                Thing::File(contents, executable) => {
+                TestEntry::File(contents, executable) => {
                     header.set_mode(if *executable { 0o755 } else { 0o644 });
                     header.set_size(contents.len() as u64);
                     tar.append_data(&mut header, path, contents.as_slice()).unwrap();
                 }
-                Thing::Link(target) => {
+                TestEntry::Link(target) => {
                     header.set_entry_type(EntryType::Symlink);
                     header.set_mode(0o777);
                     header.set_size(0);
@@ -247,44 +247,44 @@ mod tests {
         tar.into_inner().unwrap()
     }
 
-    fn of(things: &[(&str, Thing)]) -> BTreeMap<String, Thing> {
+    fn of(things: &[(&str, TestEntry)]) -> BTreeMap<String, TestEntry> {
         things.iter().map(|(path, thing)| ((*path).to_owned(), thing.clone())).collect()
     }
 
     #[test]
     fn what_came_went_and_changed() {
-        let file = |contents: &str| Thing::File(contents.into(), false);
+        let file = |contents: &str| TestEntry::File(contents.into(), false);
         let old = of(&[
             ("a", file("same")),
             ("b", file("short")),
             ("c", file("123")),
             ("d", file("x")),
             ("e", file("went")),
-            ("f", Thing::Link("a".into())),
+            ("f", TestEntry::Link("a".into())),
             ("g", file("becomes a link")),
         ]);
         let new = of(&[
             ("a", file("same")),
             ("b", file("longer")),
             ("c", file("124")),
-            ("d", Thing::File("x".into(), true)),
+            ("d", TestEntry::File("x".into(), true)),
             ("e-", file("came")),
-            ("f", Thing::Link("b".into())),
-            ("g", Thing::Link("a".into())),
+            ("f", TestEntry::Link("b".into())),
+            ("g", TestEntry::Link("a".into())),
         ]);
         let found = diff(&tar(&old)[..], &tar(&new)[..], 100).unwrap();
         assert_eq!((found.added, found.removed, found.changed, found.unchanged, found.not_listed), (1, 1, 5, 1, 0));
         let at = |path: &str| found.differences.iter().find(|found| found.path == path).unwrap();
-        let held = |kind, mode: &str, size, target: Option<&str>| {
-            Some(Held { kind, mode: mode.into(), size, target: target.map(str::to_owned) })
+        let info = |kind, mode: &str, size, target: Option<&str>| {
+            Some(EntryInfo { kind, mode: mode.into(), size, target: target.map(str::to_owned) })
         };
-        assert_eq!(at("b").old, held(Kind::File, "0644", 5, None));
-        assert_eq!(at("b").new, held(Kind::File, "0644", 6, None));
+        assert_eq!(at("b").old, info(Kind::File, "0644", 5, None));
+        assert_eq!(at("b").new, info(Kind::File, "0644", 6, None));
         assert_eq!(at("c").old, at("c").new, "only the bytes differ");
-        assert_eq!(at("d").new, held(Kind::File, "0755", 1, None));
+        assert_eq!(at("d").new, info(Kind::File, "0755", 1, None));
         assert_eq!((&at("e").new, &at("e-").old), (&None, &None));
-        assert_eq!(at("f").new, held(Kind::Symlink, "0777", 0, Some("b")));
-        assert_eq!(at("g").new, held(Kind::Symlink, "0777", 0, Some("a")));
+        assert_eq!(at("f").new, info(Kind::Symlink, "0777", 0, Some("b")));
+        assert_eq!(at("g").new, info(Kind::Symlink, "0777", 0, Some("a")));
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn what_is_not_listed_is_counted() {
         let many: BTreeMap<_, _> =
-            (0..30).map(|number| (format!("file-{number:02}"), Thing::File(vec![1], false))).collect();
+            (0..30).map(|number| (format!("file-{number:02}"), TestEntry::File(vec![1], false))).collect();
         let found = diff(&tar(&BTreeMap::new())[..], &tar(&many)[..], 10).unwrap();
         assert_eq!((found.added, found.differences.len(), found.not_listed), (30, 10, 20));
         assert_eq!(found.differences[9].path, "file-09");
@@ -327,7 +327,7 @@ mod tests {
             old in proptest::collection::btree_map("[ab./]{0,3}[ab-]", thing(), 0..12),
             new in proptest::collection::btree_map("[ab./]{0,3}[ab-]", thing(), 0..12),
         ) {
-            let clean = |things: BTreeMap<String, Thing>| -> BTreeMap<String, Thing> {
+            let clean = |things: BTreeMap<String, TestEntry>| -> BTreeMap<String, TestEntry> {
                 things.into_iter().filter(|(path, _)| !path.split('/').any(|part| matches!(part, "" | "." | ".."))).collect()
             };
             let (old, new) = (clean(old), clean(new));
@@ -339,10 +339,11 @@ mod tests {
         }
     }
 
-    fn thing() -> impl Strategy<Value = Thing> {
+    fn thing() -> impl Strategy<Value = TestEntry> {
         prop_oneof![
-            (proptest::collection::vec(0u8..2, 0..3), any::<bool>()).prop_map(|(contents, x)| Thing::File(contents, x)),
-            "[ab]".prop_map(Thing::Link),
+            (proptest::collection::vec(0u8..2, 0..3), any::<bool>())
+                .prop_map(|(contents, x)| TestEntry::File(contents, x)),
+            "[ab]".prop_map(TestEntry::Link),
         ]
     }
 }

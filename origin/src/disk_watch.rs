@@ -31,15 +31,15 @@ pub(crate) async fn start(
             if let Ok(free) = free {
                 metrics.disk_free_bytes.set(i64::try_from(free.as_u64()).unwrap_or(i64::MAX));
             }
-            let trouble = trouble(free, min_free);
-            metrics.disk_usable.set(i64::from(trouble.is_none()));
-            trouble
+            let problem = problem(free, min_free);
+            metrics.disk_usable.set(i64::from(problem.is_none()));
+            problem
         });
         looked
             .await
             .unwrap_or_else(|error| Some(format!("whether `data_dir` takes anything new is not known: {error}")))
     };
-    let (tell, told) = watch::channel(look().await);
+    let (sender, updates) = watch::channel(look().await);
     let begun = drain.clone();
     drain.spawn(async move {
         loop {
@@ -48,7 +48,7 @@ pub(crate) async fn start(
                 () = sleep(INTERVAL) => {}
             }
             let looked = look().await;
-            tell.send_if_modified(|known| {
+            sender.send_if_modified(|known| {
                 let news = known.is_some() != looked.is_some();
                 if news {
                     match &looked {
@@ -61,12 +61,12 @@ pub(crate) async fn start(
             });
         }
     });
-    told
+    updates
 }
 
 /// Says why nothing that needs this much room is to be written.
 pub(crate) fn require_room(data_dir: &DataDir, min_free_bytes: u64) -> Result<(), String> {
-    trouble(free(data_dir.root()), ByteSize(min_free_bytes)).map_or(Ok(()), Err)
+    problem(free(data_dir.root()), ByteSize(min_free_bytes)).map_or(Ok(()), Err)
 }
 
 /// The room there is, if it may be written to.
@@ -76,7 +76,7 @@ fn free(directory: &Path) -> io::Result<ByteSize> {
     Ok(ByteSize(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
-fn trouble(free: io::Result<ByteSize>, min_free: ByteSize) -> Option<String> {
+fn problem(free: io::Result<ByteSize>, min_free: ByteSize) -> Option<String> {
     match free {
         Err(error) => Some(format!("`data_dir` cannot be written: {error}")),
         Ok(free) if free < min_free || free == ByteSize(0) => Some(format!(
@@ -93,11 +93,11 @@ mod tests {
     #[test]
     fn a_disk_without_room_takes_nothing_whatever_is_asked_to_be_free() {
         let mib = ByteSize::mib;
-        assert_eq!(trouble(Ok(mib(64)), mib(64)), None);
-        assert!(trouble(Ok(mib(63)), mib(64)).unwrap().contains("63.0 MiB"));
-        assert!(trouble(Ok(mib(0)), mib(0)).is_some());
+        assert_eq!(problem(Ok(mib(64)), mib(64)), None);
+        assert!(problem(Ok(mib(63)), mib(64)).unwrap().contains("63.0 MiB"));
+        assert!(problem(Ok(mib(0)), mib(0)).is_some());
         let read_only = io::Error::from_raw_os_error(rustix::io::Errno::ROFS.raw_os_error());
-        assert!(trouble(Err(read_only), mib(0)).unwrap().contains("Read-only file system"));
+        assert!(problem(Err(read_only), mib(0)).unwrap().contains("Read-only file system"));
         let dir = tempfile::tempdir().unwrap();
         assert!(free(dir.path()).unwrap() > mib(0));
         assert!(free(&dir.path().join("gone")).is_err());

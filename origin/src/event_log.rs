@@ -48,7 +48,7 @@ pub(crate) enum Read {
     /// Nothing yet.
     UpToDate,
     /// It was dropped.
-    Gone,
+    Expired,
 }
 
 impl EventLog {
@@ -118,7 +118,7 @@ impl EventLog {
     /// What follows an offset.
     pub(crate) fn read(&self, after: Sequence) -> Read {
         let ring = self.ring();
-        let Some(skipped) = after.checked_sub(ring.dropped) else { return Read::Gone };
+        let Some(skipped) = after.checked_sub(ring.dropped) else { return Read::Expired };
         let mut bytes = 0;
         let fits = |line: &&Bytes| {
             let first = bytes == 0;
@@ -210,7 +210,7 @@ pub(crate) mod tests {
         assert_eq!((lines.len(), next), (2, first + 2), "256 KiB at a time");
         // One that is larger than the whole log is dropped at once; whoever is behind it begins anew.
         log.append(EventKind::Descriptor(format!("\"{}\"", "x".repeat(2 << 20)).into()));
-        assert_eq!((log.read(first + 10), log.read(log.newest())), (Read::Gone, Read::UpToDate));
+        assert_eq!((log.read(first + 10), log.read(log.newest())), (Read::Expired, Read::UpToDate));
     }
 
     proptest! {
@@ -235,7 +235,7 @@ pub(crate) mod tests {
                         place = next;
                     }
                     Read::UpToDate => prop_assert_eq!(read, appended),
-                    Read::Gone => {
+                    Read::Expired => {
                         prop_assert!(appended - read > bound as u64);
                         (place, read) = (log.newest(), appended);
                     }

@@ -47,5 +47,5 @@ pub use commit_policy::fuzz_signed_object;
 pub use operator_api::fuzzing;
 pub use publish::verify;
 pub use running::{Running, start};
-pub use service::{Condition, Lost, Otherwise};
+pub use service::{Condition, Lost, WithoutPin};
 pub use stored_documents::{StoredDocuments, stored_documents};

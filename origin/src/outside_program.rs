@@ -13,27 +13,27 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// What is read of what a program says, in bytes.
-const MAX_SAID_BYTES: u64 = 64 << 10;
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// From look to look whether it has ended; a quick one is seen sooner.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A program that ended by itself.
+/// What a program left that ended by itself.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    /// Whether it says that all went well.
+pub(crate) struct ProgramOutput {
+    /// Whether its exit status was 0.
     pub(crate) success: bool,
-    /// What it wrote to its standard output.
+    /// Its standard output.
     pub(crate) output: String,
-    /// What it wrote to its standard error.
-    pub(crate) complaint: String,
+    /// Its standard error.
+    pub(crate) stderr: String,
 }
 
-impl Ended {
-    /// The last line of its complaint, or how it ended when it said nothing.
-    pub(crate) fn in_plain_words(&self) -> String {
-        let line = self.complaint.lines().map(str::trim).rfind(|line| !line.is_empty());
-        line.unwrap_or("it says nothing").chars().take(300).collect()
+impl ProgramOutput {
+    /// The last line of its standard error, or a note that it wrote none.
+    pub(crate) fn error_line(&self) -> String {
+        let line = self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
+        line.unwrap_or("it wrote no error message").chars().take(300).collect()
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn run(
     scratch: &Path,
     longest: Duration,
     stop: &AtomicBool,
-) -> Result<Ended, ProgramError> {
+) -> Result<ProgramOutput, ProgramError> {
     let program = command.get_args().nth(NAME_AT).unwrap_or_default().to_string_lossy().into_owned();
     let start = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => ProgramError::Missing(LAUNCHER.to_owned()),
@@ -110,14 +110,14 @@ pub(crate) fn run(
     };
     let file = || tempfile::tempfile_in(scratch);
     let prepared = || -> io::Result<(File, File, File, [File; 3])> {
-        let (mut given, output, complaint) = (file()?, file()?, file()?);
-        given.write_all(input)?;
-        given.rewind()?;
-        let theirs = [given.try_clone()?, output.try_clone()?, complaint.try_clone()?];
-        Ok((given, output, complaint, theirs))
+        let (mut input_file, output, errors) = (file()?, file()?, file()?);
+        input_file.write_all(input)?;
+        input_file.rewind()?;
+        let child_files = [input_file.try_clone()?, output.try_clone()?, errors.try_clone()?];
+        Ok((input_file, output, errors, child_files))
     };
     let prepared = prepared().map_err(|source| ProgramError::Start { program: program.clone(), source });
-    let (_given, output, complaint, [stdin, stdout, stderr]) = prepared?;
+    let (_input_file, output, errors, [stdin, stdout, stderr]) = prepared?;
     command.stdin(stdin).stdout(stdout).stderr(stderr);
     let mut running = Running::start(command).map_err(start)?;
     // What the command holds of the files is closed for good.
@@ -126,17 +126,17 @@ pub(crate) fn run(
     match status {
         End::Itself(status) if status.code() == Some(NOT_FOUND) => Err(ProgramError::Missing(program)),
         End::Itself(status) => {
-            Ok(Ended { success: status.success(), output: said(output), complaint: said(complaint) })
+            Ok(ProgramOutput { success: status.success(), output: read_back(output), stderr: read_back(errors) })
         }
         End::TooLong => Err(ProgramError::TooLong { program, longest }),
         End::Interrupted => Err(ProgramError::Interrupted(program)),
     }
 }
 
-fn said(mut file: File) -> String {
+fn read_back(mut file: File) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read back was not said.
-    let _ = file.rewind().and_then(|()| file.take(MAX_SAID_BYTES).read_to_end(&mut bytes));
+    // An output that cannot be read back counts as empty.
+    let _ = file.rewind().and_then(|()| file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -204,7 +204,12 @@ mod tests {
         command
     }
 
-    fn run_in(command: &mut Command, input: &[u8], longest: Duration, stop: bool) -> Result<Ended, ProgramError> {
+    fn run_in(
+        command: &mut Command,
+        input: &[u8],
+        longest: Duration,
+        stop: bool,
+    ) -> Result<ProgramOutput, ProgramError> {
         let dir = tempfile::tempdir().unwrap();
         run(command, input, dir.path(), longest, &AtomicBool::new(stop))
     }
@@ -214,7 +219,7 @@ mod tests {
         let ended = run_in(&mut shell("cat; echo $HOME$USER$LC_ALL; echo why >&2; exit 3"), b"given ", LONG, false);
         let ended = ended.unwrap();
         assert_eq!((ended.success, ended.output.as_str()), (false, "given C\n"));
-        assert_eq!(ended.in_plain_words(), "why");
+        assert_eq!(ended.error_line(), "why");
     }
 
     #[test]

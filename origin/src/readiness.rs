@@ -17,12 +17,12 @@ struct Problems {
     unhealthy_services: usize,
     /// Of them.
     lost_services: usize,
-    surroundings: Surroundings,
+    node: NodeHealth,
 }
 
 /// What is known besides the catalogue.
 #[derive(Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct NodeHealth {
     /// Why the disk takes nothing new.
     pub(crate) disk: Option<String>,
     /// A file of keys or denials cannot be used.
@@ -38,7 +38,7 @@ pub(crate) struct Surroundings {
 }
 
 /// As it is now.
-pub(crate) fn readiness(catalog: &Catalog, surroundings: Surroundings) -> Readiness {
+pub(crate) fn readiness(catalog: &Catalog, node: NodeHealth) -> Readiness {
     if let Err(reason) = catalog.ready() {
         return Readiness::NotReady(vec![reason]);
     }
@@ -51,27 +51,27 @@ pub(crate) fn readiness(catalog: &Catalog, surroundings: Surroundings) -> Readin
         services: snapshot.services.size(),
         unhealthy_services: ill.count(),
         lost_services: snapshot.services.values().filter(|each| each.condition().lost().is_some()).count(),
-        surroundings,
+        node,
     }
     .readiness()
 }
 
 impl Problems {
     fn readiness(self) -> Readiness {
-        let (of_edges, of_operators) = self.surroundings.certificates_have_ended;
+        let (of_edges, of_operators) = self.node.certificates_have_ended;
         if of_edges {
             let reason = "the certificate that edges see has ended: replace it and send SIGHUP";
             return Readiness::NotReady(vec![reason.to_owned()]);
         }
-        let mut reasons: Vec<String> = self.surroundings.disk.into_iter().collect();
+        let mut reasons: Vec<String> = self.node.disk.into_iter().collect();
         for (is_so, reason) in [
             (of_operators, "the certificate that operators see has ended: replace it and send SIGHUP"),
             (
-                self.surroundings.access_files_unreadable,
+                self.node.access_files_unreadable,
                 "a file of keys or denials cannot be used, and edges are told what it said last: the log says which line",
             ),
             (
-                self.surroundings.store_is_new,
+                self.node.store_is_new,
                 "the store is new and holds nothing that operators defined: if its data was lost, put it back",
             ),
         ] {
@@ -85,15 +85,15 @@ impl Problems {
                 reasons.push(format!("{ill} of {all} {what} (/status says why); what was published is served"));
             }
         }
-        if self.surroundings.suspended > 0 {
-            let suspended = self.surroundings.suspended;
+        if self.node.suspended > 0 {
+            let suspended = self.node.suspended;
             reasons.push(format!(
                 "{suspended} repositories publish nothing until an operator confirms their state, or until the store can be \
                  read (/status and the log say why)"
             ));
         }
-        if self.surroundings.without_record > 0 {
-            let lost = self.surroundings.without_record;
+        if self.node.without_record > 0 {
+            let lost = self.node.without_record;
             reasons
                 .push(format!("{lost} repositories have objects and no record: put those back (the log names them)"));
         }
@@ -111,12 +111,12 @@ mod tests {
 
     #[test]
     fn what_somebody_should_look_at_is_told_with_its_number() {
-        let with = |surroundings| Problems { repositories: 3, services: 5, surroundings, ..Problems::default() };
-        let well = || with(Surroundings::default());
+        let with = |node| Problems { repositories: 3, services: 5, node, ..Problems::default() };
+        let well = || with(NodeHealth::default());
         assert_eq!(well().readiness(), Readiness::Ready);
         let down = Problems {
             unhealthy_repositories: 3,
-            ..with(Surroundings { disk: Some("it is full".to_owned()), ..Surroundings::default() })
+            ..with(NodeHealth { disk: Some("it is full".to_owned()), ..NodeHealth::default() })
         };
         let Readiness::Degraded(reasons) = down.readiness() else { panic!("it is not well") };
         assert_eq!(reasons.len(), 2);
@@ -130,18 +130,18 @@ mod tests {
     }
     #[test]
     fn files_that_cannot_be_used_and_certificates_that_have_ended_are_told() {
-        let with = |surroundings| Problems { surroundings, ..Problems::default() }.readiness();
-        let unreadable = Surroundings { access_files_unreadable: true, ..Surroundings::default() };
+        let with = |node| Problems { node, ..Problems::default() }.readiness();
+        let unreadable = NodeHealth { access_files_unreadable: true, ..NodeHealth::default() };
         assert!(matches!(with(unreadable), Readiness::Degraded(reasons) if reasons[0].contains("keys or denials")));
-        let missing = Surroundings { store_is_new: true, ..Surroundings::default() };
+        let missing = NodeHealth { store_is_new: true, ..NodeHealth::default() };
         assert!(matches!(with(missing), Readiness::Degraded(reasons) if reasons[0].contains("the store is new")));
-        let suspended = Surroundings { suspended: 1, ..Surroundings::default() };
+        let suspended = NodeHealth { suspended: 1, ..NodeHealth::default() };
         assert!(matches!(with(suspended), Readiness::Degraded(reasons) if reasons[0].contains("an operator confirms")));
-        let lost = Surroundings { without_record: 2, ..Surroundings::default() };
+        let lost = NodeHealth { without_record: 2, ..NodeHealth::default() };
         assert!(matches!(with(lost), Readiness::Degraded(reasons) if reasons[0].contains("no record")));
-        let operators = Surroundings { certificates_have_ended: (false, true), ..Surroundings::default() };
+        let operators = NodeHealth { certificates_have_ended: (false, true), ..NodeHealth::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
-        let edges = Surroundings { certificates_have_ended: (true, true), ..Surroundings::default() };
+        let edges = NodeHealth { certificates_have_ended: (true, true), ..NodeHealth::default() };
         assert!(matches!(with(edges), Readiness::NotReady(reasons) if reasons[0].contains("SIGHUP")));
     }
 }

@@ -31,7 +31,7 @@ use crate::lost_definitions::LostDefinitions;
 use crate::metrics::Metrics;
 use crate::operator_api::OperatorApi;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
-use crate::readiness::{Surroundings, readiness};
+use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
@@ -154,7 +154,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
             let ready = Arc::new(move || {
                 let now = SystemTime::now();
-                let surroundings = Surroundings {
+                let node = NodeHealth {
                     disk: disk.borrow().clone(),
                     access_files_unreadable: access_files.get() == 0,
                     certificates_have_ended: seen.have_ended(now),
@@ -162,7 +162,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     without_record: lost_definitions.without_record(),
                     suspended: publisher.suspended().len(),
                 };
-                readiness(&shown, surroundings)
+                readiness(&shown, node)
             });
             let (shown, how) = (catalog.clone(), ready.clone());
             let admin = Admin {

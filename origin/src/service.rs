@@ -50,7 +50,7 @@ pub enum Condition {
         /// Since when.
         since: SystemTime,
         /// What its ref would bring.
-        otherwise: Otherwise,
+        without_pin: WithoutPin,
         /// It is pinned to what cannot be had.
         lost: Option<Lost>,
     },
@@ -67,7 +67,7 @@ pub struct Lost {
 
 /// What a pinned service would be at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Otherwise {
+pub enum WithoutPin {
     /// Not looked at since the start.
     Unknown,
     /// This commit.
@@ -215,19 +215,19 @@ impl Service {
     /// It is pinned, until [`Service::unpinned`].
     pub(crate) fn pinned(&self, since: SystemTime) {
         self.condition.send_modify(|condition| {
-            let otherwise = match std::mem::replace(condition, Condition::Pending) {
-                Condition::Pinned { otherwise, .. } => otherwise,
-                Condition::Unhealthy { step, reason, .. } => Otherwise::Unhealthy { step, reason },
-                Condition::Pending | Condition::Following => Otherwise::Unknown,
+            let without_pin = match std::mem::replace(condition, Condition::Pending) {
+                Condition::Pinned { without_pin, .. } => without_pin,
+                Condition::Unhealthy { step, reason, .. } => WithoutPin::Unhealthy { step, reason },
+                Condition::Pending | Condition::Following => WithoutPin::Unknown,
             };
-            *condition = Condition::Pinned { since, otherwise, lost: None };
+            *condition = Condition::Pinned { since, without_pin, lost: None };
         });
     }
 
     /// It is pinned no longer, and is to be looked at; by nobody when it is refused.
     pub(crate) fn unpinned(&self) {
         self.condition.send_if_modified(|condition| match std::mem::replace(condition, Condition::Pending) {
-            Condition::Pinned { since, otherwise: Otherwise::Unhealthy { step, reason }, .. } if self.is_refused => {
+            Condition::Pinned { since, without_pin: WithoutPin::Unhealthy { step, reason }, .. } if self.is_refused => {
                 *condition = Condition::Unhealthy { since, step, reason };
                 true
             }
@@ -244,7 +244,7 @@ impl Service {
         // Within: when another took its place, that one's condition is not touched.
         self.condition.send_modify(|condition| match condition {
             _ if self.is_withdrawn() => {}
-            Condition::Pinned { otherwise, .. } => *otherwise = Otherwise::At(commit.clone()),
+            Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::At(commit.clone()),
             Condition::Pending | Condition::Following => *condition = Condition::Following,
             Condition::Unhealthy { .. } => {
                 tracing::info!(service = %self.name, "the service follows its ref again");
@@ -262,7 +262,7 @@ impl Service {
             }
             let (since, known) = match condition {
                 Condition::Unhealthy { since, reason, .. } => (*since, Some(&*reason)),
-                Condition::Pinned { otherwise: Otherwise::Unhealthy { reason, .. }, .. } => (now, Some(&*reason)),
+                Condition::Pinned { without_pin: WithoutPin::Unhealthy { reason, .. }, .. } => (now, Some(&*reason)),
                 _ => (now, None),
             };
             if known == Some(&reason) {
@@ -270,7 +270,7 @@ impl Service {
             }
             tracing::warn!(service = %self.name, step, reason, published, "the service cannot follow its ref");
             match condition {
-                Condition::Pinned { otherwise, .. } => *otherwise = Otherwise::Unhealthy { step, reason },
+                Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::Unhealthy { step, reason },
                 _ => *condition = Condition::Unhealthy { since, step, reason },
             }
         });

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::admin::Readiness;
 
-use crate::catalog::{Catalog, NotMirrored, Refused, Snapshot, Written};
+use crate::catalog::{Catalog, NotMirrored, RawDocument, Refused, Snapshot};
 use crate::config::ServiceConfig;
 use crate::publish::Time;
 use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState, WaitsFor};
-use crate::service::{Condition, Lost, Otherwise, Service};
+use crate::service::{Condition, Lost, Service, WithoutPin};
 use crate::source::FetchSnapshot;
 
 /// All repositories and services, with their states.
@@ -43,14 +43,14 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
     let shown = snapshot.definitions.services.iter().map(|(name, defined)| {
         let by = defined.by.as_str();
         let about = match &defined.document {
-            Written::Taken(document) => json!({
+            RawDocument::Taken(document) => json!({
                 "name": name,
                 "defined_by": by,
                 "repository": document.repository,
                 "ref": document.revision.to_string(),
                 "folder": document.folder,
             }),
-            Written::Refused(refused) => json!({
+            RawDocument::Refused(refused) => json!({
                 "name": name,
                 "defined_by": by,
                 "repository": refused.field("repository"),
@@ -80,7 +80,7 @@ pub(crate) fn state_of_repository(snapshot: &Snapshot, name: &RepositoryName) ->
 pub(crate) fn state_of_service(
     snapshot: &Snapshot,
     name: &ServiceName,
-    document: &Written<ServiceConfig>,
+    document: &RawDocument<ServiceConfig>,
 ) -> Option<Value> {
     let refused = |refused: &Arc<Refused>| {
         json!({
@@ -197,8 +197,8 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
             json!({ "revision_id": seen.revision_id, "seen_at": time(seen.seen_at) })
         }),
         "pinned": match &condition {
-            Condition::Pinned { since, otherwise, .. } => {
-                json!({ "since": time(*since), "otherwise": would_be(otherwise) })
+            Condition::Pinned { since, without_pin, .. } => {
+                json!({ "since": time(*since), "otherwise": would_be(without_pin) })
             }
             _ => Value::Null,
         },
@@ -219,11 +219,11 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
 }
 
 /// What a pinned service would be at.
-fn would_be(otherwise: &Otherwise) -> Value {
-    match otherwise {
-        Otherwise::Unknown => Value::Null,
-        Otherwise::At(commit) => json!({ "commit": commit }),
-        Otherwise::Unhealthy { step, reason } => json!({ "failure": { "step": step, "reason": reason } }),
+fn would_be(without_pin: &WithoutPin) -> Value {
+    match without_pin {
+        WithoutPin::Unknown => Value::Null,
+        WithoutPin::At(commit) => json!({ "commit": commit }),
+        WithoutPin::Unhealthy { step, reason } => json!({ "failure": { "step": step, "reason": reason } }),
     }
 }
 

@@ -14,7 +14,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use crate::bounds::Bounds;
 use crate::catalog::Catalog;
 use crate::diff::Stoppable;
-pub use crate::diff::{Diff, Difference, Held, Kind};
+pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
 use crate::publish::{PublishError, Publisher, VersionChange, VersionChangeError};
 use crate::service::Service;
@@ -48,7 +48,7 @@ pub struct Versions {
 
 /// Who asks for a change, and of what.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct ChangeRequest {
     /// The operator's name, for the history.
     pub by: Option<String>,
     /// Only when the current generation is this one.
@@ -75,7 +75,7 @@ pub enum VersionError {
         /// The one it is at.
         current: Option<Generation>,
     },
-    /// It was changed or deleted while this was asked.
+    /// It was changed or deleted while the request was carried out.
     #[error("`{0}` was changed or deleted just now, and nothing was done: ask again")]
     Withdrawn(ServiceName),
     /// Its bytes are gone.
@@ -167,7 +167,7 @@ impl Versions {
         let turn = turn(&self.diffs, "diffs").await?;
         let (old, new) = (self.readable(&service, old).await?, self.readable(&service, new).await?);
         let stop = CancellationToken::new();
-        // Also when whoever asked has gone.
+        // Also when the client has gone.
         let _stops = stop.clone().drop_guard();
         let runtime = Handle::current();
         let compared = spawn_blocking(move || {
@@ -192,7 +192,7 @@ impl Versions {
         &self,
         service: &ServiceName,
         digest: &TarballDigest,
-        asked: Asked,
+        request: ChangeRequest,
     ) -> Result<(), VersionError> {
         let (service, digest) = (self.service(service)?, *digest);
         let turn = turn(&self.rollbacks, "rollbacks").await?;
@@ -200,25 +200,25 @@ impl Versions {
         drop(turn);
         // Looked up again: it may have been changed meanwhile.
         let service = self.service(&service.name)?;
-        Ok(self.publisher.pin(&service, Some(&digest), asked.change()).await?)
+        Ok(self.publisher.pin(&service, Some(&digest), request.change()).await?)
     }
 
     /// Pins a service to what it is at, until it is unpinned.
     ///
     /// # Errors
     /// There is no such service, nothing is published of it, or another generation is current than the expected one.
-    pub async fn pin(&self, service: &ServiceName, asked: Asked) -> Result<(), VersionError> {
+    pub async fn pin(&self, service: &ServiceName, request: ChangeRequest) -> Result<(), VersionError> {
         let service = self.service(service)?;
-        Ok(self.publisher.pin(&service, None, asked.change()).await?)
+        Ok(self.publisher.pin(&service, None, request.change()).await?)
     }
 
     /// Lets a service follow its ref again, at once, by what the mirror holds. False: it was not pinned.
     ///
     /// # Errors
     /// There is no such service, or another generation is current than the expected one.
-    pub async fn unpin(&self, service: &ServiceName, asked: Asked) -> Result<bool, VersionError> {
+    pub async fn unpin(&self, service: &ServiceName, request: ChangeRequest) -> Result<bool, VersionError> {
         let service = self.service(service)?;
-        let was_pinned = self.publisher.unpin(&service, asked.change()).await;
+        let was_pinned = self.publisher.unpin(&service, request.change()).await;
         // Without an agent it is done all the same, and followed as soon as there is one. What failed may have been done.
         if let Some(agent) = self.catalog.repository(&service.repository) {
             agent.look();
@@ -267,7 +267,7 @@ impl Versions {
     }
 }
 
-impl Asked {
+impl ChangeRequest {
     fn change(self) -> VersionChange {
         VersionChange { expected: self.expected, by: self.by, now: SystemTime::now() }
     }

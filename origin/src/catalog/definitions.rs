@@ -7,7 +7,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Map;
 use super::edit::Write;
-use super::written::{Refused, Written};
+use super::raw_document::{RawDocument, Refused};
 use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::publish::StoredDefinitions;
 
@@ -37,14 +37,14 @@ impl DefinedBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Defined<T> {
     pub(crate) by: DefinedBy,
-    pub(crate) document: Written<T>,
+    pub(crate) document: RawDocument<T>,
 }
 
 /// Documents of one author. Cheap to clone, whatever its size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Documents {
-    pub(crate) repositories: Map<RepositoryName, Written<RepositoryConfig>>,
-    pub(crate) services: Map<ServiceName, Written<ServiceConfig>>,
+    pub(crate) repositories: Map<RepositoryName, RawDocument<RepositoryConfig>>,
+    pub(crate) services: Map<ServiceName, RawDocument<ServiceConfig>>,
 }
 
 impl Documents {
@@ -61,10 +61,10 @@ impl Documents {
         let (repositories, services) = (stored.repositories.iter(), stored.services.iter());
         Self {
             repositories: repositories
-                .map(|(name, json)| (name.clone(), Written::read(name.as_str(), name, json)))
+                .map(|(name, json)| (name.clone(), RawDocument::read(name.as_str(), name, json)))
                 .collect(),
             services: services
-                .map(|(name, (of, json))| (name.clone(), Written::read(name.as_str(), of, json)))
+                .map(|(name, (of, json))| (name.clone(), RawDocument::read(name.as_str(), of, json)))
                 .collect(),
         }
     }
@@ -72,9 +72,9 @@ impl Documents {
     /// Takes over what was written.
     pub(super) fn apply(&mut self, write: &Write) {
         match write {
-            Write::PutRepository(it) => self.repositories.insert_mut(it.name.clone(), Written::Taken(it.clone())),
+            Write::PutRepository(it) => self.repositories.insert_mut(it.name.clone(), RawDocument::Taken(it.clone())),
             Write::DeleteRepository(name) => drop(self.repositories.remove_mut(name)),
-            Write::PutService(it) => self.services.insert_mut(it.name.clone(), Written::Taken(it.clone())),
+            Write::PutService(it) => self.services.insert_mut(it.name.clone(), RawDocument::Taken(it.clone())),
             Write::DeleteService(name) => drop(self.services.remove_mut(name)),
         }
     }
@@ -132,10 +132,11 @@ impl Definitions {
 fn update<N: Ord + Clone, T: Clone>(
     all: &mut Map<N, Defined<T>>,
     name: &N,
-    file: &Map<N, Written<T>>,
-    api: &Map<N, Written<T>>,
+    file: &Map<N, RawDocument<T>>,
+    api: &Map<N, RawDocument<T>>,
 ) {
-    let of = |by, documents: &Map<N, Written<T>>| documents.get(name).map(|it| Defined { by, document: it.clone() });
+    let of =
+        |by, documents: &Map<N, RawDocument<T>>| documents.get(name).map(|it| Defined { by, document: it.clone() });
     match of(DefinedBy::File, file).or_else(|| of(DefinedBy::Api, api)) {
         Some(defined) => all.insert_mut(name.clone(), defined),
         None => drop(all.remove_mut(name)),

@@ -9,14 +9,14 @@ use super::Snapshot;
 use super::definitions::Documents;
 use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
 use super::owner::Owner;
-use super::reconcile::Touched;
+use super::reconcile::ChangedNames;
 use super::storing::Plan;
 use crate::publish::{PublishError, Started};
 
 /// Asks for changes of the catalogue. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Editor {
-    pub(super) orders: mpsc::Sender<Order>,
+    pub(super) requests: mpsc::Sender<EditRequest>,
 }
 
 /// Why an edit was not made.
@@ -30,31 +30,31 @@ pub(crate) enum EditError {
 }
 
 /// An edit that was made.
-pub(crate) struct Made {
+pub(crate) struct AppliedEdit {
     pub(crate) outcome: Outcome,
     /// The catalogue as the edit left it: others may have changed it since.
     pub(crate) left: Arc<Snapshot>,
 }
 
 /// What the owner is asked.
-pub(super) enum Order {
-    Edit(Edit, Precondition, oneshot::Sender<Result<Made, EditError>>),
+pub(super) enum EditRequest {
+    Edit(Edit, Precondition, oneshot::Sender<Result<AppliedEdit, EditError>>),
     /// What the configuration file says now.
     Reload(Documents, oneshot::Sender<()>),
 }
 
 impl Editor {
     /// Makes a change. It is made whole, or not at all, also when nobody waits for it any more.
-    pub(crate) async fn edit(&self, edit: Edit, precondition: Precondition) -> Result<Made, EditError> {
+    pub(crate) async fn edit(&self, edit: Edit, precondition: Precondition) -> Result<AppliedEdit, EditError> {
         let (done, outcome) = oneshot::channel();
-        self.orders.try_send(Order::Edit(edit, precondition, done)).map_err(|_| EditError::Busy)?;
+        self.requests.try_send(EditRequest::Edit(edit, precondition, done)).map_err(|_| EditError::Busy)?;
         outcome.await.unwrap_or(Err(EditError::Busy))
     }
 
     /// Takes over what the configuration file says. False when the origin ends.
     pub(crate) async fn reload(&self, file: Documents) -> bool {
         let (done, taken) = oneshot::channel();
-        self.orders.send(Order::Reload(file, done)).await.is_ok() && taken.await.is_ok()
+        self.requests.send(EditRequest::Reload(file, done)).await.is_ok() && taken.await.is_ok()
     }
 }
 
@@ -83,7 +83,7 @@ impl Owner {
 
     /// Makes an edit durable whose outcome is not known.
     pub(super) async fn settle(&mut self) -> Result<(), EditError> {
-        let Some((plan, writes)) = self.unsettled.take() else { return Ok(()) };
+        let Some((plan, writes)) = self.unknown_outcome.take() else { return Ok(()) };
         self.make(plan, writes, true).await
     }
 
@@ -97,13 +97,13 @@ impl Owner {
             // A suspended repository has settled it, and is read again.
             let is_settled = !may_be_made || matches!(error, PublishError::Suspended { .. });
             if matches!(error, PublishError::UnknownOutcome(_)) || !is_settled {
-                self.unsettled = Some((plan, writes));
+                self.unknown_outcome = Some((plan, writes));
             }
             return Err(EditError::Failed(reason));
         }
-        let touched = Touched::by(&writes);
+        let changed_names = ChangedNames::by(&writes);
         writes.iter().for_each(|write| self.api.apply(write));
-        self.reconcile(touched, Started::default()).await;
+        self.reconcile(changed_names, Started::default()).await;
         if plan.cleanup.is_some() {
             self.cleanups.push(plan);
         }

@@ -1,7 +1,7 @@
 //! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
 //!
 //! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
-//! name, `written` which stored documents the rules refuse by now. `owner` alone changes anything: it makes
+//! name, `raw_document` which stored documents the rules refuse by now. `owner` alone changes anything: it makes
 //! `edits` durable, and brings agents and services to them (`reconcile`).
 
 mod collector;
@@ -10,11 +10,11 @@ mod edit;
 mod edits;
 mod owner;
 mod permitted;
+mod raw_document;
 mod reconcile;
 mod storing;
 #[cfg(test)]
 mod tests;
-mod written;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,12 +30,12 @@ use crate::service::Service;
 pub(crate) use collector::CatalogCollector;
 pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
-pub(crate) use edits::{EditError, Editor, Made};
+pub(crate) use edits::{AppliedEdit, EditError, Editor};
 pub(crate) use owner::{Dependencies, begin};
 pub(crate) use permitted::permitted;
 #[cfg(fuzzing)]
-pub use written::fuzz_document;
-pub(crate) use written::{LONGEST_REASON, Refused, Written};
+pub use raw_document::fuzz_document;
+pub(crate) use raw_document::{LONGEST_REASON, RawDocument, Refused};
 
 /// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
 const MAX_RETIRED: usize = 10_000;

@@ -13,8 +13,8 @@ use weir_runtime::shutdown::Drain;
 
 use super::definitions::Documents;
 use super::edit::Write;
-use super::edits::{EditError, Editor, Made, Order};
-use super::reconcile::Touched;
+use super::edits::{AppliedEdit, EditError, EditRequest, Editor};
+use super::reconcile::ChangedNames;
 use super::storing::Plan;
 use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
@@ -43,7 +43,7 @@ pub(super) struct Owner {
     pub(super) file: Documents,
     pub(super) api: Documents,
     /// An edit of which it is not known whether it was committed.
-    pub(super) unsettled: Option<(Plan, Vec<Write>)>,
+    pub(super) unknown_outcome: Option<(Plan, Vec<Write>)>,
     /// What is left to be done after services have moved.
     pub(super) cleanups: Vec<Plan>,
     pub(super) secrets_dir: Option<PathBuf>,
@@ -66,7 +66,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     let mut owner = Owner {
         file,
         api: Documents::stored(&stored),
-        unsettled: None,
+        unknown_outcome: None,
         cleanups: stored.outdated.into_iter().map(|(repository, service)| Plan::removal(repository, service)).collect(),
         secrets_dir,
         limits,
@@ -84,18 +84,18 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     for (object, reason) in owner.api.refused() {
         tracing::error!(object, reason, "its stored document is refused: put another one, or delete it");
     }
-    let touched = Touched::all(&owner.file, &owner.api);
-    owner.reconcile(touched, started).await;
+    let changed_names = ChangedNames::all(&owner.file, &owner.api);
+    owner.reconcile(changed_names, started).await;
     owner.log_left_alone();
-    let (orders, mut waiting) = mpsc::channel(QUEUE);
-    let queue = orders.downgrade();
+    let (requests, mut waiting) = mpsc::channel(QUEUE);
+    let queue = requests.downgrade();
     let queued = move || queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
     metrics.bounds.show("edits", QUEUE, queued);
     let (begun, publisher) = (drain.clone(), owner.context.publisher.clone());
     drain.spawn(async move {
         loop {
             let has_rest =
-                owner.unsettled.is_some() || !owner.cleanups.is_empty() || !publisher.to_take_over().is_empty();
+                owner.unknown_outcome.is_some() || !owner.cleanups.is_empty() || !publisher.to_take_over().is_empty();
             let order = tokio::select! {
                 () = begun.begun() => return,
                 Some(order) = waiting.recv() => order,
@@ -116,13 +116,13 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
             owner.carry_out(order).await;
         }
     });
-    (catalog, Editor { orders })
+    (catalog, Editor { requests })
 }
 
 impl Owner {
-    async fn carry_out(&mut self, order: Order) {
+    async fn carry_out(&mut self, order: EditRequest) {
         match order {
-            Order::Edit(edit, precondition, done) => {
+            EditRequest::Edit(edit, precondition, done) => {
                 let result = self.edit(&edit, &precondition).await;
                 let word = match &result {
                     Ok(outcome) => outcome.as_str(),
@@ -132,15 +132,15 @@ impl Owner {
                 self.context.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
                 // Whoever asked may have gone.
                 let left = self.catalog.snapshot();
-                let _ = done.send(result.map(|outcome| Made { outcome, left }));
+                let _ = done.send(result.map(|outcome| AppliedEdit { outcome, left }));
                 self.clean_up().await;
             }
-            Order::Reload(file, done) => {
-                let mut touched = Touched::all(&self.file, &self.api);
-                touched.extend(Touched::all(&file, &Documents::default()));
+            EditRequest::Reload(file, done) => {
+                let mut changed_names = ChangedNames::all(&self.file, &self.api);
+                changed_names.extend(ChangedNames::all(&file, &Documents::default()));
                 self.file = file;
                 self.log_shadowed();
-                self.reconcile(touched, Started::default()).await;
+                self.reconcile(changed_names, Started::default()).await;
                 self.log_left_alone();
                 let _ = done.send(());
             }
@@ -175,7 +175,7 @@ impl Owner {
         }
         let (repositories, services) = (stored.repositories.size(), stored.services.size());
         tracing::info!(%repository, repositories, services, "what operators defined in it was read again");
-        self.reconcile(Touched::all(stored, &Documents::default()), Started::default()).await;
+        self.reconcile(ChangedNames::all(stored, &Documents::default()), Started::default()).await;
         let snapshot = self.catalog.snapshot();
         for (name, descriptor) in published.current {
             let Some(service) = snapshot.services.get(&name) else { continue };

@@ -1,4 +1,4 @@
-//! Bringing agents and services to what is defined, and taking out what no longer is. Only what was touched is looked at:
+//! Bringing agents and services to what is defined, and taking out what no longer is. Only what changed is looked at:
 //! an edit costs what it changes, not what there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -15,7 +15,7 @@ use super::definitions::{DefinedBy, Definitions, Documents};
 use super::edit::Write;
 use super::owner::Owner;
 use super::permitted::permitted;
-use super::written::Written;
+use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
 use crate::config::ServiceConfig;
 use crate::publish::Started;
@@ -24,12 +24,12 @@ use crate::service::Service;
 
 /// What may have been defined otherwise.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct ChangedNames {
     repositories: BTreeSet<RepositoryName>,
     services: BTreeSet<ServiceName>,
 }
 
-impl Touched {
+impl ChangedNames {
     /// Everything.
     pub(super) fn all(file: &Documents, api: &Documents) -> Self {
         let repositories = file.repositories.keys().chain(api.repositories.keys());
@@ -39,16 +39,16 @@ impl Touched {
 
     /// What was written.
     pub(super) fn by(writes: &[Write]) -> Self {
-        let mut touched = Self::default();
+        let mut changed_names = Self::default();
         for write in writes {
             match write {
-                Write::PutRepository(it) => drop(touched.repositories.insert(it.name.clone())),
-                Write::DeleteRepository(name) => drop(touched.repositories.insert(name.clone())),
-                Write::PutService(it) => drop(touched.services.insert(it.name.clone())),
-                Write::DeleteService(name) => drop(touched.services.insert(name.clone())),
+                Write::PutRepository(it) => drop(changed_names.repositories.insert(it.name.clone())),
+                Write::DeleteRepository(name) => drop(changed_names.repositories.insert(name.clone())),
+                Write::PutService(it) => drop(changed_names.services.insert(it.name.clone())),
+                Write::DeleteService(name) => drop(changed_names.services.insert(name.clone())),
             }
         }
-        touched
+        changed_names
     }
 
     pub(super) fn extend(&mut self, other: Self) {
@@ -58,24 +58,24 @@ impl Touched {
 }
 
 impl Owner {
-    /// Brings what was touched to what is defined. Readers see it all at once; what goes is retired after that, so that
+    /// Brings what changed to what is defined. Readers see it all at once; what goes is retired after that, so that
     /// nobody is told of a deletion and is answered as if it had not been. `started`: what was published before the start.
-    pub(super) async fn reconcile(&mut self, mut touched: Touched, mut started: Started) {
+    pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started) {
         let before = self.catalog.snapshot();
         let mut after = Snapshot::clone(&before);
         let definitions = &mut after.definitions;
-        for name in &touched.repositories {
+        for name in &changed_names.repositories {
             definitions.update_repository(name, &self.file, &self.api);
             // They may come from elsewhere now.
-            touched.services.extend(self.assigned.get(name).into_iter().flat_map(|of| of.keys().cloned()));
+            changed_names.services.extend(self.assigned.get(name).into_iter().flat_map(|of| of.keys().cloned()));
         }
-        touched.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
+        changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
 
         after.operators_have_defined |= !(self.api.repositories.is_empty() && self.api.services.is_empty());
 
-        let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), touched.repositories.clone());
+        let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), changed_names.repositories.clone());
         let mut withdrawn_from = BTreeSet::new();
-        for name in &touched.services {
+        for name in &changed_names.services {
             let known = before.services.get(name);
             let service = after.definitions.services.get(name).and_then(|defined| {
                 let is_alike = |document: &Arc<ServiceConfig>| {
@@ -145,14 +145,14 @@ impl Owner {
     }
 
     /// Stops the agents of repositories that are gone or changed, starts those of new ones, and hands each its services.
-    fn reconcile_agents(&mut self, touched: &BTreeSet<RepositoryName>, before: &Snapshot, after: &mut Snapshot) {
+    fn reconcile_agents(&mut self, changed_names: &BTreeSet<RepositoryName>, before: &Snapshot, after: &mut Snapshot) {
         let mut wanted = BTreeMap::new();
-        for name in touched {
+        for name in changed_names {
             let config = after.definitions.repositories.get(name).map(|defined| match &defined.document {
-                Written::Taken(document) => {
+                RawDocument::Taken(document) => {
                     permitted(defined.by, document, self.secrets_dir.as_deref()).map_err(|refusals| told(&refusals))
                 }
-                Written::Refused(refused) => Err(refused.reason.clone()),
+                RawDocument::Refused(refused) => Err(refused.reason.clone()),
             });
             after.not_mirrored.remove_mut(name);
             match config {
@@ -169,7 +169,7 @@ impl Owner {
                 }
             }
         }
-        for name in touched {
+        for name in changed_names {
             let Some(agent) = before.agents.get(name) else { continue };
             if wanted.get(name).is_some_and(|config| config.is_asked_as(&agent.config())) {
                 continue;
@@ -270,7 +270,7 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
 /// The service of a document: the one that is known when it stays, or one that goes on from there.
 fn service(
     name: &ServiceName,
-    document: &Written<ServiceConfig>,
+    document: &RawDocument<ServiceConfig>,
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
@@ -279,8 +279,8 @@ fn service(
         return Ok(service.clone());
     }
     let new = match document {
-        Written::Taken(document) => Service::new(document, published)?,
-        Written::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
+        RawDocument::Taken(document) => Service::new(document, published)?,
+        RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
     Ok(Arc::new(match known {
         None => new,

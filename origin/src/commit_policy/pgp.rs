@@ -38,7 +38,7 @@ pub(super) fn verify(
         Ok(()) if !ended.success => {
             Err(VerifyError::Refused("gpgv takes it for good and says that it failed".to_owned()))
         }
-        Err(None) => Err(VerifyError::Unusable(format!("gpgv cannot verify it: {}", ended.in_plain_words()))),
+        Err(None) => Err(VerifyError::Unusable(format!("gpgv cannot verify it: {}", ended.error_line()))),
         Err(Some(reason)) => Err(VerifyError::Refused(reason)),
         Ok(()) => Ok(()),
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::signature_file::SignatureFile;
 use super::{LONGEST, VerifyError};
-use crate::outside_program::{Ended, pinned, run};
+use crate::outside_program::{ProgramOutput, pinned, run};
 
 /// What Git signs for. A signature for a file, or for a login, is none of a commit.
 const NAMESPACE: &str = "git";
@@ -24,7 +24,7 @@ pub(super) fn verify(
 ) -> Result<(), VerifyError> {
     super::beginning_of("ssh_allowed_signers", allowed_signers)?;
     let signature = SignatureFile::write(signature, scratch)?;
-    let ask = |arguments: &[&str], allowed: Option<&Path>| -> Result<Ended, VerifyError> {
+    let ask = |arguments: &[&str], allowed: Option<&Path>| -> Result<ProgramOutput, VerifyError> {
         let mut command = pinned("ssh-keygen");
         command.arg("-Y").args(arguments).arg("-s").arg(signature.path());
         command.args(allowed.map(|_| "-f")).args(allowed);
@@ -33,14 +33,14 @@ pub(super) fn verify(
     // Whose it is, before it is asked whether he may: so that the reason can be told.
     let whole = ask(&["check-novalidate", "-n", NAMESPACE], None)?;
     if !whole.success {
-        let said = whole.in_plain_words();
+        let said = whole.error_line();
         return Err(VerifyError::Refused(format!("its SSH signature is not of these bytes, or not for Git ({said})")));
     }
     let key = fingerprint(&whole.output);
     let found = ask(&["find-principals"], Some(allowed_signers))?;
     let principals: Vec<&str> = found.output.lines().filter(|line| !line.is_empty()).take(MAX_PRINCIPALS).collect();
     if !found.success || principals.is_empty() {
-        let said = bad_line(&found.complaint, allowed_signers).unwrap_or_else(|| found.in_plain_words());
+        let said = bad_line(&found.stderr, allowed_signers).unwrap_or_else(|| found.error_line());
         return Err(VerifyError::Refused(format!(
             "the SSH key {key} is not one of `ssh_allowed_signers`, or not at this time ({said})"
         )));

@@ -49,7 +49,7 @@ pub(crate) struct Events {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum End {
     #[error("the reader has gone")]
-    Gone,
+    Disconnected,
     #[error("the origin drains")]
     Drained,
     #[error("the reader took nothing for too long")]
@@ -167,14 +167,14 @@ impl Writer {
                     offset = next;
                     continue;
                 }
-                Read::Gone => return Err(End::Behind),
+                Read::Expired => return Err(End::Behind),
                 Read::UpToDate => {}
             }
             let told = |kind| Event { cursor: log.cursor(offset), kind };
             let event = tokio::select! {
                 biased;
                 () = self.events.drain.begun() => return Err(End::Drained),
-                () = self.parts.closed() => return Err(End::Gone),
+                () = self.parts.closed() => return Err(End::Disconnected),
                 changed = self.access.changed(), if !self.access_ended => {
                     self.access_ended = changed.is_err();
                     match self.access().filter(|_| changed.is_ok()) {
@@ -246,7 +246,7 @@ impl Writer {
             biased;
             sent = sent => match sent {
                 Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(End::Gone),
+                Ok(Err(_)) => Err(End::Disconnected),
                 Err(_) => Err(End::Stalled),
             },
             () = self.events.drain.begun() => Err(End::Drained),
@@ -264,7 +264,7 @@ fn add(part: &mut BytesMut, event: &Event) {
 impl End {
     fn as_str(self) -> &'static str {
         match self {
-            End::Gone => "reader_gone",
+            End::Disconnected => "reader_gone",
             End::Drained => "drained",
             End::Stalled => "stalled",
             End::Behind => "behind",

@@ -194,7 +194,7 @@ impl Mirror {
         let tips = moved.iter().map(|tip| format!("{tip}\n")).chain(known.iter().map(|tip| format!("^{tip}\n")));
         let tips: String = tips.collect();
         let ended = run(&mut git_program::walk(&self.dir), tips.as_bytes(), &self.dir, longest, stop)?;
-        if ended.success { Ok(()) } else { Err(MaintenanceError::Lost(ended.in_plain_words())) }
+        if ended.success { Ok(()) } else { Err(MaintenanceError::Lost(ended.error_line())) }
     }
 
     fn mirrored_refs(&self) -> Result<Refs, MaintenanceError> {
@@ -208,7 +208,7 @@ impl Mirror {
 
     fn repack(&self, full: bool, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
         let ended = run(&mut git_program::repack(&self.dir, full), b"", &self.dir, longest, stop)?;
-        if ended.success { Ok(()) } else { Err(MaintenanceError::Repack(ended.in_plain_words())) }
+        if ended.success { Ok(()) } else { Err(MaintenanceError::Repack(ended.error_line())) }
     }
 }
 

@@ -16,7 +16,7 @@ use weir_runtime::serve::Body;
 
 use super::error::OperatorError;
 use crate::bounds::Bounds;
-use crate::catalog::{Catalog, Snapshot, Written, version};
+use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::{LimitsConfig, ServiceConfig};
 use crate::reconcile::{PreviewError, Wanted};
 use crate::source::At;
@@ -38,7 +38,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) struct DryRuns {
     catalog: Arc<Catalog>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     limits: Limits,
     /// What cursors are sealed with: of this process alone.
     key: [u8; blake3::KEY_LEN],
@@ -115,10 +115,10 @@ impl DryRuns {
     /// # Errors
     /// The system gives no random numbers.
     pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig, bounds: &Bounds) -> anyhow::Result<Self> {
-        let places = bounds.semaphore("dry_runs", limits.concurrent_dry_runs);
+        let slots = bounds.semaphore("dry_runs", limits.concurrent_dry_runs);
         let random = ring::rand::generate(&SystemRandom::new());
         let key = random.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?.expose();
-        Ok(Self { catalog, places, limits: limits.tarball(), key })
+        Ok(Self { catalog, slots, limits: limits.tarball(), key })
     }
 
     /// Answers for a service as it is defined, or by a `document` that is not stored.
@@ -145,9 +145,9 @@ impl DryRuns {
                 (At::Commit(cursor.commit), cursor.entries)
             }
         };
-        let place = self.places.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
         let wanted = Wanted { at, selection, limits: self.limits, skip, take: part.limit };
-        let preview = agent.preview(wanted, place, DEADLINE).await.map_err(|error| match error {
+        let preview = agent.preview(wanted, slot, DEADLINE).await.map_err(|error| match error {
             PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(document.repository.clone(), failure),
             PreviewError::NotPublishable { step, reason } => {
                 OperatorError::NotPublishable { service: name.clone(), step, reason }
@@ -194,8 +194,8 @@ fn entry(listed: Listed) -> Value {
 fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>, OperatorError> {
     let defined = snapshot.definitions.services.get(name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
     match &defined.document {
-        Written::Taken(document) => Ok(document.clone()),
-        Written::Refused(refused) => {
+        RawDocument::Taken(document) => Ok(document.clone()),
+        RawDocument::Refused(refused) => {
             let (service, reason) = (name.clone(), refused.reason.clone());
             Err(OperatorError::NotPublishable { service, step: "document", reason })
         }

@@ -44,10 +44,10 @@ use self::faults::{Object, Sent};
 use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
-use self::versions::Order;
+use self::versions::VersionRequest;
 use self::webhook::Webhooks;
 use crate::bounds::Bounds;
-use crate::catalog::{Catalog, Defined, Edit, Editor, Made, Outcome, Snapshot};
+use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome, Snapshot};
 use crate::config::{Config, Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 
@@ -169,17 +169,17 @@ impl OperatorApi {
             Route::History(name) if reads => versions::history(&self.versions, name, &head).await,
             Route::Diff(name) if reads => versions::diff(&self.versions, name, &head).await,
             Route::Rollback(name) if posts => {
-                let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
+                let order = VersionRequest::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
                 order.roll_back(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::PUT => {
-                let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
+                let order = VersionRequest::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
                 order.pin(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::DELETE => {
-                let order = Order::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
+                let order = VersionRequest::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
                 order.unpin(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
@@ -201,7 +201,8 @@ impl OperatorApi {
             move |document: &RepositoryConfig| faults::not_permitted(document, secrets_dir.as_deref(), &upstreams);
         let Sent { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
         precondition.based_on = based_on;
-        let Made { outcome, left } = self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
+        let AppliedEdit { outcome, left } =
+            self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
         repository(&left, name, status_of(outcome), head)
     }
 
@@ -216,7 +217,7 @@ impl OperatorApi {
         let Sent { document, based_on } =
             read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
         precondition.based_on = based_on;
-        let Made { outcome, left } = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
+        let AppliedEdit { outcome, left } = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
         service(&left, name, status_of(outcome), head)
     }
 

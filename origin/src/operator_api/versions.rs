@@ -12,7 +12,7 @@ use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
 use super::error::OperatorError;
-use crate::versions::{Asked, Versions};
+use crate::versions::{ChangeRequest, Versions};
 
 /// The publications of a page of a history, unless the request says how many.
 const DEFAULT_PAGE: usize = 100;
@@ -70,12 +70,12 @@ pub(super) async fn diff(
 /// What a rollback or a pin says. `generation`: only when the service is at this one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Order {
+pub(super) struct VersionRequest {
     digest: Option<TarballDigest>,
     generation: Option<Generation>,
 }
 
-impl Order {
+impl VersionRequest {
     /// Reads the body of a request; an empty one says nothing.
     pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
         if body.is_empty() {
@@ -94,7 +94,7 @@ impl Order {
         let missing =
             || OperatorError::Malformed("name the `digest` to go back to; `…/history` says which are retained.".into());
         let digest = self.digest.ok_or_else(missing)?;
-        Ok(versions.roll_back(name, &digest, Asked { by, expected: self.generation }).await?)
+        Ok(versions.roll_back(name, &digest, ChangeRequest { by, expected: self.generation }).await?)
     }
 
     /// Pins the service to what it is at.
@@ -108,7 +108,7 @@ impl Order {
             let detail = "a pin is to what the service is at; `…/rollback` goes back to a digest, and pins it.";
             return Err(OperatorError::Malformed(detail.into()));
         }
-        Ok(versions.pin(name, Asked { by, expected: self.generation }).await?)
+        Ok(versions.pin(name, ChangeRequest { by, expected: self.generation }).await?)
     }
 
     /// Lets the service follow its ref again.
@@ -121,7 +121,7 @@ impl Order {
         if self.digest.is_some() {
             return Err(OperatorError::Malformed("a `digest` says nothing here.".into()));
         }
-        versions.unpin(name, Asked { by, expected: self.generation }).await?;
+        versions.unpin(name, ChangeRequest { by, expected: self.generation }).await?;
         Ok(())
     }
 }

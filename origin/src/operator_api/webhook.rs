@@ -22,17 +22,17 @@ use crate::webhook::{Delivery, Provider, Secret, Verdict};
 /// The longest body, in bytes: GitHub sends none that is longer.
 const MAX_BODY_BYTES: usize = 25 << 20;
 
-/// A body is here within this time, or it is given up: whoever has no secret holds a place no longer than that.
+/// A body is here within this time, or it is given up, so that a sender without the secret holds a slot no longer.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a delivery waits for a place. Providers wait about ten seconds, and most do not deliver a second time.
-const PLACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a delivery waits for a slot. Providers wait about ten seconds, and most do not deliver a second time.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Deliveries that are read at a time, of at most 1 MiB of memory each.
 const MAX_DELIVERIES: usize = 64;
 
-/// How often a secret that cannot be read is told of.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// How often the log mentions a secret that cannot be read.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The longest file of a secret that is read.
 const MAX_SECRET_BYTES: u64 = 4096;
@@ -43,16 +43,16 @@ pub(super) struct Webhooks {
     catalog: Arc<Catalog>,
     reading: Arc<Semaphore>,
     metrics: OperatorMetrics,
-    /// When a secret that cannot be read was last told of: anybody can send a delivery.
-    told: Arc<Mutex<Option<Instant>>>,
+    /// When the log last mentioned a secret that cannot be read. Anybody can send a delivery, so this is limited.
+    last_logged: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A file of a secret that cannot be read, and why.
-type Unread = (PathBuf, io::Error);
+type UnreadableFile = (PathBuf, io::Error);
 
 impl Webhooks {
     pub(super) fn new(catalog: Arc<Catalog>, metrics: OperatorMetrics, bounds: &Bounds) -> Self {
-        Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics, told: Arc::default() }
+        Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics, last_logged: Arc::default() }
     }
 
     /// Takes a delivery for a repository, and has that polled when it is to be.
@@ -83,9 +83,9 @@ impl Webhooks {
         }
     }
 
-    fn tell(&self, repository: &RepositoryName, unread: Option<Unread>) {
+    fn tell(&self, repository: &RepositoryName, unread: Option<UnreadableFile>) {
         let Some((file, error)) = unread else { return };
-        if is_due(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner), Instant::now()) {
+        if is_due(&mut self.last_logged.lock().unwrap_or_else(PoisonError::into_inner), Instant::now()) {
             tracing::warn!(%repository, file = %file.display(), %error, "a webhook's secret cannot be read");
         }
     }
@@ -100,8 +100,8 @@ impl Webhooks {
         if !Delivery::has_proof(provider, headers) {
             return Ok(Verdict::Refused);
         }
-        let place = tokio::time::timeout(PLACE_TIMEOUT, self.reading.acquire()).await;
-        let _reading = place.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
+        let slot = tokio::time::timeout(SLOT_TIMEOUT, self.reading.acquire()).await;
+        let _reading = slot.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
         // A repository that is not there has no secrets, and is answered as one whose signature is wrong.
         let config = self.catalog.repository(name).map(|agent| agent.config());
         let read = move || config.map(|config| read(&config.webhook_secret_files)).unwrap_or_default();
@@ -130,17 +130,17 @@ impl Webhooks {
     }
 }
 
-/// Whether it is to be told again, when it was told last then.
-fn is_due(told: &mut Option<Instant>, now: Instant) -> bool {
-    let is_due = told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+/// Whether a line may be logged again after `last_logged`.
+fn is_due(last_logged: &mut Option<Instant>, now: Instant) -> bool {
+    let is_due = last_logged.is_none_or(|last_logged| now.duration_since(last_logged) >= LOG_EVERY);
     if is_due {
-        *told = Some(now);
+        *last_logged = Some(now);
     }
     is_due
 }
 
 /// The secrets as they are now. A file that cannot be used is passed over: another may do. The last one of those, and why.
-fn read(files: &[PathBuf]) -> (Vec<Secret>, Option<Unread>) {
+fn read(files: &[PathBuf]) -> (Vec<Secret>, Option<UnreadableFile>) {
     use std::io::Read;
     let mut unread = None;
     let mut read = |file: &PathBuf| {
@@ -164,8 +164,9 @@ mod tests {
 
     #[test]
     fn it_is_told_once_and_after_a_while_again() {
-        let (mut told, begun) = (None, Instant::now());
-        let due: Vec<bool> = (0..=121).map(|second| is_due(&mut told, begun + Duration::from_secs(second))).collect();
+        let (mut last_logged, begun) = (None, Instant::now());
+        let due: Vec<bool> =
+            (0..=121).map(|second| is_due(&mut last_logged, begun + Duration::from_secs(second))).collect();
         let times: Vec<usize> = (0..due.len()).filter(|at| due[*at]).collect();
         assert_eq!(times, [0, 60, 120]);
     }

@@ -46,7 +46,7 @@ pub(super) struct Draft<'a> {
 }
 
 /// What is shown of a service once the draft is durable.
-pub(super) struct Shown {
+pub(super) struct VisibleChange {
     pub(super) service: Arc<Service>,
     pub(super) change: Change,
 }
@@ -119,7 +119,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Publishes a content, or says that it is published. After an error nothing is changed.
-    pub(super) fn publish(&mut self, found: Found, now: SystemTime) -> Result<(Outcome, Vec<Shown>), PublishError> {
+    pub(super) fn publish(
+        &mut self,
+        found: Found,
+        now: SystemTime,
+    ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
         let Found { service, commit, key, content, recipe } = found;
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
@@ -130,7 +134,7 @@ impl<'a> Draft<'a> {
             // It was of what another repository has superseded.
             row.pin = None;
         }
-        let show = |change| Shown { service: service.clone(), change };
+        let show = |change| VisibleChange { service: service.clone(), change };
         if let (Some(pin), Some(current)) = (&row.pin, &current) {
             let changes = [Change::Pinned(from_unix(pin.since)), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
@@ -174,7 +178,7 @@ impl<'a> Draft<'a> {
         key: &ContentKey,
         source: &ServiceName,
         now: SystemTime,
-    ) -> Result<Option<(Outcome, Vec<Shown>)>, PublishError> {
+    ) -> Result<Option<(Outcome, Vec<VisibleChange>)>, PublishError> {
         let source = self.row(source)?;
         let Some(version) = source.versions().find(|version| version.key == *key) else { return Ok(None) };
         let descriptor = parsed(version)?;
@@ -189,7 +193,7 @@ impl<'a> Draft<'a> {
         service: &Arc<Service>,
         content: &Content,
         recipe: ObjectDigest,
-    ) -> Result<(bool, Vec<Shown>), PublishError> {
+    ) -> Result<(bool, Vec<VisibleChange>), PublishError> {
         let mut row = self.row(&service.name)?;
         let is_current = row.current.as_ref().is_some_and(|current| current.digest == content.digest);
         let retained = row.retained.iter_mut().map(|retained| &mut retained.version);
@@ -207,7 +211,7 @@ impl<'a> Draft<'a> {
         version.recipe = Some(recipe);
         self.put(row);
         let is_shown = is_current && descriptor.version() > before.version();
-        let shown = Shown { service: service.clone(), change: Change::Revised(descriptor) };
+        let shown = VisibleChange { service: service.clone(), change: Change::Revised(descriptor) };
         Ok((true, is_shown.then_some(shown).into_iter().collect()))
     }
 
@@ -217,7 +221,7 @@ impl<'a> Draft<'a> {
         service: &Arc<Service>,
         digest: Option<&TarballDigest>,
         change: &VersionChange,
-    ) -> Result<((), Vec<Shown>), VersionChangeError> {
+    ) -> Result<((), Vec<VisibleChange>), VersionChangeError> {
         let (mut row, current) = self.expected(service, change)?;
         let since = row.pin.as_ref().map_or(unix_milliseconds(change.now), |pin| pin.since);
         row.pin = Some(Pin { since, by: change.by.clone() });
@@ -247,7 +251,7 @@ impl<'a> Draft<'a> {
                 shown.push(Change::Published(descriptor));
             }
         }
-        Ok(((), shown.into_iter().map(|change| Shown { service: service.clone(), change }).collect()))
+        Ok(((), shown.into_iter().map(|change| VisibleChange { service: service.clone(), change }).collect()))
     }
 
     /// Lets a service follow its ref again. False: it was not pinned.
@@ -255,7 +259,7 @@ impl<'a> Draft<'a> {
         &mut self,
         service: &Arc<Service>,
         change: &VersionChange,
-    ) -> Result<(bool, Vec<Shown>), VersionChangeError> {
+    ) -> Result<(bool, Vec<VisibleChange>), VersionChangeError> {
         let (mut row, current) = self.expected(service, change)?;
         let was_pinned = row.pin.take().is_some();
         if was_pinned {
@@ -263,7 +267,7 @@ impl<'a> Draft<'a> {
             self.lines.extend(line);
             self.put(row);
         }
-        Ok((was_pinned, vec![Shown { service: service.clone(), change: Change::Unpinned }]))
+        Ok((was_pinned, vec![VisibleChange { service: service.clone(), change: Change::Unpinned }]))
     }
 
     /// Takes a service out of what is current. Its last generation, if it had one that was current.

@@ -19,12 +19,12 @@ pub(crate) struct Suspension {
     pub(crate) since: SystemTime,
     /// In plain words.
     pub(crate) reason: String,
-    pub(crate) until: Until,
+    pub(crate) until: SuspendedUntil,
 }
 
 /// What ends a suspension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum SuspendedUntil {
     /// The store did not answer: it is read again with the next request.
     Read,
     /// It was read with damage, and is served as it was read: an operator compares that, and decides.

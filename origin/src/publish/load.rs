@@ -9,7 +9,7 @@ use weir_protocol::manifest::Manifest;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
-use super::known::{Known, Suspension, Until};
+use super::known::{Known, SuspendedUntil, Suspension};
 use super::page::{Page, PageRef};
 use super::record::RepositoryRecord;
 use super::row::Definition;
@@ -244,8 +244,8 @@ impl Problems {
     fn suspension(&self) -> Option<Suspension> {
         // What did not answer may be good: an operator is not asked before it can be read.
         let (until, reasons) = match self.failures.is_empty() {
-            true => (Until::Confirmed, &self.damage),
-            false => (Until::Read, &self.failures),
+            true => (SuspendedUntil::Confirmed, &self.damage),
+            false => (SuspendedUntil::Read, &self.failures),
         };
         let first = reasons.first()?;
         let reason = match reasons.len() {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
 
-use super::draft::{Draft, Rules, Shown};
+use super::draft::{Draft, Rules, VisibleChange};
 use super::error::PublishError;
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
@@ -216,7 +216,7 @@ fn apply_start(
     gone: &HashSet<ServiceName>,
     keys: String,
     now: SystemTime,
-) -> Result<((usize, usize, Vec<(ServiceName, Generation)>), Vec<Shown>), PublishError> {
+) -> Result<((usize, usize, Vec<(ServiceName, Generation)>), Vec<VisibleChange>), PublishError> {
     let (mut raised, mut signed, mut retired) = (0, 0, Vec::new());
     let signs = draft.record.signed_with != keys;
     for service in services {

@@ -16,7 +16,7 @@ use super::decision::Content;
 use super::draft::Found;
 use super::error::PublishError;
 use super::known::KnownService;
-use super::order::Order;
+use super::pending_change::PendingChange;
 use super::protection::Protection;
 use super::publisher::{Handle, Publisher};
 use super::request::{Cached, Candidate, Outcome};
@@ -94,9 +94,9 @@ impl Publisher {
         let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
         let name = service.name.clone();
         let found = Found { service, commit, key, content, recipe: Some(recipe) };
-        let (mut order, answer) = Order::new(vec![name], move |draft| draft.publish(found, now));
-        order.attempt = Some((protection, time));
-        self.send(&self.handle(&candidate.service.repository), order, answer).await
+        let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(found, now));
+        pending_change.attempt = Some((protection, time));
+        self.send(&self.handle(&candidate.service.repository), pending_change, answer).await
     }
 
     /// Stores a version that was built again from its own commit, current or retained. Its representations are replaced
@@ -114,11 +114,11 @@ impl Publisher {
         let (protection, time) = attempt.finish().await?;
         let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
         let owned = service.clone();
-        let (mut order, answer) = Order::new(vec![service.name.clone()], move |draft| {
+        let (mut pending_change, answer) = PendingChange::new(vec![service.name.clone()], move |draft| {
             draft.replace_representations(&owned, &content, recipe)
         });
-        order.attempt = Some((protection, time));
-        self.send(&self.handle(&service.repository), order, answer).await
+        pending_change.attempt = Some((protection, time));
+        self.send(&self.handle(&service.repository), pending_change, answer).await
     }
 
     /// Stores the manifests and the recipe of a build.

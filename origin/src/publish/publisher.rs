@@ -12,10 +12,10 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::attempt::Attempt;
-use super::draft::{Draft, Shown};
+use super::draft::{Draft, VisibleChange};
 use super::error::{PublishError, VersionChangeError};
 use super::known::{Known, KnownService};
-use super::order::Order;
+use super::pending_change::PendingChange;
 use super::protection::Protection;
 use super::record::RepositoryRecord;
 use super::request::{Candidate, DefinitionChange, VersionChange};
@@ -217,23 +217,23 @@ impl Publisher {
         &self,
         handle: &Handle,
         services: Vec<ServiceName>,
-        apply: impl FnOnce(&mut Draft<'_>) -> Result<(T, Vec<Shown>), E> + Send + 'static,
+        apply: impl FnOnce(&mut Draft<'_>) -> Result<(T, Vec<VisibleChange>), E> + Send + 'static,
     ) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<PublishError> + Send + 'static,
     {
-        let (order, answer) = Order::new(services, apply);
-        self.send(handle, order, answer).await
+        let (pending_change, answer) = PendingChange::new(services, apply);
+        self.send(handle, pending_change, answer).await
     }
 
     pub(super) async fn send<T, E: From<PublishError>>(
         &self,
         handle: &Handle,
-        order: Order,
+        pending_change: PendingChange,
         answer: oneshot::Receiver<Result<T, E>>,
     ) -> Result<T, E> {
-        let sent = handle.requests.send(Request::Change(order)).await;
+        let sent = handle.requests.send(Request::Change(pending_change)).await;
         sent.map_err(|_| PublishError::ShuttingDown)?;
         answer.await.map_err(|_| PublishError::ShuttingDown)?
     }

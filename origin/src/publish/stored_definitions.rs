@@ -79,12 +79,12 @@ mod tests {
             BTreeMap::from([("one".parse().unwrap(), Definition { written_at, document })])
         };
         let both = [("shop", definition(1, "shop")), ("blog", definition(2, "blog"))];
-        for order in [both.clone(), {
+        for pending_change in [both.clone(), {
             let [old, new] = both;
             [new, old]
         }] {
             let mut all = Definitions::default();
-            for (repository, services) in order {
+            for (repository, services) in pending_change {
                 all.add(&repository.parse().unwrap(), None, services);
             }
             assert_eq!(all.stored.services["one"].1["repository"], "blog");

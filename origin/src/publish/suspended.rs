@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use weir_protocol::name::RepositoryName;
 
 use super::error::PublishError;
-use super::known::{Suspension, Until};
+use super::known::{SuspendedUntil, Suspension};
 use super::load::{Loaded, load};
 use super::open::Started;
 use super::publisher::{Handle, Publisher};
@@ -17,12 +17,12 @@ use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Request};
 
 /// A repository that was read again, how often so far.
-pub(crate) struct ReadAgain {
+pub(crate) struct Reload {
     repository: Arc<Repository>,
     number: u64,
 }
 
-impl ReadAgain {
+impl Reload {
     pub(crate) fn name(&self) -> &RepositoryName {
         &self.repository.name
     }
@@ -58,12 +58,12 @@ impl Publisher {
     }
 
     /// The repositories that were read again and not [taken over](Publisher::taken_over).
-    pub(crate) fn to_take_over(&self) -> Vec<ReadAgain> {
+    pub(crate) fn to_take_over(&self) -> Vec<Reload> {
         let handles = self.handles().into_values().map(|Handle { repository, .. }| repository);
         let due = handles.filter_map(|repository| {
             let number = repository.read_again.load(Ordering::SeqCst);
             let is_due = number != repository.taken_over.load(Ordering::SeqCst) && !repository.is_unread();
-            is_due.then_some(ReadAgain { repository, number })
+            is_due.then_some(Reload { repository, number })
         });
         due.collect()
     }
@@ -74,11 +74,11 @@ impl Publisher {
     /// It cannot be read just now.
     pub(crate) async fn definitions_read_again(
         &self,
-        ReadAgain { repository, .. }: &ReadAgain,
+        Reload { repository, .. }: &Reload,
     ) -> Result<(StoredDefinitions, Started), PublishError> {
         let Loaded { known, definitions: of_services, .. } =
             load(&self.shared.objects, &self.shared.records, &repository.name).await;
-        if let Some(unread) = known.suspension.filter(|suspension| suspension.until == Until::Read) {
+        if let Some(unread) = known.suspension.filter(|suspension| suspension.until == SuspendedUntil::Read) {
             return Err(PublishError::Object(unread.reason));
         }
         let (mut definitions, mut published) = (Definitions::default(), Started::default());
@@ -88,7 +88,7 @@ impl Publisher {
     }
 
     /// The catalogue has it.
-    pub(crate) fn taken_over(&self, ReadAgain { repository, number }: &ReadAgain) {
+    pub(crate) fn taken_over(&self, Reload { repository, number }: &Reload) {
         repository.taken_over.store(*number, Ordering::SeqCst);
     }
 

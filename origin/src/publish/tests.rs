@@ -155,7 +155,7 @@ impl World {
         match self.events.read(0) {
             Read::Lines(lines, _) => lines.len(),
             Read::UpToDate => 0,
-            Read::Gone => panic!("the log is large"),
+            Read::Expired => panic!("the log is large"),
         }
     }
 

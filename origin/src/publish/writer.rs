@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep_until};
 use weir_protocol::event::EventKind;
 use weir_protocol::name::RepositoryName;
 
-use super::draft::{Change, Draft, Rules, Shown};
+use super::draft::{Change, Draft, Rules, VisibleChange};
 use super::error::PublishError;
-use super::known::{Known, Suspension, Until};
+use super::known::{Known, SuspendedUntil, Suspension};
 use super::load::{Loaded, ReadError, load, read_pages};
 use super::metrics::PublishMetrics;
-use super::order::{Applied, Order};
 use super::page;
+use super::pending_change::{Applied, PendingChange};
 use super::protection::{Protected, Protection};
 use super::record::RepositoryRecord;
 use super::row::Row;
@@ -73,7 +73,7 @@ pub(super) struct Repository {
 
 /// What a writer is asked.
 pub(super) enum Request {
-    Change(Order),
+    Change(PendingChange),
     /// An operator takes over what can be read. False: it was not suspended.
     Confirm(oneshot::Sender<Result<bool, PublishError>>),
 }
@@ -94,7 +94,7 @@ struct Prepared {
     record: RepositoryRecord,
     bytes: Bytes,
     rows: Vec<Row>,
-    shown: Vec<Shown>,
+    shown: Vec<VisibleChange>,
     dropped_versions: usize,
     /// Keep the objects until the record names them.
     _protections: Vec<Protection>,
@@ -137,7 +137,7 @@ impl Repository {
 
     /// The store did not answer.
     pub(super) fn is_unread(&self) -> bool {
-        self.known().suspension.as_ref().is_some_and(|suspension| suspension.until == Until::Read)
+        self.known().suspension.as_ref().is_some_and(|suspension| suspension.until == SuspendedUntil::Read)
     }
 
     /// The catalogue may not have everything that operators defined of it.
@@ -189,7 +189,7 @@ impl Writer {
         }
     }
 
-    async fn commit(&mut self, changes: Vec<Order>) {
+    async fn commit(&mut self, changes: Vec<PendingChange>) {
         let repository = self.repository.clone();
         let _committing = repository.committing.lock().await;
         if let Err(error) = self.settle().await {
@@ -235,7 +235,8 @@ impl Writer {
         applied: &mut [Applied],
         protections: Vec<Protection>,
     ) -> Result<(), PublishError> {
-        let shown: Vec<Shown> = applied.iter_mut().flat_map(|applied| std::mem::take(&mut applied.shown)).collect();
+        let shown: Vec<VisibleChange> =
+            applied.iter_mut().flat_map(|applied| std::mem::take(&mut applied.shown)).collect();
         let known_keys = draft.known_keys.clone();
         if draft.is_changed() {
             let prepared = Box::pin(self.prepare(draft, shown, protections)).await?;
@@ -256,7 +257,7 @@ impl Writer {
     async fn prepare(
         &self,
         draft: Draft<'_>,
-        shown: Vec<Shown>,
+        shown: Vec<VisibleChange>,
         mut protections: Vec<Protection>,
     ) -> Result<Prepared, PublishError> {
         let before = self.repository.known().record.clone();
@@ -334,7 +335,7 @@ impl Writer {
         }
         match self.repository.suspension() {
             None => Ok(()),
-            Some(suspension) if suspension.until != Until::Read => self.refuse_suspended(),
+            Some(suspension) if suspension.until != SuspendedUntil::Read => self.refuse_suspended(),
             Some(_) => {
                 let Loaded { known, .. } = self.load().await;
                 self.retry_at = Instant::now() + RETRY_INTERVAL;
@@ -354,12 +355,12 @@ impl Writer {
 
     async fn take_over(&mut self) -> Result<bool, PublishError> {
         let Some(confirmed) = self.repository.suspension() else { return Ok(false) };
-        if confirmed.until == Until::Restarted {
+        if confirmed.until == SuspendedUntil::Restarted {
             return self.refuse_suspended().map(|()| false);
         }
         let Loaded { mut known, replaced, .. } = self.load().await;
         match known.suspension.take() {
-            Some(now) if now.until == Until::Read => return Err(PublishError::Object(now.reason)),
+            Some(now) if now.until == SuspendedUntil::Read => return Err(PublishError::Object(now.reason)),
             Some(now) if now.reason != confirmed.reason => {
                 self.suspend(&now.reason);
                 return self.refuse_suspended().map(|()| false);
@@ -388,7 +389,7 @@ impl Writer {
     /// For damage of this run.
     fn suspend(&self, reason: &str) {
         let reason = format!("{reason}; restart the origin, compare, and confirm then");
-        self.suspend_for(Suspension { since: SystemTime::now(), reason, until: Until::Restarted });
+        self.suspend_for(Suspension { since: SystemTime::now(), reason, until: SuspendedUntil::Restarted });
     }
 
     fn suspend_for(&self, suspension: Suspension) {
@@ -439,7 +440,7 @@ impl Writer {
     }
 
     /// Shows what is durable, and tells those who follow.
-    fn show(&self, Shown { service, change }: Shown) {
+    fn show(&self, VisibleChange { service, change }: VisibleChange) {
         let announce = |descriptor: &weir_protocol::descriptor::Descriptor| {
             self.shared.events.append(EventKind::Descriptor(descriptor.bytes().clone()));
         };

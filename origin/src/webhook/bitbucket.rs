@@ -4,7 +4,7 @@ use http::HeaderMap;
 use serde::Deserialize;
 
 use super::signature::Proof;
-use super::{Told, full_name};
+use super::{Notification, full_name};
 
 pub(super) fn proof(headers: &HeaderMap) -> Proof {
     Proof::hex(headers, &["x-hub-signature"])
@@ -40,7 +40,7 @@ struct CloudRef {
 #[serde(rename_all = "camelCase")]
 struct RefsChanged {
     changes: Vec<Change>,
-    /// Then not all changes are told.
+    /// Set when the delivery does not list all changes.
     #[serde(default)]
     ref_limit_exceeded: bool,
 }
@@ -67,33 +67,33 @@ struct PullRequest {
     id: u64,
 }
 
-pub(super) fn told(event: &str, body: &[u8]) -> Told {
+pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
     let read = match event {
-        "diagnostics:ping" => return Told::Ping,
-        "repo:push" => serde_json::from_slice(body).map(|told: CloudPush| of_the_cloud(&told)),
+        "diagnostics:ping" => return Notification::Ping,
+        "repo:push" => serde_json::from_slice(body).map(|payload: CloudPush| of_the_cloud(&payload)),
         "repo:refs_changed" | "mirror:repo_synchronized" => serde_json::from_slice(body).map(of_the_data_center),
         // Their refs are in the data center alone; the cloud has none, and its events are called `pullrequest:…`.
         "pr:opened" | "pr:from_ref_updated" | "pr:to_ref_updated" | "pr:merged" => {
-            serde_json::from_slice(body).map(|told: PullRequestEvent| {
-                let id = told.pull_request.id;
-                Told::Moved(["from", "merge"].map(|end| format!("refs/pull-requests/{id}/{end}")).into())
+            serde_json::from_slice(body).map(|payload: PullRequestEvent| {
+                let id = payload.pull_request.id;
+                Notification::RefsMoved(["from", "merge"].map(|end| format!("refs/pull-requests/{id}/{end}")).into())
             })
         }
-        "" => return Told::Unclear,
-        _ => return Told::OtherEvent,
+        "" => return Notification::Unclear,
+        _ => return Notification::OtherEvent,
     };
-    read.unwrap_or(Told::Unclear)
+    read.unwrap_or(Notification::Unclear)
 }
 
-fn of_the_cloud(told: &CloudPush) -> Told {
-    let refs = told.push.changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+fn of_the_cloud(payload: &CloudPush) -> Notification {
+    let refs = payload.push.changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
     let names: Option<Vec<String>> = refs.map(|each| full_name(&each.kind, &each.name)).collect();
-    names.map_or(Told::Unclear, Told::Moved)
+    names.map_or(Notification::Unclear, Notification::RefsMoved)
 }
 
-fn of_the_data_center(told: RefsChanged) -> Told {
-    if told.ref_limit_exceeded || told.changes.iter().any(|change| !change.changed.id.starts_with("refs/")) {
-        return Told::Unclear;
+fn of_the_data_center(payload: RefsChanged) -> Notification {
+    if payload.ref_limit_exceeded || payload.changes.iter().any(|change| !change.changed.id.starts_with("refs/")) {
+        return Notification::Unclear;
     }
-    Told::Moved(told.changes.into_iter().map(|change| change.changed.id).collect())
+    Notification::RefsMoved(payload.changes.into_iter().map(|change| change.changed.id).collect())
 }

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue};
 
-use super::{Delivery, Provider, Secret, Told, Verdict};
+use super::{Delivery, Notification, Provider, Secret, Verdict};
 
 const PROVIDERS: [Provider; 5] =
     [Provider::Github, Provider::Gitlab, Provider::Gitea, Provider::Bitbucket, Provider::Generic];
@@ -35,8 +35,8 @@ pub fn delivery(bytes: &[u8]) {
     let event = String::from_utf8_lossy(line);
     for provider in PROVIDERS {
         // Whoever signs is not trusted to write well.
-        if let Told::Moved(refs) = provider.told(&event, body) {
-            assert!(refs.len() <= body.len(), "nothing is told that was not there");
+        if let Notification::RefsMoved(refs) = provider.parse(&event, body) {
+            assert!(refs.len() <= body.len(), "no ref is made up");
         }
         let mut delivery = Delivery::begin(provider, &headers, std::slice::from_ref(&secret));
         body.chunks(100).for_each(|part| delivery.push(part));

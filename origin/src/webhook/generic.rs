@@ -5,18 +5,18 @@ use http::HeaderMap;
 use serde::Deserialize;
 
 use super::signature::Proof;
-use super::{Told, moved};
+use super::{Notification, moved};
 
 pub(super) fn proof(headers: &HeaderMap) -> Proof {
     Proof::hex(headers, &["x-signature"])
 }
 
 #[derive(Deserialize)]
-struct Moved {
+struct Payload {
     #[serde(rename = "ref")]
     name: String,
 }
 
-pub(super) fn told(body: &[u8]) -> Told {
-    serde_json::from_slice(body).map_or(Told::Unclear, |told: Moved| moved(told.name))
+pub(super) fn parse(body: &[u8]) -> Notification {
+    serde_json::from_slice(body).map_or(Notification::Unclear, |payload: Payload| moved(payload.name))
 }

@@ -4,7 +4,7 @@ use http::HeaderMap;
 use serde::Deserialize;
 
 use super::signature::Proof;
-use super::{Told, full_name, moved};
+use super::{Notification, full_name, moved};
 
 pub(super) fn proof(headers: &HeaderMap) -> Proof {
     Proof::hex(headers, &["x-hub-signature-256"])
@@ -16,9 +16,9 @@ struct Push {
     name: String,
 }
 
-/// A branch or a tag that came or went. Each is told by a push as well.
+/// A branch or a tag that was created or deleted. GitHub sends a push for it as well.
 #[derive(Deserialize)]
-struct Made {
+struct CreateOrDelete {
     #[serde(rename = "ref")]
     name: String,
     ref_type: String,
@@ -29,19 +29,20 @@ struct PullRequest {
     number: u64,
 }
 
-pub(super) fn told(event: &str, body: &[u8]) -> Told {
+pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
     let read = match event {
-        "ping" => return Told::Ping,
+        "ping" => return Notification::Ping,
         "push" => serde_json::from_slice(body).map(|push: Push| moved(push.name)),
-        "create" | "delete" => serde_json::from_slice(body).map(|made: Made| {
-            full_name(&made.ref_type, &made.name).map_or(Told::Unclear, |name| Told::Moved(vec![name]))
+        "create" | "delete" => serde_json::from_slice(body).map(|made: CreateOrDelete| {
+            full_name(&made.ref_type, &made.name)
+                .map_or(Notification::Unclear, |name| Notification::RefsMoved(vec![name]))
         }),
         "pull_request" => serde_json::from_slice(body).map(|pull: PullRequest| {
-            Told::Moved(["head", "merge"].map(|end| format!("refs/pull/{}/{end}", pull.number)).into())
+            Notification::RefsMoved(["head", "merge"].map(|end| format!("refs/pull/{}/{end}", pull.number)).into())
         }),
         // Another default branch, among others.
-        "" | "repository" => return Told::Unclear,
-        _ => return Told::OtherEvent,
+        "" | "repository" => return Notification::Unclear,
+        _ => return Notification::OtherEvent,
     };
-    read.unwrap_or(Told::Unclear)
+    read.unwrap_or(Notification::Unclear)
 }

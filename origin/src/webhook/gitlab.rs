@@ -4,7 +4,7 @@ use http::HeaderMap;
 use serde::Deserialize;
 
 use super::signature::Proof;
-use super::{Told, moved};
+use super::{Notification, moved};
 
 /// The signature is over id, time and body, with full stops between. A delivery that has one is judged by it, whatever
 /// token comes along.
@@ -37,19 +37,21 @@ struct Attributes {
     iid: Option<u64>,
 }
 
-pub(super) fn told(body: &[u8]) -> Told {
-    let Ok(event) = serde_json::from_slice::<Event>(body) else { return Told::Unclear };
+pub(super) fn parse(body: &[u8]) -> Notification {
+    let Ok(event) = serde_json::from_slice::<Event>(body) else { return Notification::Unclear };
     match event.object_kind.as_deref().or(event.event_name.as_deref()) {
-        Some("push" | "tag_push") => event.name.map_or(Told::Unclear, moved),
+        Some("push" | "tag_push") => event.name.map_or(Notification::Unclear, moved),
         Some("repository_update") => match event.refs {
-            Some(refs) if refs.iter().all(|name| name.starts_with("refs/")) => Told::Moved(refs),
-            _ => Told::Unclear,
+            Some(refs) if refs.iter().all(|name| name.starts_with("refs/")) => Notification::RefsMoved(refs),
+            _ => Notification::Unclear,
         },
         Some("merge_request") => match event.object_attributes.and_then(|attributes| attributes.iid) {
-            Some(iid) => Told::Moved(["head", "merge"].map(|end| format!("refs/merge-requests/{iid}/{end}")).into()),
-            None => Told::Unclear,
+            Some(iid) => {
+                Notification::RefsMoved(["head", "merge"].map(|end| format!("refs/merge-requests/{iid}/{end}")).into())
+            }
+            None => Notification::Unclear,
         },
-        Some(_) => Told::OtherEvent,
-        None => Told::Unclear,
+        Some(_) => Notification::OtherEvent,
+        None => Notification::Unclear,
     }
 }

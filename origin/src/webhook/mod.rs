@@ -22,8 +22,8 @@ use http::HeaderMap;
 pub use signature::Secret;
 use signature::{Check, Proof};
 
-/// How much of a body is kept to be read; of a longer one the signature is checked, and its meaning is unclear.
-const KEPT_BYTES: usize = 1 << 20;
+/// The largest body that is parsed, in bytes. Of a larger one the signature alone is checked, and the repository is polled.
+const MAX_PARSED_BYTES: usize = 1 << 20;
 
 /// Who sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +72,13 @@ impl Provider {
     }
 
     /// What it says happened.
-    fn told(self, event: &str, body: &[u8]) -> Told {
+    fn parse(self, event: &str, body: &[u8]) -> Notification {
         match self {
-            Self::Github => github::told(event, body),
-            Self::Gitlab => gitlab::told(body),
-            Self::Gitea => gitea::told(event, body),
-            Self::Bitbucket => bitbucket::told(event, body),
-            Self::Generic => generic::told(body),
+            Self::Github => github::parse(event, body),
+            Self::Gitlab => gitlab::parse(body),
+            Self::Gitea => gitea::parse(event, body),
+            Self::Bitbucket => bitbucket::parse(event, body),
+            Self::Generic => generic::parse(body),
         }
     }
 
@@ -109,13 +109,13 @@ impl fmt::Display for Provider {
 
 /// What a delivery whose signature is right says.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum Notification {
     /// Is anybody there?
     Ping,
     /// Something that moves no ref.
     OtherEvent,
     /// These refs moved, came or went; full names.
-    Moved(Vec<String>),
+    RefsMoved(Vec<String>),
     /// It may be anything.
     Unclear,
 }
@@ -163,7 +163,7 @@ pub struct Delivery {
     provider: Provider,
     event: String,
     check: Check,
-    kept: Vec<u8>,
+    body: Vec<u8>,
     length: usize,
 }
 
@@ -176,7 +176,7 @@ impl Delivery {
             provider,
             event: provider.event_headers().iter().find_map(text).unwrap_or_default(),
             check: Check::begin(provider.proof(headers), secrets),
-            kept: Vec::new(),
+            body: Vec::new(),
             length: 0,
         }
     }
@@ -189,8 +189,8 @@ impl Delivery {
     /// The next bytes of the body.
     pub fn push(&mut self, bytes: &[u8]) {
         self.check.push(bytes);
-        let room = KEPT_BYTES - self.kept.len();
-        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let room = MAX_PARSED_BYTES - self.body.len();
+        self.body.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.length += bytes.len();
     }
 
@@ -199,23 +199,23 @@ impl Delivery {
         if !self.check.holds() {
             return Verdict::Refused;
         }
-        if self.length > self.kept.len() {
+        if self.length > self.body.len() {
             return Verdict::Kick { refs: Vec::new() };
         }
-        match self.provider.told(&self.event, &self.kept) {
-            Told::Ping => Verdict::Ignored(Ignored::Ping),
-            Told::OtherEvent => Verdict::Ignored(Ignored::OtherEvent),
-            Told::Moved(refs) if refs.is_empty() => Verdict::Kick { refs },
-            Told::Moved(refs) if refs.iter().any(|name| may_concern(name)) => Verdict::Kick { refs },
-            Told::Moved(_) => Verdict::Ignored(Ignored::NotFollowed),
-            Told::Unclear => Verdict::Kick { refs: Vec::new() },
+        match self.provider.parse(&self.event, &self.body) {
+            Notification::Ping => Verdict::Ignored(Ignored::Ping),
+            Notification::OtherEvent => Verdict::Ignored(Ignored::OtherEvent),
+            Notification::RefsMoved(refs) if refs.is_empty() => Verdict::Kick { refs },
+            Notification::RefsMoved(refs) if refs.iter().any(|name| may_concern(name)) => Verdict::Kick { refs },
+            Notification::RefsMoved(_) => Verdict::Ignored(Ignored::NotFollowed),
+            Notification::Unclear => Verdict::Kick { refs: Vec::new() },
         }
     }
 }
 
 /// One ref by its full name. What is no such name is unclear.
-fn moved(name: String) -> Told {
-    if name.starts_with("refs/") { Told::Moved(vec![name]) } else { Told::Unclear }
+fn moved(name: String) -> Notification {
+    if name.starts_with("refs/") { Notification::RefsMoved(vec![name]) } else { Notification::Unclear }
 }
 
 /// The full name of a branch or a tag.

@@ -46,7 +46,7 @@ macro_rules! payload {
     };
 }
 
-/// Provider, event, body, and what is told to have moved.
+/// Provider, event, body, and the refs it says have moved.
 fn recorded() -> Vec<(Provider, &'static str, &'static [u8], &'static [&'static str])> {
     use Provider::{Bitbucket, Generic, Gitea, Github, Gitlab};
     vec![
@@ -198,12 +198,12 @@ fn other_events_are_ignored_and_what_is_unclear_kicks() {
 #[test]
 fn a_body_too_long_to_be_kept_is_verified_and_kicks() {
     let mut body = b"{\"ref\": \"refs/heads/other\", \"commits\": \"".to_vec();
-    body.resize(KEPT_BYTES + 100, b'x');
+    body.resize(MAX_PARSED_BYTES + 100, b'x');
     body.extend_from_slice(b"\"}");
     let headers = signed(Provider::Github, "push", SECRET, &body);
     let mut delivery = Delivery::begin(Provider::Github, &headers, &[secret(SECRET)]);
     body.chunks(100_000).for_each(|part| delivery.push(part));
-    assert!(delivery.kept.len() <= KEPT_BYTES);
+    assert!(delivery.body.len() <= MAX_PARSED_BYTES);
     assert_eq!(delivery.judge(|_| false), Verdict::Kick { refs: Vec::new() });
     body.push(b' ');
     assert_eq!(judge(Provider::Github, &headers, &body, ""), Verdict::Refused);

@@ -1,7 +1,7 @@
 //! History, diff, rollback and pins, on a running origin.
 
-use weir_origin::versions::{Asked, VersionError, Why};
-use weir_origin::{Condition, Otherwise};
+use weir_origin::versions::{ChangeRequest, VersionError, Why};
+use weir_origin::{Condition, WithoutPin};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
@@ -9,8 +9,8 @@ use weir_protocol::digest::TarballDigest;
 use crate::node::{Home, Node, flip_a_bit, object_of, service};
 use crate::upstream::Upstream;
 
-fn asked(by: &str) -> Asked {
-    Asked { by: Some(by.to_owned()), expected: None }
+fn asked(by: &str) -> ChangeRequest {
+    ChangeRequest { by: Some(by.to_owned()), expected: None }
 }
 
 fn digest(descriptor: &Descriptor) -> TarballDigest {
@@ -48,7 +48,7 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     let mut condition = node.running.condition(&service()).unwrap();
     assert!(matches!(*condition.borrow(), Condition::Pinned { .. }), "from the first moment");
     let looked_at =
-        |now: &Condition| matches!(now, Condition::Pinned { otherwise: Otherwise::At(at), .. } if *at == pushed);
+        |now: &Condition| matches!(now, Condition::Pinned { without_pin: WithoutPin::At(at), .. } if *at == pushed);
     condition.wait_for(looked_at).await.unwrap();
 
     // Unpinning needs no upstream: what it was at last is in the mirror.
@@ -75,7 +75,7 @@ async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_i
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
     let versions = node.running.versions();
     flip_a_bit(&home.object(&object_of(&old)));
-    versions.roll_back(&service(), &digest(&old), Asked::default()).await.unwrap();
+    versions.roll_back(&service(), &digest(&old), ChangeRequest::default()).await.unwrap();
     node.tarball(&node.descriptor().await).await;
     assert_eq!(node.metric("weir_origin_object_rebuilds_total{result=\"rebuilt\"}").await, 1.0);
 
@@ -84,7 +84,7 @@ async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_i
     std::fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
     flip_a_bit(&home.object(&object_of(&new)));
     let before = node.descriptor().await;
-    let refused = versions.roll_back(&service(), &digest(&new), Asked::default()).await;
+    let refused = versions.roll_back(&service(), &digest(&new), ChangeRequest::default()).await;
     assert!(matches!(refused, Err(VersionError::Lost(_) | VersionError::NotRetained(..))), "{refused:?}");
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     node.stop().await;
@@ -94,14 +94,14 @@ async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_i
 async fn a_pinned_service_says_when_its_ref_has_trouble() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (node, published) = home.start_published(&upstream).await;
-    node.running.versions().pin(&service(), Asked::default()).await.unwrap();
+    node.running.versions().pin(&service(), ChangeRequest::default()).await.unwrap();
     upstream.git(&["rm", "-r", "--quiet", "deploy"]);
     upstream.push("docs/more.md", b"the folder is gone\n");
     node.poll().await;
     let failing = node.status().await["services"][0]["pinned"]["otherwise"]["failure"]["reason"].clone();
     assert!(failing.as_str().unwrap().contains("deploy"), "{failing}");
     assert_eq!(node.descriptor().await.bytes(), published.bytes());
-    node.running.versions().unpin(&service(), Asked::default()).await.unwrap();
+    node.running.versions().unpin(&service(), ChangeRequest::default()).await.unwrap();
     let mut condition = node.running.condition(&service()).unwrap();
     condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap();
     node.stop().await;

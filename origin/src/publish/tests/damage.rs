@@ -1,6 +1,6 @@
 //! Records and pages that are damaged: nothing new is published until an operator confirms, and nothing is invented.
 
-use super::known::Until;
+use super::known::SuspendedUntil;
 use super::*;
 
 const NO_BYTES: &[u8] = b"damaged";
@@ -21,7 +21,7 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
     assert!(started.pins.contains_key(&name("shop-prod")), "a pin does not lapse");
     let suspension = &publisher.suspended()[&shop()];
     assert!(
-        suspension.until == Until::Confirmed && suspension.reason.contains("previous version is used"),
+        suspension.until == SuspendedUntil::Confirmed && suspension.reason.contains("previous version is used"),
         "{suspension:?}"
     );
     let error = publish(&publisher, &shop_prod, 3, &["two"]).await.unwrap_err().to_string();
@@ -47,7 +47,7 @@ async fn damage_of_this_run_is_confirmed_after_a_restart_which_shows_what_is_lef
     publisher.unpin(&shop_prod, change("ann", 3)).await.unwrap();
     std::fs::write(&world.pages().await[0], NO_BYTES).unwrap();
     publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap_err();
-    assert_eq!(publisher.suspended()[&shop()].until, Until::Restarted);
+    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Restarted);
     let record = world.record().await;
     let error = publisher.confirm(&shop()).await.unwrap_err().to_string();
     assert!(error.contains("restart"), "{error}");
@@ -69,10 +69,10 @@ async fn what_was_damaged_since_the_comparison_is_not_confirmed_with_it() {
     let pages = world.pages().await;
     std::fs::write(&pages[0], NO_BYTES).unwrap();
     let publisher = world.open().await;
-    assert_eq!(publisher.suspended()[&shop()].until, Until::Confirmed);
+    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Confirmed);
     std::fs::write(&pages[1], NO_BYTES).unwrap();
     assert!(publisher.confirm(&shop()).await.is_err());
-    assert_eq!(publisher.suspended()[&shop()].until, Until::Restarted);
+    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Restarted);
     assert!(world.open().await.confirm(&shop()).await.unwrap());
 }
 
@@ -124,7 +124,7 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
         drop(publisher);
         world.open().await
     };
-    assert_eq!(publisher.suspended()[&shop()].until, Until::Read);
+    assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Read);
     assert!(publish(&publisher, &shop_prod, 2, &["two"]).await.is_err());
     let next = [candidate(&shop_prod, 2)];
     let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();

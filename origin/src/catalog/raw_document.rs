@@ -18,7 +18,7 @@ pub(crate) const LONGEST_REASON: usize = 1000;
 
 /// A document as it was written. Cheap to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Written<T> {
+pub(crate) enum RawDocument<T> {
     /// It follows the rules.
     Taken(Arc<T>),
     /// It does not: it stays, and nothing is done by it.
@@ -64,7 +64,7 @@ impl Document for ServiceConfig {
     }
 }
 
-impl<T> Written<T> {
+impl<T> RawDocument<T> {
     /// The document, if it follows the rules.
     pub(crate) fn taken(&self) -> Option<&Arc<T>> {
         match self {
@@ -82,7 +82,7 @@ impl<T> Written<T> {
     }
 }
 
-impl<T: Document> Written<T> {
+impl<T: Document> RawDocument<T> {
     /// Reads what is stored as the document of this name in the record of a repository.
     pub(crate) fn read(name: &str, repository: &RepositoryName, stored: &Value) -> Self {
         match checked(name, stored) {
@@ -96,7 +96,7 @@ impl<T: Document> Written<T> {
     }
 }
 
-impl Written<ServiceConfig> {
+impl RawDocument<ServiceConfig> {
     /// The repository of the service.
     pub(crate) fn repository(&self) -> &RepositoryName {
         match self {
@@ -106,14 +106,14 @@ impl Written<ServiceConfig> {
     }
 }
 
-impl<T> From<T> for Written<T> {
+impl<T> From<T> for RawDocument<T> {
     fn from(document: T) -> Self {
         Self::Taken(Arc::new(document))
     }
 }
 
 /// As it was written: its version is made of this.
-impl<T: Serialize> Serialize for Written<T> {
+impl<T: Serialize> Serialize for RawDocument<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Taken(document) => document.serialize(serializer),
@@ -151,14 +151,14 @@ fn shown(name: &str, stored: &Value) -> Map<String, Value> {
 pub fn fuzz_document(bytes: &[u8]) {
     fn again<T: Document + PartialEq + std::fmt::Debug>(stored: &Value) {
         let repository = "shop".parse().expect("it is a name");
-        let read = Written::<T>::read("shop", &repository, stored);
+        let read = RawDocument::<T>::read("shop", &repository, stored);
         match &read {
-            Written::Taken(document) => {
+            RawDocument::Taken(document) => {
                 let written =
                     serde_json::to_value(&**document).expect("a document is made of texts, numbers and lists");
-                assert_eq!(Written::<T>::read("shop", &repository, &written), read);
+                assert_eq!(RawDocument::<T>::read("shop", &repository, &written), read);
             }
-            Written::Refused(refused) => assert!(!refused.reason.is_empty()),
+            RawDocument::Refused(refused) => assert!(!refused.reason.is_empty()),
         }
     }
     if let Ok(stored) = serde_json::from_slice(bytes) {
@@ -171,8 +171,8 @@ pub fn fuzz_document(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn service(name: &str, json: &str) -> Written<ServiceConfig> {
-        Written::read(name, &"shop".parse().unwrap(), &serde_json::from_str(json).unwrap())
+    fn service(name: &str, json: &str) -> RawDocument<ServiceConfig> {
+        RawDocument::read(name, &"shop".parse().unwrap(), &serde_json::from_str(json).unwrap())
     }
 
     #[test]

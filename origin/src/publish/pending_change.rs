@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 use weir_protocol::name::ServiceName;
 
 use super::attempt::AttemptTime;
-use super::draft::{Draft, Shown};
+use super::draft::{Draft, VisibleChange};
 use super::error::PublishError;
 use super::protection::Protection;
 
@@ -15,7 +15,7 @@ type Apply = dyn FnOnce(Result<&mut Draft<'_>, PublishError>) -> Applied + Send;
 type Reply = dyn FnOnce(Result<(), PublishError>) + Send;
 
 /// A change that waits.
-pub(super) struct Order {
+pub(super) struct PendingChange {
     /// The services whose rows it reads or changes.
     pub(super) services: Vec<ServiceName>,
     /// Keeps its objects from deletion.
@@ -27,15 +27,15 @@ pub(super) struct Order {
 #[derive(Default)]
 pub(super) struct Applied {
     /// What is shown once it is durable.
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<VisibleChange>,
     reply: Option<Box<Reply>>,
 }
 
-impl Order {
+impl PendingChange {
     /// A change, and its answer. When `apply` fails it must have changed nothing.
     pub(super) fn new<T, E>(
         services: Vec<ServiceName>,
-        apply: impl FnOnce(&mut Draft<'_>) -> Result<(T, Vec<Shown>), E> + Send + 'static,
+        apply: impl FnOnce(&mut Draft<'_>) -> Result<(T, Vec<VisibleChange>), E> + Send + 'static,
     ) -> (Self, oneshot::Receiver<Result<T, E>>)
     where
         T: Send + 'static,
