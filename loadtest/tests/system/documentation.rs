@@ -1,43 +1,183 @@
-//! The operating manual names every metric that the roles have, and no other; dashboards and alerts name no others.
+//! The documentation is true where a program can tell: links lead somewhere, configuration is read, and metrics that are
+//! named exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::Context;
 use weir_loadtest::cluster::{Cluster, Plan};
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::PATIENCE;
 use weir_loadtest::scrape;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
 
-const MANUAL: &str = include_str!("../../../docs/operating.md");
+/// Pages that speak of the past: metrics of theirs need not exist.
+const OF_THE_PAST: [&str; 1] = ["docs/decisions/"];
 
-/// What is written in the language of Prometheus, and about which role.
-const IN_PROMETHEUS_WORDS: [(&str, &str, &str); 9] = [
-    ("edge", "deploy/prometheus/edge.rules.yml", include_str!("../../../deploy/prometheus/edge.rules.yml")),
-    ("edge", "deploy/prometheus/edge.rules.test.yml", include_str!("../../../deploy/prometheus/edge.rules.test.yml")),
-    ("edge", "deploy/grafana/edge.json", include_str!("../../../deploy/grafana/edge.json")),
-    ("agent", "deploy/prometheus/agent.rules.yml", include_str!("../../../deploy/prometheus/agent.rules.yml")),
-    (
-        "agent",
-        "deploy/prometheus/agent.rules.test.yml",
-        include_str!("../../../deploy/prometheus/agent.rules.test.yml"),
-    ),
-    ("agent", "deploy/grafana/agent.json", include_str!("../../../deploy/grafana/agent.json")),
-    ("origin", "deploy/prometheus/origin.rules.yml", include_str!("../../../deploy/prometheus/origin.rules.yml")),
-    (
-        "origin",
-        "deploy/prometheus/origin.rules.test.yml",
-        include_str!("../../../deploy/prometheus/origin.rules.test.yml"),
-    ),
-    ("origin", "deploy/grafana/origin.json", include_str!("../../../deploy/grafana/origin.json")),
-];
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
 
-/// The names of metrics that a text mentions between backticks, without the suffixes of a histogram's series.
-fn mentioned(manual: &str) -> BTreeSet<&str> {
-    manual.split('`').skip(1).step_by(2).filter(|code| is_metric(code)).collect()
+/// The files below a folder of the repository that have an extension, by their paths in it.
+fn files(folder: &str, extension: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![PathBuf::from(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder))? {
+            let entry = entry?;
+            let name = entry.file_name().into_string().expect("names of the repository are UTF-8");
+            let path = folder.join(&name);
+            if entry.file_type()?.is_dir() {
+                // What git does not keep: builds, trials, corpora.
+                if !name.starts_with('.') && !["target", "weir-data", "weir-trial", "corpus", "artifacts"].contains(&&*name) {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|of| of == extension) {
+                let text = fs::read_to_string(root().join(&path))?;
+                found.insert(path.to_str().expect("names of the repository are UTF-8").to_owned(), text);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A page without its blocks of code.
+fn prose(text: &str) -> String {
+    let mut within = false;
+    let lines = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        within ^= fence;
+        !within && !fence
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The names that a page's headings have in links, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for line in prose(text).lines().filter(|line| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim();
+        // Of a link in a heading the text counts.
+        let heading = heading.split("](").enumerate().map(|(i, part)| if i == 0 { part } else { after_link(part) });
+        let kept = heading.collect::<String>().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let name = kept.collect::<String>().replace(' ', "-");
+        let before = found.entry(name.clone()).or_default();
+        names.insert(if *before == 0 { name } else { format!("{name}-{before}") });
+        *before += 1;
+    }
+    names
+}
+
+fn after_link(part: &str) -> &str {
+    part.split_once(')').map_or(part, |(_, rest)| rest)
+}
+
+/// The targets of a page's links, but those that lead to other sites.
+fn links(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).map(str::to_owned).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings_that_exist() -> anyhow::Result<()> {
+    let pages = files("", "md")?;
+    assert!(pages.len() > 40, "{} pages were found", pages.len());
+    let mut broken = Vec::new();
+    for (page, text) in &pages {
+        for link in links(text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = Path::new(page).parent().expect("a page is in a folder").join(file);
+            let target = if file.is_empty() { Path::new(page).to_owned() } else { target };
+            if !root().join(&target).exists() {
+                broken.push(format!("{page}: {link}: there is no such file"));
+            } else if !anchor.is_empty() {
+                let text = fs::read_to_string(root().join(&target)).with_context(|| format!("{page}: {link}"))?;
+                if !anchors(&text).contains(anchor) {
+                    broken.push(format!("{page}: {link}: no heading has this name"));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn the_book_has_every_page() -> anyhow::Result<()> {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md"))?;
+    let listed: BTreeSet<String> = links(&summary).into_iter().map(|link| format!("docs/{link}")).collect();
+    let pages = files("docs", "md")?.into_keys().filter(|page| page != "docs/SUMMARY.md");
+    let missing: Vec<String> = pages.filter(|page| !listed.contains(page)).collect();
+    assert!(missing.is_empty(), "docs/SUMMARY.md does not list {missing:?}");
+    Ok(())
+}
+
+/// Puts the keys of `from` into `into`. A table of a list takes the place of the one with its name.
+fn merge(into: &mut toml::Table, from: toml::Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(toml::Value::Table(into)), toml::Value::Table(from)) => merge(into, from),
+            (Some(toml::Value::Array(into)), toml::Value::Array(from)) if from.iter().all(toml::Value::is_table) => {
+                into.retain(|table| !from.iter().any(|other| other.get("name") == table.get("name")));
+                into.extend(from);
+            }
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+/// A block of TOML that begins with the name of a configuration file is a part of that file: over the example in
+/// `deploy/config` it is read as the role reads it.
+#[test]
+fn configuration_in_the_documentation_is_read() -> anyhow::Result<()> {
+    let mut read = 0;
+    for (page, text) in files("docs", "md")? {
+        if OF_THE_PAST.iter().any(|folder| page.starts_with(folder)) {
+            continue;
+        }
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap_or(block);
+            let name = block.lines().next().and_then(|line| line.trim().strip_prefix("# "));
+            let Some(name @ ("origin.toml" | "edge.toml" | "agent.toml")) = name else {
+                let _: toml::Table = toml::from_str(block).with_context(|| format!("{page}: {block}"))?;
+                continue;
+            };
+            let example = fs::read_to_string(root().join("deploy/config").join(name))?;
+            let mut table: toml::Table = toml::from_str(&example)?;
+            merge(&mut table, toml::from_str(block).with_context(|| format!("{page}: {block}"))?);
+            let dir = tempfile::tempdir()?;
+            let file = dir.path().join(name);
+            fs::write(&file, toml::to_string(&table)?)?;
+            let taken = match name {
+                "origin.toml" => weir_origin::config::Config::load(&file).map(drop).map_err(anyhow::Error::from),
+                "edge.toml" => weir_edge::config::Config::load(&file).map(drop).map_err(anyhow::Error::from),
+                _ => weir_agent::config::Config::load(&file).map(drop).map_err(anyhow::Error::from),
+            };
+            taken.with_context(|| format!("{page}: {block}"))?;
+            read += 1;
+        }
+    }
+    assert!(read > 20, "{read} parts of configuration files were found");
+    Ok(())
+}
+
+/// Whoever looks for a place in the code finds it.
+#[test]
+fn the_architecture_names_files_that_exist() -> anyhow::Result<()> {
+    let text = fs::read_to_string(root().join("docs/contributing/architecture.md"))?;
+    let prose = prose(&text);
+    let named = prose.split('`').skip(1).step_by(2).filter(|code| code.contains('/') && !code.contains([' ', '<']));
+    let missing: Vec<&str> = named.filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "docs/contributing/architecture.md names {missing:?}");
+    Ok(())
 }
 
 /// The names of metrics in a text of any kind, without the suffixes of a histogram's series.
@@ -47,41 +187,39 @@ fn named(text: &str) -> BTreeSet<&str> {
     names.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
 }
 
-/// The names that a role's sources give to their metrics.
-fn registered(role: &str, sources: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
-    for entry in fs::read_dir(sources)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            registered(role, &path, names)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path)?;
-            let literals = text.split('"').filter(|part| is_metric(part));
-            names.extend(literals.map(str::to_owned));
-            // Those that each role has under its own name.
-            let of_roles = text.split('"').filter_map(|part| part.strip_prefix("weir_{role}_"));
-            names.extend(of_roles.map(|name| format!("weir_{role}_{name}")));
-        }
+/// The names that sources give to their metrics.
+fn registered(role: &str, folder: &str, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
+    for text in files(folder, "rs")?.values() {
+        let literals = text.split('"').filter(|part| is_metric(part));
+        names.extend(literals.map(str::to_owned));
+        // Those that each role has under its own name.
+        let of_roles = text.split('"').filter_map(|part| part.strip_prefix("weir_{role}_"));
+        names.extend(of_roles.map(|name| format!("weir_{role}_{name}")));
     }
     Ok(())
 }
 
+fn is_metric(text: &str) -> bool {
+    let of_ours = ["weir_origin_", "weir_edge_", "weir_agent_", "weir_http_", "weir_quic_", "weir_build_"];
+    of_ours.iter().any(|prefix| text.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && !rest.ends_with('_')))
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
 #[test]
-fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+fn dashboards_alerts_and_pages_name_metrics_that_exist() -> anyhow::Result<()> {
+    let mut exist = BTreeSet::new();
     for role in ["edge", "agent", "origin"] {
-        let mut exist = BTreeSet::new();
-        registered(role, &root.join(role).join("src"), &mut exist)?;
-        registered(role, &root.join("shared/runtime/src"), &mut exist)?;
-        for (_, file, text) in IN_PROMETHEUS_WORDS.iter().filter(|(of, _, _)| *of == role) {
-            let named = named(text);
-            assert!(named.len() > 10, "{file} names metrics");
-            // Those of the process are the library's.
-            for name in named.into_iter().filter(|name| !name.starts_with("process_")) {
-                assert!(exist.contains(name), "{file} names `{name}`, and no {role} has it");
-            }
+        for folder in [&format!("{role}/src"), "shared"] {
+            registered(role, folder, &mut exist)?;
         }
-        for name in mentioned(MANUAL).into_iter().filter(|name| name.starts_with(&format!("weir_{role}_"))) {
-            assert!(exist.contains(name), "docs/operating.md names `{name}`, and no {role} has it");
+    }
+    let mut texts = files("deploy", "yml")?;
+    texts.extend(files("deploy", "json")?);
+    assert!(texts.len() >= 9, "rules and dashboards were found");
+    texts.extend(files("docs", "md")?);
+    for (file, text) in texts.iter().filter(|(file, _)| !OF_THE_PAST.iter().any(|folder| file.starts_with(folder))) {
+        for name in named(text) {
+            assert!(exist.contains(name), "{file} names `{name}`, and no role has it");
         }
     }
     Ok(())
@@ -90,7 +228,7 @@ fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> any
 /// Rules are checked, and their own tests run, where Prometheus' `promtool` is installed.
 #[test]
 fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
-    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
+    let rules = root().join("deploy/prometheus");
     let tests = ["test", "rules", "edge.rules.test.yml", "agent.rules.test.yml", "origin.rules.test.yml"];
     let ran = Command::new("promtool").current_dir(rules).args(tests).output();
     match ran {
@@ -105,16 +243,8 @@ fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> 
     Ok(())
 }
 
-fn is_metric(text: &str) -> bool {
-    (text.starts_with("weir_") || text.starts_with("process_")) && is_name(text)
-}
-
-fn is_name(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn every_metric_stands_in_the_operating_manual() -> anyhow::Result<()> {
+async fn every_metric_stands_in_the_reference() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let upstream = GitRepository::create(dir.path(), "shop")?;
     upstream.write("version", "1")?;
@@ -131,12 +261,13 @@ async fn every_metric_stands_in_the_operating_manual() -> anyhow::Result<()> {
     let mut status = cluster.agents[0].service(&service).expect("the agent follows it");
     tokio::time::timeout(PATIENCE, status.wait_for(|status| status.unchanged > 0)).await??;
 
-    let mentioned = mentioned(MANUAL);
+    let reference = fs::read_to_string(root().join("docs/reference/metrics.md")).context("docs/reference/metrics.md")?;
+    let reference: BTreeSet<&str> = reference.split('`').skip(1).step_by(2).collect();
     for admin in [cluster.origin.admin_address(), cluster.edges[0].admin_address(), cluster.agents[0].admin_address()] {
         let (_, metrics) = scrape::get(admin.expect("there is an admin listener"), "/metrics").await?;
         for line in metrics.lines() {
             let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split(' ').next()) else { continue };
-            assert!(mentioned.contains(name), "`{name}` does not stand in docs/operating.md");
+            assert!(reference.contains(name), "`{name}` does not stand in docs/reference/metrics.md");
         }
     }
     assert!(cluster.drain(PATIENCE).await);

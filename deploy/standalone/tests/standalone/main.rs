@@ -2,6 +2,6 @@
 
 mod certificates;
 mod examples;
-mod readme;
 mod token;
+mod tutorial;
 mod up;
