@@ -32,7 +32,9 @@ fn files(folder: &str, extension: &str) -> anyhow::Result<BTreeMap<String, Strin
             let path = folder.join(&name);
             if entry.file_type()?.is_dir() {
                 // What git does not keep: builds, trials, corpora.
-                if !name.starts_with('.') && !["target", "weir-data", "weir-trial", "corpus", "artifacts"].contains(&&*name) {
+                if !name.starts_with('.')
+                    && !["target", "weir-data", "weir-trial", "corpus", "artifacts"].contains(&&*name)
+                {
                     folders.push(path);
                 }
             } else if path.extension().is_some_and(|of| of == extension) {
@@ -138,7 +140,7 @@ fn merge(into: &mut toml::Table, from: toml::Table) {
 /// `deploy/config` it is read as the role reads it.
 #[test]
 fn configuration_in_the_documentation_is_read() -> anyhow::Result<()> {
-    let mut read = 0;
+    let (mut read, mut wrong) = (0, Vec::new());
     for (page, text) in files("docs", "md")? {
         if OF_THE_PAST.iter().any(|folder| page.starts_with(folder)) {
             continue;
@@ -161,10 +163,11 @@ fn configuration_in_the_documentation_is_read() -> anyhow::Result<()> {
                 "edge.toml" => weir_edge::config::Config::load(&file).map(drop).map_err(anyhow::Error::from),
                 _ => weir_agent::config::Config::load(&file).map(drop).map_err(anyhow::Error::from),
             };
-            taken.with_context(|| format!("{page}: {block}"))?;
+            wrong.extend(taken.err().map(|error| format!("{page}: {error:#}: {block}")));
             read += 1;
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(read > 20, "{read} parts of configuration files were found");
     Ok(())
 }
@@ -225,6 +228,36 @@ fn dashboards_alerts_and_pages_name_metrics_that_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Queries of the how-to pages, a line each, are read by Prometheus' `promtool` where it is installed.
+#[test]
+fn queries_in_the_documentation_are_read() -> anyhow::Result<()> {
+    let mut rules = "groups: [{name: documentation, rules: [".to_owned();
+    let mut count = 0;
+    for text in files("docs", "md")?.values() {
+        for block in text.split("```promql\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            for line in block.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+                count += 1;
+                rules.push_str(&format!("{{record: 'query:{count}', expr: {}}},", serde_json::to_string(line)?));
+            }
+        }
+    }
+    assert!(count > 20, "{count} queries were found");
+    rules.push_str("]}]");
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("rules.yml");
+    fs::write(&file, &rules)?;
+    match Command::new("promtool").args(["check", "rules", "--lint=none"]).arg(&file).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("promtool is not installed: queries were not read");
+        }
+        ran => {
+            let output = ran?;
+            assert!(output.status.success(), "{}\n{rules}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    Ok(())
+}
+
 /// Rules are checked, and their own tests run, where Prometheus' `promtool` is installed.
 #[test]
 fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
@@ -261,7 +294,8 @@ async fn every_metric_stands_in_the_reference() -> anyhow::Result<()> {
     let mut status = cluster.agents[0].service(&service).expect("the agent follows it");
     tokio::time::timeout(PATIENCE, status.wait_for(|status| status.unchanged > 0)).await??;
 
-    let reference = fs::read_to_string(root().join("docs/reference/metrics.md")).context("docs/reference/metrics.md")?;
+    let reference =
+        fs::read_to_string(root().join("docs/reference/metrics.md")).context("docs/reference/metrics.md")?;
     let reference: BTreeSet<&str> = reference.split('`').skip(1).step_by(2).collect();
     for admin in [cluster.origin.admin_address(), cluster.edges[0].admin_address(), cluster.agents[0].admin_address()] {
         let (_, metrics) = scrape::get(admin.expect("there is an admin listener"), "/metrics").await?;
