@@ -187,7 +187,8 @@ fn the_architecture_names_files_that_exist() -> anyhow::Result<()> {
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let names = words.filter(|word| is_metric(word));
-    names.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
+    let series = ["_bucket", "_sum", "_count"];
+    names.map(|word| series.iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word)).collect()
 }
 
 /// The names that sources give to their metrics.
@@ -228,7 +229,7 @@ fn dashboards_alerts_and_pages_name_metrics_that_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Queries of the how-to pages, a line each, are read by Prometheus' `promtool` where it is installed.
+/// Queries of the pages have a line each.
 #[test]
 fn queries_in_the_documentation_are_read() -> anyhow::Result<()> {
     let mut rules = "groups: [{name: documentation, rules: [".to_owned();
@@ -244,29 +245,21 @@ fn queries_in_the_documentation_are_read() -> anyhow::Result<()> {
     assert!(count > 20, "{count} queries were found");
     rules.push_str("]}]");
     let dir = tempfile::tempdir()?;
-    let file = dir.path().join("rules.yml");
-    fs::write(&file, &rules)?;
-    match Command::new("promtool").args(["check", "rules", "--lint=none"]).arg(&file).output() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("promtool is not installed: queries were not read");
-        }
-        ran => {
-            let output = ran?;
-            assert!(output.status.success(), "{}\n{rules}", String::from_utf8_lossy(&output.stderr));
-        }
-    }
-    Ok(())
+    fs::write(dir.path().join("rules.yml"), &rules)?;
+    promtool(dir.path(), &["check", "rules", "--lint=none", "rules.yml"])
 }
 
-/// Rules are checked, and their own tests run, where Prometheus' `promtool` is installed.
 #[test]
 fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
-    let rules = root().join("deploy/prometheus");
     let tests = ["test", "rules", "edge.rules.test.yml", "agent.rules.test.yml", "origin.rules.test.yml"];
-    let ran = Command::new("promtool").current_dir(rules).args(tests).output();
-    match ran {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("promtool is not installed: the rules' own tests were not run");
+    promtool(&root().join("deploy/prometheus"), &tests)
+}
+
+/// Runs Prometheus' `promtool` in a folder, where it is installed; under CI it has to be.
+fn promtool(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+    match Command::new("promtool").current_dir(folder).args(arguments).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
+            eprintln!("promtool is not installed: {arguments:?} was not run");
         }
         ran => {
             let output = ran?;
