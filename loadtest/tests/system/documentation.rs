@@ -204,7 +204,8 @@ fn registered(role: &str, folder: &str, names: &mut BTreeSet<String>) -> anyhow:
 }
 
 fn is_metric(text: &str) -> bool {
-    let of_ours = ["weir_origin_", "weir_edge_", "weir_agent_", "weir_http_", "weir_quic_", "weir_build_"];
+    let of_ours =
+        ["weir_origin_", "weir_edge_", "weir_agent_", "weir_http_", "weir_quic_", "weir_build_", "weir_bound_"];
     of_ours.iter().any(|prefix| text.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && !rest.ends_with('_')))
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
