@@ -3,7 +3,7 @@
 //! hyper makes a task of each request. For a poll that costs as much as its answer does, and the connection writes before
 //! the other requests that came with it are answered. Here the requests that came together are gathered; those that
 //! need not wait are answered in the connection's own task, and leave in one write
-//! ([why](../../../../../docs/decisions/0007-polls-are-answered-in-their-connections-task.md)).
+//! ([why](../../../../../docs/decisions/0007-answer-polls-in-the-connection-task.md)).
 
 mod answer;
 mod keep_alive;
