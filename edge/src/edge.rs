@@ -1,4 +1,4 @@
-//! Composition: makes the parts from the configuration, joins them, and takes them apart again.
+//! Composition: builds the parts of an edge from its configuration and shuts them down.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,19 +30,19 @@ use crate::status::Status;
 /// How often validations are written to disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The same while the disk does not take the catalog: the file is written once it does.
+/// How often the catalog is written while writes fail.
 const FAILED_FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a stopping edge waits for the disk to take the last validations.
+/// How long a stopping edge waits for the last write.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a free port is looked for when any will do: TCP and UDP must have the same.
+/// How many free ports are tried with port 0: TCP and UDP must get the same number.
 const PORT_ATTEMPTS: u32 = 16;
 
-/// How long a stopped edge waits for threads that still hold its directory.
+/// How long a stopping edge waits for threads that still use its directory.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An edge that runs. Dropping it does not stop it; [`Running::drain`] and [`Running::cut`] do.
+/// A running edge. Dropping it does not stop it; [`Running::drain`] and [`Running::cut`] do.
 pub struct Running {
     address: SocketAddr,
     admin_address: Option<SocketAddr>,
@@ -56,12 +56,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where agents connect: TCP and UDP.
+    /// The address agents connect to: TCP and UDP.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where `/metrics` and its neighbours are, when configured.
+    /// The address of the admin listener, when one is configured.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
@@ -71,18 +71,18 @@ impl Running {
         &self.registry
     }
 
-    /// Reads certificates and keys again, those for origins too. Connections live on; handshakes that begin from now on go
-    /// by them.
+    /// Reads certificates and keys again, also those for origins. Open connections are kept; new handshakes use the new
+    /// files.
     ///
     /// # Errors
-    /// A file cannot be used. Everything is as it was.
+    /// A file cannot be used. The old files stay in use.
     pub async fn reload(&self) -> anyhow::Result<()> {
         let reloading = self.reloading.clone();
         tokio::task::spawn_blocking(move || reloading.read_again()).await?
     }
 
-    /// Takes no new work, finishes what is in flight, writes what is not on disk yet. True when nothing had to be cut
-    /// at the deadline. The cache's directory is free when this returns.
+    /// Refuses new requests, finishes those in flight and writes the catalog. Returns true when nothing was cut off at
+    /// the deadline. The cache directory is unlocked when this returns.
     pub async fn drain(self, deadline: Duration) -> bool {
         let clean = self.drain.finish(deadline).await;
         self.catalog.flush();
@@ -93,13 +93,13 @@ impl Running {
         clean
     }
 
-    /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
+    /// Stops immediately, as a crash would, but closes all files. The cache directory is unlocked when this returns.
     pub async fn cut(self) {
         self.drain.cut().await;
         self.release().await;
     }
 
-    /// Waits until no thread that was in the middle of something uses the cache's directory.
+    /// Waits until no thread uses the cache directory.
     async fn release(self) {
         drop((self.catalog, self.status, self.cache));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
@@ -108,11 +108,11 @@ impl Running {
     }
 }
 
-/// Starts an edge. Returns once its listeners are bound and its catalog is loaded; origins are not waited for.
+/// Starts an edge. Returns once its listeners are bound and its catalog is loaded, without waiting for origins.
 ///
 /// # Errors
-/// The configuration makes no sense, a file cannot be used, the cache's directory is another process's, or an address
-/// cannot be bound.
+/// The configuration is invalid, a file cannot be used, another process uses the cache directory, or an address cannot
+/// be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
     let drain = Drain::new();
@@ -170,7 +170,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let looked_at = Arc::downgrade(&status);
     bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let address = listen(config.listen, &reloading.tls(), api, &http_metrics, drain).await?;
-    // Last of all, so that nobody reads "ready" before agents can connect.
+    // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
             let operators = operator_api(admin, &config, &status, &registry, drain)?;
@@ -184,7 +184,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloading })
 }
 
-/// Opens what is on disk. Blocks.
+/// Loads the catalog and the access lists from disk. Blocks.
 fn load(
     config: &Config,
     origins: Arc<Origins>,
@@ -201,7 +201,6 @@ fn load(
     Ok((catalog, lock, heard, released))
 }
 
-/// What answers on the admin listener.
 fn operator_api(
     listen: SocketAddr,
     config: &Config,
@@ -219,7 +218,7 @@ fn operator_api(
     OperatorApi::new(listen, &config.admin, admin, status.clone())
 }
 
-/// Binds TCP, then UDP with the same port, and serves on both.
+/// Binds TCP and UDP on the same port and serves both.
 async fn listen(
     listen: SocketAddr,
     tls: &ServerTls,
@@ -239,7 +238,7 @@ async fn listen(
                 serve::tcp(listener, Some(tls.clone()), api, agents, drain);
                 return Ok(address);
             }
-            // Somebody else has that port of UDP.
+            // Another process uses that UDP port.
             Err(_) if listen.port() == 0 && attempt < PORT_ATTEMPTS => attempt += 1,
             Err(error) => return Err(error),
         }
@@ -257,7 +256,7 @@ fn flush_now_and_then(catalog: &Arc<Catalog>, drain: &Drain) {
             let has_failed = catalog.write_failure().is_some();
             tokio::select! {
                 () = tokio::time::sleep(if has_failed { FAILED_FLUSH_INTERVAL } else { FLUSH_INTERVAL }) => {}
-                // What is left is written at the end of the drain.
+                // The drain writes the rest at its end.
                 () = drain.begun() => return,
             }
         }

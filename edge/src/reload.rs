@@ -1,7 +1,6 @@
-//! What a running edge reads again without dropping a connection: the files that its configuration names for handshakes.
-//! The configuration itself holds until a restart.
+//! Reloads certificates and keys without dropping a connection. Other settings need a restart.
 //!
-//! All that can fail is done before anything changes: all files are taken over, or none.
+//! Everything that can fail happens before anything changes: either all files are replaced, or none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -17,20 +16,17 @@ use crate::clock::unix_seconds;
 use crate::config::Config;
 use crate::origin_client::Origins;
 
-/// What is made of the configuration for each handshake, at the start and at every reload.
+/// The TLS settings made from the files that the configuration names.
 pub(crate) struct Handshakes {
-    /// What listeners show and ask for.
     pub(crate) tls: ServerConfig,
     not_after: SystemTime,
 }
 
 impl Handshakes {
-    /// Reads the files.
-    ///
     /// # Errors
-    /// One cannot be read, or they do not fit each other.
+    /// A file cannot be read, or a key does not belong to its certificate.
     pub(crate) fn of(config: &Config) -> Result<Self, TlsError> {
-        // A certificate is asked of everybody and demanded of nobody: browsers and holders of tokens have none.
+        // A client certificate is requested and not required: browsers and clients with tokens have none.
         let client_auth = config.auth.client_ca.as_deref().map_or(ClientAuth::None, |ca| ClientAuth::Offered { ca });
         let tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
         Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
@@ -41,12 +37,12 @@ impl Handshakes {
     }
 }
 
-/// What of a running edge can be replaced.
+/// Replaces the TLS settings of a running edge.
 pub(crate) struct Reloading {
     config: Config,
-    /// Held while files are read and taken over.
+    /// Serialises reloads.
     reading: Mutex<()>,
-    /// When the certificate that agents see ends.
+    /// The end of the listener's certificate.
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
@@ -55,8 +51,6 @@ pub(crate) struct Reloading {
 }
 
 impl Reloading {
-    /// Begins with what the edge started with.
-    ///
     /// # Errors
     /// The metrics were registered before.
     pub(crate) fn new(
@@ -85,20 +79,19 @@ impl Reloading {
         Ok(Self { config, reading, not_after, tls: handshakes.tls.into(), origins, results, ends })
     }
 
-    /// What listeners use.
     pub(crate) fn tls(&self) -> ServerTls {
         self.tls.clone()
     }
 
-    /// Whether the certificate that agents see has ended.
+    /// Whether the listener's certificate has expired.
     pub(crate) fn certificate_has_ended(&self) -> bool {
         *self.not_after() < SystemTime::now()
     }
 
-    /// Reads the files again and takes them over. Blocks.
+    /// Reads the files again and replaces the old ones. Blocks.
     ///
     /// # Errors
-    /// One of them cannot be used. Everything is as it was.
+    /// A file cannot be used. The old ones stay in use.
     pub(crate) fn read_again(&self) -> anyhow::Result<()> {
         let outcome = self.apply();
         let result = match &outcome {
@@ -111,7 +104,7 @@ impl Reloading {
                 "refused"
             }
         };
-        // Last: whoever sees the count finds the reason in the log.
+        // Counted last: the reason is in the log once the counter has changed.
         self.results.with_label_values(&[result]).inc();
         outcome
     }
@@ -124,7 +117,6 @@ impl Reloading {
         }
         let clients = self.origins.read_again(&self.config.origins)?;
 
-        // Nothing below can fail.
         self.tls.replace(handshakes.tls);
         self.ends.set(unix_seconds(handshakes.not_after));
         *self.not_after() = handshakes.not_after;

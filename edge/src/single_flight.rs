@@ -1,7 +1,7 @@
-//! One task per key, whoever asks: everybody who asks while it runs gets its one result.
+//! Single flight: at most one task per key at a time. Requests that arrive while it runs share its result.
 //!
-//! The task belongs to nobody: it runs on when the one who began it goes away. Its result is cloned to all. When it
-//! panics or is cut, all get [`Abandoned`], and the next to ask begins anew.
+//! The task is detached: it continues when the request that started it goes away. When it panics or is cancelled, all
+//! waiters get [`Abandoned`], and the next request starts a new one.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use weir_runtime::shutdown::Drain;
 
-/// The tasks under way, at most `limit` of them.
+/// The tasks in flight, at most `limit` of them.
 #[derive(Clone)]
 pub(crate) struct SingleFlight<K, V> {
     flights: Flights<K, V>,
@@ -28,19 +28,17 @@ struct Flight<V> {
     begun: Instant,
 }
 
-/// A place among those who wait for a task.
+/// Waits for the result of a task.
 pub(crate) struct Seat<V> {
     flight: Flight<V>,
-    /// The task was under way already: this caller did not begin it.
+    /// Another request had started the task.
     pub(crate) collapsed: bool,
 }
 
-/// The task ended without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the task that was to answer ended without a result")]
 pub(crate) struct Abandoned;
 
-/// As many tasks as are allowed are under way for other keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many tasks are under way")]
 pub(crate) struct Full;
@@ -50,15 +48,15 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// `limit`: tasks under way at a time. They run as tasks of `drain`.
+    /// `limit`: the most tasks in flight. They run as tasks of `drain`.
     pub(crate) fn new(limit: usize, drain: &Drain) -> Self {
         Self { flights: Flights::default(), limit, drain: drain.clone() }
     }
 
-    /// Joins the task of this key, or begins it with the future that `begin` makes.
+    /// Joins the task of this key, or starts it with the future that `begin` makes.
     ///
     /// # Errors
-    /// [`Full`]: it is not under way, and no further task is allowed.
+    /// [`Full`]: the task is not in flight, and `limit` is reached.
     pub(crate) fn join<F>(&self, key: &K, begin: impl FnOnce() -> F) -> Result<Seat<V>, Full>
     where
         F: Future<Output = V> + Send + 'static,
@@ -74,12 +72,13 @@ where
         let flight = Flight { result, begun: Instant::now() };
         flights.insert(key.clone(), flight.clone());
         drop(flights);
-        // The landing clears the key also when the future panics or is dropped; dropping the sender then tells all.
+        // The guard removes the key also when the future panics or is dropped. Dropping the sender then wakes all
+        // waiters.
         let mut landing = Some(Landing { flights: self.flights.clone(), key: key.clone() });
         let (future, drain) = (begin(), self.drain.clone());
         self.drain.spawn(async move {
             let deserted = async {
-                // A drain waits for those who wait, and not for what nobody will have.
+                // A drain waits for tasks with waiters only.
                 drain.begun().await;
                 landing.take();
                 sender.closed().await;
@@ -94,29 +93,26 @@ where
         Ok(Seat { flight, collapsed: false })
     }
 
-    /// Tasks that are under way.
     pub(crate) fn len(&self) -> usize {
         lock(&self.flights).len()
     }
 
-    /// Tasks under way whose keys match. Goes through all.
+    /// The number of tasks in flight whose keys match, by a scan over all.
     pub(crate) fn count(&self, matches: impl Fn(&K) -> bool) -> usize {
         lock(&self.flights).keys().filter(|key| matches(key)).count()
     }
 
-    /// Whether the task of this key is under way.
     pub(crate) fn is_under_way(&self, key: &K) -> bool {
         lock(&self.flights).contains_key(key)
     }
 }
 
 impl<V: Clone> Seat<V> {
-    /// How long the task has been under way.
+    /// The time since the task started.
     pub(crate) fn under_way(&self) -> Duration {
         self.flight.begun.elapsed()
     }
 
-    /// Waits for the task's result.
     pub(crate) async fn result(mut self) -> Result<V, Abandoned> {
         let landed = self.flight.result.wait_for(Option::is_some).await.map_err(|_| Abandoned)?;
         Ok(landed.clone().expect("waited for it to be there"))
@@ -135,7 +131,6 @@ impl<K: Eq + Hash, V> Drop for Landing<K, V> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing that can panic runs while it is held.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! What a person and a probe want to know: `/status`, `/v1/explain`, `/readyz`.
+//! The documents of `/status`, `/v1/explain` and `/readyz`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +20,12 @@ use crate::origin_client::Origins;
 use crate::reload::Reloading;
 use crate::version::Version;
 
-/// Services that one page of `/status` lists at the most.
+/// The most services on one page of `/status`.
 const MAX_LISTED: usize = 1000;
 
-/// The errors of the last queries.
+/// The errors of the last failed queries.
 type Failures = HashMap<ServiceName, LookupError>;
 
-/// All parts of an edge that are shown.
 pub(crate) struct Status {
     pub(crate) name: String,
     pub(crate) catalog: Arc<Catalog>,
@@ -40,19 +39,19 @@ pub(crate) struct Status {
     pub(crate) drain: Drain,
 }
 
-/// Which services `/status` lists.
+/// The services that `/status` lists.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
-    /// This one alone.
+    /// Only this service.
     service: Option<ServiceName>,
-    /// Those that come after this one.
+    /// Only services after this one, in the order of names.
     after: Option<ServiceName>,
 }
 
 impl Status {
-    /// An edge can work without its origins once it has stored something; a new one has to have reached one. One whose
-    /// certificate has ended is trusted by nobody, and one that does not know who may read should not be asked. One whose
-    /// disk fails works from memory.
+    /// Whether the edge can serve. A new edge needs to have reached an origin; one with a catalog does not. Expired
+    /// certificates and unknown access lists make it not ready. A failing disk makes it degraded: it serves from
+    /// memory.
     pub(crate) fn readiness(&self) -> Readiness {
         if self.drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
@@ -89,7 +88,7 @@ impl Status {
         if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
     }
 
-    /// What is used of each bound.
+    /// The fill level of each bound.
     pub(crate) fn bounds(&self) -> Vec<Bound> {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
@@ -97,10 +96,9 @@ impl Status {
         bounds
     }
 
-    /// The document of `/status`.
     ///
     /// # Errors
-    /// The query names what is not known here.
+    /// The query has an unknown key or an invalid value.
     pub(crate) fn document(&self, query: &str) -> Result<Value, QueryError> {
         let page = Page::parse(query)?;
         let now = self.clock.now();
@@ -113,7 +111,6 @@ impl Status {
             .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
             .collect();
         let (ready, reasons) = self.readiness().told();
-        // What matters first stands first.
         Ok(json!({
             "role": "edge",
             "name": self.name,
@@ -136,7 +133,7 @@ impl Status {
         }))
     }
 
-    /// The document of `/v1/explain`: a service, or one version of it. Nothing is thereby used, or asked of an origin.
+    /// The document of `/v1/explain`: a service, or one version of it. Has no side effects.
     pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
         let failures = self.lookup.failures();
         let entry = self.catalog.get(name);
@@ -150,7 +147,7 @@ impl Status {
         }
     }
 
-    /// What is known of a service; without an entry, of a past version of it.
+    /// Describes a service, or a past version of it when there is no entry.
     fn service(
         &self,
         name: &ServiceName,
@@ -211,7 +208,7 @@ impl Page {
         Ok(page)
     }
 
-    /// The services of this page in their order, at most `most`; and after which one the next page begins.
+    /// The services of this page in order, at most `most`, and the name after which the next page starts.
     fn of<T>(&self, all: Vec<(ServiceName, T)>, most: usize) -> (Vec<(ServiceName, T)>, Option<ServiceName>) {
         let is_listed = |name: &ServiceName| {
             self.service.as_ref().is_none_or(|wanted| name == wanted)

@@ -1,6 +1,6 @@
-//! One version of a service as it is served: its descriptor, and the header values that are the same in every answer.
+//! One version of a service: its descriptor and the header values that are the same in every response.
 //!
-//! They are rendered once, when the version arrives: a poll then copies references.
+//! The values are rendered once, when the version arrives, so that a poll only copies references.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,6 @@ use weir_protocol::route::Route;
 
 use crate::cache::Delivery;
 
-/// A descriptor with its header values.
 #[derive(Debug)]
 pub(crate) struct Version {
     descriptor: Descriptor,
@@ -20,11 +19,11 @@ pub(crate) struct Version {
     /// In the order of the descriptor's representations.
     tags: Vec<Tag>,
     identity_tag: Tag,
-    /// Of gzip that is made on the way: its bytes are not the same each time, its content is.
+    /// The weak tag of gzip compressed on the fly: its bytes may differ each time.
     gzip_tag: Tag,
 }
 
-/// Header values that every answer of a version shares.
+/// Header values shared by all responses for a version.
 #[derive(Debug)]
 pub(crate) struct Values {
     pub(crate) digest: HeaderValue,
@@ -33,29 +32,27 @@ pub(crate) struct Values {
     pub(crate) revision: HeaderValue,
     pub(crate) content_location: HeaderValue,
     pub(crate) unencoded_digest: HeaderValue,
-    /// The tag of the descriptor itself.
+    /// The entity tag of the descriptor itself.
     pub(crate) descriptor_tag: Tag,
 }
 
-/// An entity tag, as text and as a header value.
 #[derive(Debug)]
 pub(crate) struct Tag {
     pub(crate) text: String,
     pub(crate) value: HeaderValue,
 }
 
-/// The representation that a request gets.
+/// The representation selected for a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Variant<'a> {
-    /// The content coding of what is sent.
+    /// The content coding of the response.
     pub(crate) encoding: Encoding,
-    /// What it is made from.
+    /// The stored representation it is made from.
     pub(crate) stored: &'a Representation,
-    /// What is made of that on the way.
+    /// How the stored representation is transcoded.
     pub(crate) delivery: Delivery,
-    /// Bytes of what is sent. Not known of gzip that is made on the way, which has no ranges therefore.
+    /// Bytes of the body. Unknown for gzip compressed on the fly, which therefore supports no ranges.
     pub(crate) length: Option<u64>,
-    /// Its entity tag.
     pub(crate) tag: &'a Tag,
 }
 
@@ -65,7 +62,6 @@ impl Tag {
     }
 }
 
-/// Everything that is rendered here is made of names, digests and numbers.
 fn value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("names, digests and numbers are visible ASCII")
 }
@@ -100,10 +96,11 @@ impl Version {
         &self.descriptor
     }
 
-    /// The variant that a request with this `Accept-Encoding` gets, when none of these codings may be used. `None`: nothing
-    /// acceptable is left.
+    /// Selects the variant for an `Accept-Encoding`, codings in `without` excluded. `None`: no acceptable coding is
+    /// left.
     ///
-    /// What is stored without a dictionary is offered as it is; identity, and gzip that is not stored, are made from zstd.
+    /// Representations without a dictionary are served as stored. Identity, and gzip that is not stored, are made from
+    /// zstd.
     pub(crate) fn variant(&self, accept_encoding: Option<&str>, without: &[Encoding]) -> Option<Variant<'_>> {
         let from = |wanted: Encoding| match wanted {
             Encoding::Identity => self.stored(Encoding::Zstd),

@@ -1,4 +1,4 @@
-//! Which updates of origins are taken. Pure.
+//! Decides which updates from origins are applied. Pure.
 
 use std::cmp::Ordering;
 
@@ -9,60 +9,57 @@ use super::entry::{Entry, Order};
 use crate::clock::Moment;
 use crate::origin_client::OriginId;
 
-/// What an origin said of a service.
+/// An update about a service from an origin.
 #[derive(Debug)]
 pub(crate) struct Update {
-    /// Which origin; `None`: one that is no longer configured, or all of them.
+    /// The origin; `None` when it is no longer configured, or when all origins gave this answer.
     pub(crate) origin: Option<OriginId>,
-    /// How it came.
     pub(crate) source: UpdateSource,
-    /// Up to when it is known to hold.
+    /// The time up to which the update is known to hold.
     pub(crate) at: Moment,
-    /// What it is.
     pub(crate) content: UpdateContent,
 }
 
-/// What an origin said.
+/// What an update says.
 #[derive(Debug)]
 pub(crate) enum UpdateContent {
-    /// This is what it publishes.
+    /// The published descriptor.
     Current(Box<Descriptor>),
-    /// The service is gone; with the highest generation it had, when that was said.
+    /// The service was removed; with the highest generation it had, when that is known.
     Gone(ServiceName, Option<Generation>),
 }
 
-/// How an update came.
+/// Where an update came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpdateSource {
-    /// In answer to a query that was put when this was the highest version known.
+    /// The response to a query that was sent when this was the highest known version.
     Query(Order),
-    /// By the origin's event stream.
+    /// The origin's event stream.
     Stream,
 }
 
-/// What becomes of an update.
+/// What is done with an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is stored: a generation or revision that was not known.
+    /// Store it: the generation or revision is new.
     Take,
-    /// A tombstone is stored.
+    /// Store a tombstone.
     Bury,
-    /// What is stored is what the origin has.
+    /// The stored version is confirmed.
     Confirm,
-    /// A newer version came while the query was under way: its answer is out of date, and no fault.
+    /// Ignore it: a newer version arrived while the query was in flight.
     Overtaken,
-    /// It is refused: a newer version was seen before, or another publication under the same number.
+    /// Reject it: a newer version is known, or another publication has the same generation.
     Refuse,
-    /// It is refused: the service is another origin's.
+    /// Reject it: the service belongs to another origin.
     OtherOrigin,
-    /// It is gone from its origin, and may be at another: those have to be asked.
+    /// The service left its origin and may be at another one: query the others.
     AskOthers,
-    /// Nothing is known of the service, and there is nothing to remember.
+    /// Ignore it: the service is unknown, and there is nothing to remember.
     Ignore,
 }
 
 impl Update {
-    /// The service that it is about.
     pub(crate) fn service(&self) -> &ServiceName {
         match &self.content {
             UpdateContent::Current(descriptor) => &descriptor.publication().service,
@@ -70,7 +67,7 @@ impl Update {
         }
     }
 
-    /// Decides about it. `entry`: what is stored of the service; `floor`: the highest version of one that was evicted.
+    /// Decides on the update. `entry`: the stored version; `floor`: the highest version of an evicted service.
     pub(super) fn decide(&self, entry: Option<&Entry>, floor: Option<Order>, several_origins: bool) -> Decision {
         match &self.content {
             UpdateContent::Current(descriptor) => self.decide_current(descriptor, entry, floor),
@@ -94,7 +91,7 @@ impl Update {
             (Ordering::Less, _) => Decision::Refuse,
             (_, Some(stored)) if is_another_under_the_same_number(stored.descriptor(), descriptor) => Decision::Refuse,
             (Ordering::Equal, Some(_)) if entry.origin == self.origin => Decision::Confirm,
-            // The same of another origin is that one's from now on. A service that is back as it was is taken, too.
+            // The same version from another origin moves the service there. A service may also come back unchanged.
             _ => Decision::Take,
         }
     }
@@ -107,7 +104,7 @@ impl Update {
         } else if self.is_overtaken_by(entry) || generation.is_some_and(|generation| generation < entry.highest.0) {
             Decision::Overtaken
         } else if is_stream && several_origins {
-            // One origin's tombstone does not speak for all: the service may have moved to another.
+            // A tombstone from one origin is not final: the service may have moved to another.
             if is_tombstone { Decision::Overtaken } else { Decision::AskOthers }
         } else if is_tombstone {
             Decision::Confirm
@@ -121,7 +118,7 @@ impl Update {
     }
 }
 
-/// A revision brings other representations of a publication, and never another publication.
+/// A revision changes the representations of a publication, never the publication.
 fn is_another_under_the_same_number(stored: &Descriptor, offered: &Descriptor) -> bool {
     let (stored, offered) = (stored.publication(), offered.publication());
     stored.generation == offered.generation && stored != offered
@@ -150,7 +147,6 @@ mod tests {
 
     #[test]
     fn only_newer_versions_are_taken() {
-        // Generation 5, revision 2 of origin 0.
         let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
         for (generation, revision, content, expected) in [
             (5, 2, b"a", Decision::Confirm),

@@ -1,30 +1,29 @@
-//! Why a version of a service cannot be found.
+//! Why a lookup failed.
 
 use super::metrics::StaleReason;
 use crate::origin_client::OriginError;
 use crate::single_flight::{Abandoned, Full};
 
-/// Why there is nothing to serve.
 #[derive(Debug, Clone)]
 pub(crate) enum LookupError {
-    /// There is no such service, or no such version of it.
+    /// The service, or this version of it, does not exist.
     Absent,
-    /// What is stored is too old to be served without the origin, and the origin cannot be asked.
+    /// The stored version is too old to be served without revalidation, which failed.
     Expired(String),
-    /// Nothing is stored, and the origin cannot be asked.
+    /// Nothing is stored, and the origin query failed.
     Origin(OriginError),
-    /// Nothing is stored, and the origin took too long.
+    /// Nothing is stored, and the origin query timed out.
     TooSlow,
-    /// Nothing is stored, and what the origin offers is older than what was seen before.
+    /// Nothing is stored, and the origin offers an older version than was seen before.
     Regressed,
-    /// Too many queries are under way.
+    /// Too many queries are in flight.
     Full,
-    /// The edge itself failed: a bug.
+    /// A bug in the edge.
     Internal,
 }
 
 impl LookupError {
-    /// The reason in plain words, fit for a client.
+    /// The reason as a sentence without a full stop, fit for clients.
     pub(crate) fn reason(&self) -> String {
         match self {
             LookupError::Absent => "there is no such service".to_owned(),
@@ -39,7 +38,7 @@ impl LookupError {
         }
     }
 
-    /// The reason for a stale answer that is served instead.
+    /// The reason for serving a stale version instead.
     pub(super) fn stale_reason(&self) -> StaleReason {
         match self {
             LookupError::TooSlow => StaleReason::OriginSlow,

@@ -1,8 +1,8 @@
-//! What an origin's event stream says of all its services at once: that nothing else has changed.
+//! The freshness lease: an origin's event stream validates all its services at once.
 //!
-//! While a stream is followed without a gap, an entry that was validated since the stream began is as the origin has it:
-//! had it changed, the stream would have said so before its next heartbeat. So each heartbeat validates all of them. When
-//! the stream breaks off, they age from its last heartbeat on; when it is resumed where it was, the lease is renewed.
+//! While the stream is followed without a gap, an entry that was validated since the stream began is current, because a
+//! change would have been sent before the next heartbeat. So each heartbeat validates all of them. When the stream
+//! breaks off, they age from its last heartbeat; when it is resumed at its cursor, the lease is renewed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,16 +11,16 @@ use crate::clock::{AtomicMoment, Moment};
 /// The freshness lease of one origin.
 #[derive(Debug)]
 pub(crate) struct FreshnessLease {
-    /// It covers what was validated since then.
+    /// The lease covers entries that were validated since then.
     since: AtomicMoment,
     /// The last heartbeat.
     at: AtomicMoment,
-    /// The stream is open, and all that it said was applied.
+    /// The stream is open, and all its events are applied.
     in_step: AtomicBool,
 }
 
 impl Default for FreshnessLease {
-    /// That of a stream which never began.
+    /// The lease of a stream that never began.
     fn default() -> Self {
         Self {
             since: AtomicMoment::new(Moment::LATEST),
@@ -31,38 +31,37 @@ impl Default for FreshnessLease {
 }
 
 impl FreshnessLease {
-    /// When an entry was validated last, by itself at this moment or by the lease.
+    /// The last validation of an entry, by itself or by the lease.
     pub(crate) fn validated(&self, by_itself: Moment) -> Moment {
         if self.covers(by_itself) { by_itself.max(self.at.get()) } else { by_itself }
     }
 
-    /// Whether it covers an entry that was validated by itself at this moment.
+    /// Whether the lease covers an entry with this last validation of its own.
     pub(crate) fn covers(&self, by_itself: Moment) -> bool {
         by_itself >= self.since.get()
     }
 
-    /// The stream begins again: nothing that it said before counts. What the lease covered must have been settled.
+    /// A new snapshot begins. Validations of the old lease must have been copied to the entries.
     pub(crate) fn begin(&self, now: Moment) {
         self.since.set(now);
     }
 
-    /// Everything that was current when the stream began has been received.
+    /// The snapshot is complete.
     pub(crate) fn in_step(&self) {
         self.in_step.store(true, Ordering::Relaxed);
     }
 
-    /// Everything up to now has been received.
+    /// All events up to now were received.
     pub(crate) fn heartbeat(&self, now: Moment) {
         self.at.advance(now);
         self.in_step();
     }
 
-    /// The stream broke off, or ended.
+    /// The stream broke off or ended.
     pub(crate) fn out_of_step(&self) {
         self.in_step.store(false, Ordering::Relaxed);
     }
 
-    /// The last heartbeat.
     pub(crate) fn last_heartbeat(&self) -> Option<Moment> {
         Some(self.at.get()).filter(|at| *at > Moment::EARLIEST)
     }
@@ -72,7 +71,8 @@ impl FreshnessLease {
     }
 }
 
-/// When the absence of a service was validated last: another origin may publish it, so all leases must cover it.
+/// The last validation of a tombstone. Another origin may publish the service, so the leases of all origins must cover
+/// it.
 pub(super) fn absence_validated(leases: &[FreshnessLease], by_itself: Moment) -> Moment {
     leases.iter().map(|lease| lease.validated(by_itself)).min().unwrap_or(by_itself)
 }

@@ -1,8 +1,8 @@
-//! The catalog: what each service is now, how fresh that is, and when its origin is asked.
+//! The catalog: the current version of each service, its freshness, and when its origin is queried.
 //!
-//! [`freshness`] is the rule, [`Catalog`] what is stored (in memory, over a file), [`Lookup`] queries origins by the rule,
-//! [`decision`] says which of their updates are taken, and [`lease`] what their event streams say of all their services
-//! at once.
+//! [`Catalog`] stores the entries in memory and in a [`journal`]. [`Lookup`] queries origins as the policy in
+//! [`freshness`] says. [`decision`] decides which updates are applied. [`lease`] extends freshness by the event
+//! streams.
 
 mod decision;
 mod entry;

@@ -1,5 +1,5 @@
-//! What was found to be absent, or could not be queried: that answer holds for a moment, so that many requests cost the
-//! origin one query. An event of the origin ends it at once.
+//! The negative cache: services and versions that do not exist or could not be queried. An entry lives for seconds, and
+//! an event of the origin removes it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,16 +10,16 @@ use moka::sync::Cache;
 
 use super::error::LookupError;
 
-/// How long the error of a query holds.
+/// How long a failed query is cached.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long an absence holds while every origin's event stream would announce the service.
+/// How long an absence is cached while the event streams of all origins would announce the service.
 const ABSENT_WHILE_IN_STEP: Duration = Duration::from_secs(30);
 
-/// Answers that are remembered.
+/// The most entries.
 const MAX_REMEMBERED: u64 = 10_000;
 
-/// What the last queries failed for: services, or versions of them.
+/// The errors of the last queries, by service or by version.
 #[derive(Clone)]
 pub(super) struct Negative<K> {
     answers: Cache<K, Remembered>,
@@ -48,30 +48,28 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Negative<K> {
         Self { answers: Cache::builder().max_capacity(MAX_REMEMBERED).expire_after(Pause).build() }
     }
 
-    /// What is remembered.
     pub(super) fn get(&self, about: &K) -> Option<LookupError> {
         self.answers.get(about).map(|remembered| remembered.error)
     }
 
-    /// All that is remembered, without using any.
+    /// All entries, without counting as a use.
     pub(super) fn all(&self) -> HashMap<K, LookupError> {
         // An iterator, unlike `get`, does not count as a use.
         let all = self.answers.iter();
         all.map(|(about, it)| (K::clone(&about), it.error)).collect()
     }
 
-    /// How many are remembered, and at the most.
+    /// The number of entries, and the most.
     pub(super) fn fill_level(&self) -> (u64, u64) {
         (self.answers.entry_count(), MAX_REMEMBERED)
     }
 
-    /// A query failed. `in_step`: should it appear, the event streams of all origins would announce it.
+    /// Stores the error of a query. `in_step`: the event streams of all origins would announce the service.
     pub(super) fn remember(&self, about: K, error: LookupError, in_step: bool) {
         let pause = if in_step && matches!(error, LookupError::Absent) { ABSENT_WHILE_IN_STEP } else { FAILURE_PAUSE };
         self.answers.insert(about, Remembered { error, pause });
     }
 
-    /// There is news of it.
     pub(super) fn forget(&self, about: &K) {
         self.answers.invalidate(about);
     }

@@ -1,4 +1,4 @@
-//! Versions of services that are not the current ones: asked for by their digest, and remembered.
+//! Past versions of services: requested by their digest, and cached in memory.
 
 use std::sync::Arc;
 
@@ -19,24 +19,24 @@ use crate::origin_client::{OriginId, Origins, Word};
 use crate::single_flight::SingleFlight;
 use crate::version::Version;
 
-/// The memory that their descriptors may take, in bytes.
+/// The most memory for descriptors, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Queries for versions of one service under way at a time: whoever makes up digests holds up nobody else.
+/// The most queries in flight about versions of one service: made-up digests cannot block other services.
 const MAX_QUERIES_PER_SERVICE: usize = 8;
 
-/// A version that is not the current one, with its origin.
+/// A past version with its origin.
 #[derive(Debug)]
 pub(super) struct PastVersion {
     pub(super) version: Arc<Version>,
     pub(super) origin: OriginId,
-    /// When its origin was asked for it.
+    /// When the origin was queried.
     pub(super) since: Moment,
 }
 
 type Key = (ServiceName, TarballDigest);
 
-/// A version that its origin does not have may be there again once the service has a newer one, so that is part of it.
+/// The highest known version is part of the key: a missing version may exist once the service has a newer one.
 type Query = (Key, Order);
 
 /// The past versions. Cheap to clone.
@@ -53,7 +53,7 @@ pub(super) struct PastVersions {
 impl PastVersions {
     pub(super) fn new(catalog: Arc<Catalog>, origins: Arc<Origins>, clock: Clock, drain: &Drain) -> Self {
         let weigh = |_: &_, past: &Arc<PastVersion>| {
-            // What is read of a descriptor takes about as much again as its bytes.
+            // A parsed descriptor takes about as much again as its bytes.
             u32::try_from(1024 + 2 * past.version.descriptor().bytes().len()).unwrap_or(u32::MAX)
         };
         let stored = Cache::builder().max_capacity(MAX_BYTES).weigher(weigh).build();
@@ -65,18 +65,18 @@ impl PastVersions {
         self.stored.get(&(service.clone(), *digest))
     }
 
-    /// Those of the services and digests that are `wanted`, without using them.
+    /// The stored versions that match, without counting as a use.
     pub(super) fn select(&self, wanted: impl Fn(&ServiceName, &TarballDigest) -> bool) -> Vec<Arc<Version>> {
         // An iterator, unlike `get`, does not count as a use.
         let all = self.stored.iter();
         all.filter(|(key, _)| wanted(&key.0, &key.1)).map(|(_, past)| past.version.clone()).collect()
     }
 
-    /// Asks the origin of a service that is stored as `entry`, or joins a query that is under way; and whether it was the
-    /// latter. `again`: errors that are remembered do not count.
+    /// Queries the origin of a service that is stored as `entry`, or joins the query in flight; the second value tells
+    /// which. `again`: skip the negative cache.
     ///
     /// # Errors
-    /// There is no such version, or its origin cannot be asked.
+    /// The version does not exist, or the query failed.
     pub(super) async fn query(
         &self,
         service: &ServiceName,
@@ -99,7 +99,7 @@ impl PastVersions {
         Ok((within(FIRST_ANSWER_WAIT, seat).await?, collapsed))
     }
 
-    /// Forgets failed queries about a service, and, when the mode is hard, its versions.
+    /// Removes negative entries of a service, and with a hard purge its past versions.
     pub(super) fn purge(&self, service: &ServiceName, mode: PurgeMode) {
         let failed = self.negative.all().into_keys().filter(|((name, _), _)| name == service);
         failed.for_each(|query| self.negative.forget(&query));
@@ -110,7 +110,7 @@ impl PastVersions {
         }
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(super) fn bounds(&self) -> [Bound; 3] {
         let (remembered, most) = self.negative.fill_level();
         [

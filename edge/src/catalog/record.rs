@@ -1,7 +1,7 @@
-//! What stands in the catalog's file, and what a file of such records comes to. Pure.
+//! The records of the catalog's journal, and how they are replayed. Pure.
 //!
-//! Each record is a line: a checksum, a space, JSON. The last record of a service counts, unless an earlier one has a
-//! higher generation, which happens where records between them were damaged.
+//! A record is a line: a checksum, a space, JSON. The last record of a service wins, unless an earlier one has a higher
+//! generation, which happens when records in between were damaged.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,40 +10,55 @@ use weir_protocol::name::ServiceName;
 
 use super::entry::Order;
 
-/// Hexadecimal digits of the checksum: the beginning of the BLAKE3 of the JSON.
+/// Hexadecimal digits of the checksum: the first of the BLAKE3 of the JSON.
 const CHECKSUM_DIGITS: usize = 16;
 
-/// One line. Times are milliseconds since 1970.
+/// One line. Times are Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Record {
-    /// A service; without a descriptor it is a tombstone.
-    Service { service: ServiceName, row: StoredRow },
-    /// A service was evicted.
-    Evicted { service: ServiceName, floor: Floor },
-    /// A service was validated by itself.
-    Validated { service: ServiceName, at: u64 },
-    /// An operator has purged a service.
-    Purged { service: ServiceName, at: u64 },
-    /// All services of an origin were validated, except these, and except tombstones.
-    Leased { origin: String, at: u64, except: HashSet<ServiceName> },
+    /// A stored service; a tombstone when it has no descriptor.
+    Service {
+        service: ServiceName,
+        row: StoredRow,
+    },
+    Evicted {
+        service: ServiceName,
+        floor: Floor,
+    },
+    /// The individual validation of a service.
+    Validated {
+        service: ServiceName,
+        at: u64,
+    },
+    /// The hard purge of a service.
+    Purged {
+        service: ServiceName,
+        at: u64,
+    },
+    /// The lease of an origin: validates all its services except these and except tombstones.
+    Leased {
+        origin: String,
+        at: u64,
+        except: HashSet<ServiceName>,
+    },
 }
 
-/// A service in the file.
+/// A stored service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredRow {
-    /// The highest generation and revision that were seen.
+    /// The highest version ever seen.
     pub(super) highest: Order,
-    /// The name of its origin; empty when that is not known any more.
+    /// The origin's name; empty when it is no longer configured.
     pub(super) origin: String,
-    /// When the version, or the tombstone, was taken.
+    /// When the version, or the tombstone, was stored.
     pub(super) since: u64,
-    /// When it was validated last.
+    /// The last validation.
     pub(super) validated: u64,
-    /// The origin's bytes.
+    /// The descriptor's bytes as the origin wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) descriptor: Option<String>,
-    /// When an operator purged it, if its origin was not heard since.
+    /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
 }
@@ -51,14 +66,14 @@ pub(super) struct StoredRow {
 /// What is remembered of an evicted service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Floor {
-    /// The highest generation and revision that were seen.
+    /// The highest version ever seen.
     pub(super) highest: Order,
-    /// When an operator purged it, if its origin was not heard since.
+    /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
 }
 
-/// What the records of a file come to.
+/// The state that the records of a journal add up to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) rows: HashMap<ServiceName, StoredRow>,
@@ -69,7 +84,7 @@ pub(super) struct Stored {
 }
 
 impl Record {
-    /// Appends the line, its end included.
+    /// Appends the line with its end.
     pub(super) fn write_line(&self, into: &mut Vec<u8>) {
         let json = serde_json::to_vec(self).expect("names, numbers and text");
         into.extend_from_slice(checksum(&json).as_bytes());
@@ -78,7 +93,7 @@ impl Record {
         into.push(b'\n');
     }
 
-    /// Reads a line, its end taken off. `None`: it is damaged, or of another version of this program.
+    /// Parses a line without its end. `None`: it is damaged, or of another version of this program.
     fn parse(line: &[u8]) -> Option<Self> {
         let (sum, json) = line.split_at_checked(CHECKSUM_DIGITS)?;
         let json = json.strip_prefix(b" ")?;
@@ -91,7 +106,7 @@ fn checksum(json: &[u8]) -> String {
 }
 
 impl Stored {
-    /// Applies the next line, its end taken off.
+    /// Applies the next line, without its end.
     pub(super) fn apply_line(&mut self, line: &[u8]) {
         match Record::parse(line) {
             Some(record) => self.apply(record),
@@ -136,7 +151,7 @@ impl Stored {
         }
     }
 
-    /// All records were applied: what leases say is said of each service.
+    /// Applies the leases after the last record.
     pub(super) fn finish(&mut self) {
         for (service, row) in &mut self.rows {
             if row.descriptor.is_some()

@@ -1,4 +1,4 @@
-//! Up to which revision of each ref the published content is right, as origins announce it. In memory only.
+//! The newest revision of each ref, as origins announce it. In memory only.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -8,33 +8,32 @@ use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::revision_id::RevisionId;
 
-/// Refs of one origin that are remembered. Further ones are dropped.
+/// The most refs per origin. Further ones are dropped.
 pub(super) const MAX_REFS: usize = 50_000;
 
-/// The longest ref that is remembered, in bytes.
+/// The longest ref, in bytes.
 const MAX_REF_BYTES: usize = 1024;
 
-/// What readers are told of the ref that a service follows.
+/// The revision status of a ref that a service follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The content is right as of this revision.
+    /// The published content is current as of this revision.
     pub(crate) revision_id: RevisionId,
     /// Since when the upstream does not answer; `None` while it does.
     pub(crate) upstream_unreachable_since: Option<SystemTime>,
 }
 
-/// What the origins have announced, in their order.
+/// The announced revisions of all origins, in the order of the configuration.
 #[derive(Debug)]
 pub(crate) struct Revisions {
     origins: Vec<RwLock<Announced>>,
 }
 
-/// What one origin has announced.
 #[derive(Debug, Default)]
 struct Announced {
     refs: HashMap<RepositoryName, HashMap<String, (Seen, u64)>>,
     count: usize,
-    /// Grows with each snapshot.
+    /// The number of the current snapshot.
     snapshot: u64,
 }
 
@@ -43,7 +42,7 @@ impl Revisions {
         Self { origins: (0..origins).map(|_| RwLock::default()).collect() }
     }
 
-    /// An origin has announced a revision. False: there is no room for it.
+    /// Records an announced revision. False: the bound is reached.
     pub(crate) fn announced(&self, origin: usize, seen: RevisionSeen) -> bool {
         let unreachable = !seen.upstream.reachable;
         let announced = Seen {
@@ -65,12 +64,11 @@ impl Revisions {
         true
     }
 
-    /// An origin begins a snapshot.
     pub(crate) fn snapshot_begun(&self, origin: usize) {
         self.origins[origin].write().unwrap_or_else(PoisonError::into_inner).snapshot += 1;
     }
 
-    /// The snapshot has ended: what it did not name is forgotten.
+    /// Removes refs that the snapshot did not contain.
     pub(crate) fn snapshot_ended(&self, origin: usize) {
         let mut all = self.origins[origin].write().unwrap_or_else(PoisonError::into_inner);
         let snapshot = all.snapshot;
@@ -81,13 +79,12 @@ impl Revisions {
         all.count = all.refs.values().map(HashMap::len).sum();
     }
 
-    /// What an origin has announced of a ref.
     pub(super) fn get(&self, origin: usize, repository: &RepositoryName, followed_ref: &str) -> Option<Seen> {
         let all = self.origins[origin].read().unwrap_or_else(PoisonError::into_inner);
         all.refs.get(repository)?.get(followed_ref).map(|(seen, _)| seen.clone())
     }
 
-    /// How many refs are remembered, and at the most.
+    /// The number of refs, and the most.
     pub(super) fn fill_level(&self) -> (u64, u64) {
         let count = |origin: &RwLock<Announced>| origin.read().unwrap_or_else(PoisonError::into_inner).count as u64;
         (self.origins.iter().map(count).sum(), (MAX_REFS * self.origins.len()) as u64)

@@ -1,4 +1,4 @@
-//! The services that are stored, and what is remembered of those that were evicted. Both are bounded.
+//! The stored entries, and the generation floors of evicted services. Both are bounded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,27 +10,27 @@ use weir_protocol::name::ServiceName;
 use super::entry::Entry;
 use super::record::Floor;
 
-/// Evicted services whose highest generation is remembered. Beyond it those with the lowest generations are forgotten.
+/// The most generation floors. Beyond it the lowest generations are dropped.
 pub(super) const MAX_FLOORS: usize = 200_000;
 
-/// Readers of different services rarely meet in one of so many locks.
+/// Enough shards that readers of different services rarely share a lock.
 const SHARDS: usize = 16;
 
-/// One in so many is evicted beyond a bound, so that one look at all of them makes room for many.
+/// The fraction evicted beyond a bound: one scan makes room for many inserts.
 const EVICTED_SHARE: u64 = 64;
 
-/// How many services may be stored.
+/// The bounds of the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CatalogBounds {
-    /// Services, tombstones included.
+    /// The most services, tombstones included.
     pub(crate) services: u64,
-    /// Bytes of memory that they take, about. Their descriptors on disk take no more.
+    /// The most memory in bytes, approximately. Descriptors on disk take no more.
     pub(crate) bytes: u64,
 }
 
 type Shard = RwLock<HashMap<ServiceName, Arc<Entry>>>;
 
-/// The stored services. Any number of threads reads; one at a time writes.
+/// The stored entries: many readers, one writer.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     shards: [Shard; SHARDS],
@@ -60,7 +60,7 @@ impl Rows {
         Some(removed)
     }
 
-    /// All of them, in no order.
+    /// All entries, in no order.
     pub(super) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
         let mut all = Vec::with_capacity(usize::try_from(self.count()).unwrap_or_default());
         for shard in &self.shards {
@@ -74,7 +74,7 @@ impl Rows {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The memory that they take, about.
+    /// The approximate memory of all entries, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -83,8 +83,7 @@ impl Rows {
         self.count() > bounds.services || self.bytes() > bounds.bytes
     }
 
-    /// What has to go, and a little more, when a bound is exceeded: those that were not requested for the longest time,
-    /// and of those that nobody requested the oldest.
+    /// The entries to evict when a bound is exceeded: least recently requested first, then the oldest.
     pub(super) fn coldest(&self, bounds: CatalogBounds) -> Vec<ServiceName> {
         let over = |used: u64, bound: u64| if used > bound { used - (bound - bound / EVICTED_SHARE) } else { 0 };
         let (mut count, mut bytes) = (over(self.count(), bounds.services), over(self.bytes(), bounds.bytes));
@@ -103,7 +102,7 @@ impl Rows {
     }
 }
 
-/// What is remembered of the services that were evicted.
+/// The generation floors of evicted services.
 #[derive(Debug, Default)]
 pub(super) struct Floors(HashMap<ServiceName, Floor>);
 

@@ -1,4 +1,4 @@
-//! The catalog: services in memory, over a file that outlives the process.
+//! The catalog: entries in memory, and a journal that survives restarts.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,10 @@ use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, Origins};
 use crate::version::Version;
 
-/// The catalog.
 pub(crate) struct Catalog {
     pub(super) rows: Rows,
     pub(super) bounds: CatalogBounds,
-    /// What was decided and is not on disk yet, and what was evicted. Whoever decides holds it.
+    /// The write-behind queue and the floors of evicted services. Held while an update is decided.
     pub(super) ledger: Mutex<Ledger>,
     pub(super) journal: Mutex<Journal>,
     pub(super) writes: watch::Sender<WriteState>,
@@ -41,8 +40,8 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog in the file `path`, in a directory whose lock is held. What is readable of it is read; a file that is
-    /// damaged or out of reach costs a refill. Blocks.
+    /// Loads the catalog from the file `path`, in a directory locked by `lock`. Unreadable records are skipped and
+    /// their services queried again. Blocks.
     pub(crate) fn load(
         path: &Path,
         lock: DirectoryLock,
@@ -79,12 +78,12 @@ impl Catalog {
         let is_whole = result.is_ok() && stored.damaged == 0;
         catalog.take_stored(stored, is_whole);
         catalog.metrics.writable.set(1);
-        // The first change has the file written whole.
+        // The first change rewrites the file.
         catalog.ledger().rewrite = true;
         Arc::new(catalog)
     }
 
-    /// `is_whole`: no record is missing. Otherwise the origins are asked before anything is served.
+    /// `is_whole`: no record is missing. Otherwise everything is revalidated before it is served.
     fn take_stored(&self, stored: Stored, is_whole: bool) {
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let mut ledger = self.ledger();
@@ -104,7 +103,7 @@ impl Catalog {
             let validated = if is_whole { validated } else { validated.min(unknown) };
             let since = self.moment(row.since);
             let origin = self.origins.find(&row.origin);
-            // Who still wants it asks again soon.
+            // Entries count as requested once a client asks after the restart.
             let usage = Usage::new(Moment::EARLIEST);
             let entry = Entry::new(version, row.highest, origin, policy, usage, since);
             let entry = entry.validated_at(validated);
@@ -114,18 +113,17 @@ impl Catalog {
         self.make_room(&mut ledger);
     }
 
-    /// When the wall clock showed this. One that was set back since does not say how long ago it was: now.
+    /// The moment of a Unix time in milliseconds; now when the wall clock was set back since.
     pub(super) fn moment(&self, at: u64) -> Moment {
         let now = self.clock.now();
         Moment::from_the_wall(at, now, SystemTime::now()).unwrap_or(now)
     }
 
-    /// What is known of a service.
     pub(crate) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
         self.rows.get(service)
     }
 
-    /// The highest version of a service that was ever seen, if that is remembered.
+    /// The highest version of a service ever seen, if it is remembered.
     pub(super) fn highest(&self, service: &ServiceName) -> Order {
         let ledger = self.ledger();
         let entry = ledger.pending.get(service).cloned().or_else(|| self.rows.get(service));
@@ -133,7 +131,7 @@ impl Catalog {
         entry.map(|entry| entry.highest).or_else(floor).unwrap_or_default()
     }
 
-    /// How long it is since an entry was validated: by itself, or with all services of its origin.
+    /// The time since the last validation of an entry, by itself or by the lease.
     pub(crate) fn age(&self, entry: &Entry, now: Moment) -> Duration {
         now.since(self.validated(entry))
     }
@@ -149,29 +147,28 @@ impl Catalog {
         }
     }
 
-    /// Whether its origin's event stream is what validated an entry last.
+    /// Whether the lease validated the entry last.
     pub(crate) fn is_leased(&self, entry: &Entry) -> bool {
         self.validated(entry) > entry.last_validated()
     }
 
-    /// What the event stream of an origin says of all its services.
+    /// The freshness lease of an origin.
     pub(crate) fn lease(&self, origin: OriginId) -> &FreshnessLease {
         &self.leases[origin]
     }
 
-    /// The revisions that origins have announced.
     pub(crate) fn revisions(&self) -> &Revisions {
         &self.revisions
     }
 
-    /// An origin has announced up to which revision a ref is right.
+    /// Records the announced revision of a ref.
     pub(crate) fn announced(&self, origin: OriginId, seen: RevisionSeen) {
         if !self.revisions.announced(origin, seen) {
             self.metrics.revisions_dropped.inc();
         }
     }
 
-    /// Up to which revision a stored version is right, when the event stream of its origin says so.
+    /// The revision status of a stored version, when the event stream of its origin is followed.
     pub(crate) fn seen(&self, service: &ServiceName, version: &Version) -> Option<Seen> {
         let entry = self.rows.get(service)?;
         let is_current = entry.version.as_ref().is_some_and(|current| std::ptr::eq(&**current, version));
@@ -182,17 +179,17 @@ impl Catalog {
         holds.then(|| self.revisions.get(origin, &descriptor.publication().repository, descriptor.followed_ref()))?
     }
 
-    /// Whether what is gone at one origin may be at another.
+    /// Whether a service that one origin removed may be at another.
     pub(super) fn has_several_origins(&self) -> bool {
         self.origins.all().len() > 1
     }
 
-    /// Whether every origin's event stream would announce a service that appears.
+    /// Whether the event stream of every origin would announce a new service.
     pub(super) fn all_streams_in_step(&self) -> bool {
         self.leases.iter().all(FreshnessLease::is_in_step)
     }
 
-    /// Gives the entries that a lease covers its validation as their own: it outlives the lease.
+    /// Copies the validations of a lease to the entries, before the lease is reset.
     pub(crate) fn settle(&self) {
         for (_, entry) in self.rows.all() {
             let validated = self.validated(&entry);
@@ -202,7 +199,7 @@ impl Catalog {
         }
     }
 
-    /// The services of an origin that its lease does not cover, tombstones left out.
+    /// The services of an origin that its lease does not cover, without tombstones.
     pub(crate) fn missing_from_snapshot(&self, origin: OriginId) -> Vec<ServiceName> {
         let all = self.rows.all().into_iter();
         all.filter(|(_, entry)| self.is_uncovered(entry, origin)).map(|(service, _)| service).collect()
@@ -213,7 +210,7 @@ impl Catalog {
         is_its && !(entry.can_be_leased() && self.leases[origin].covers(entry.last_validated()))
     }
 
-    /// Purges a service, durably when the purge is hard: see [`Catalog::durable`]. The highest generation stays.
+    /// Purges a service. A hard purge is queued for disk: see [`Catalog::durable`].
     pub(super) fn purge(self: &Arc<Self>, service: &ServiceName, mode: PurgeMode) {
         let now = self.clock.now();
         let mut ledger = self.ledger();
@@ -230,22 +227,21 @@ impl Catalog {
         }
     }
 
-    /// Why the last write to disk failed; `None` when it did not.
+    /// The error of the last write; `None` when it succeeded.
     pub(crate) fn write_failure(&self) -> Option<String> {
         self.writes.borrow().failure.clone()
     }
 
-    /// Whether nothing is known of any service.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.count() == 0
     }
 
-    /// All services, in no order.
+    /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
         self.rows.all()
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(super) fn fill_levels(&self) -> [(&'static str, u64, u64); 3] {
         [
             ("services", self.rows.count(), self.bounds.services),
@@ -258,7 +254,7 @@ impl Catalog {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is written of a service.
+    /// The journal record of an entry.
     pub(super) fn row(&self, entry: &Entry, now: Moment, wall: SystemTime) -> StoredRow {
         let text = |version: &Arc<Version>| String::from_utf8_lossy(version.descriptor().bytes()).into_owned();
         StoredRow {

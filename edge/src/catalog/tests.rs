@@ -1,5 +1,3 @@
-//! The catalog as a whole, over a file.
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +35,7 @@ fn load(dir: &tempfile::TempDir, bounds: CatalogBounds) -> Arc<Catalog> {
     Catalog::load(&file(dir), lock, bounds, Arc::new(Origins::new(Vec::new())), policies, Clock::begin(), metrics)
 }
 
-/// Waits until the thread that writes has let go of it, and ends it as a crash would.
+/// Waits until the writer thread has released the catalog, then drops it as a crash would.
 async fn kill(catalog: Arc<Catalog>) {
     while Arc::strong_count(&catalog) > 1 {
         tokio::task::yield_now().await;
@@ -57,7 +55,7 @@ fn pushed(catalog: &Catalog, service: &str, generation: u64) -> Update {
     update(UpdateSource::Stream, catalog.clock.now(), service, generation)
 }
 
-/// In answer to a query that was put just now.
+/// The response to a query sent now.
 fn queried(catalog: &Catalog, service: &str, generation: u64) -> Update {
     let known = catalog.highest(&name(service));
     update(UpdateSource::Query(known), catalog.clock.now(), service, generation)
@@ -109,7 +107,7 @@ async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
         tokio::task::spawn_blocking(move || {
             let mut seen = 0;
             while seen < 200 {
-                // What a reader sees at this moment would be there after a crash at this moment.
+                // What a reader sees now must survive a crash now.
                 let served = catalog.get(&shop).unwrap().highest;
                 assert!(stored(&path)[&shop] >= served);
                 seen = served.0;
@@ -142,7 +140,7 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
     assert!(stored(&file(&dir)).len() <= 8);
     let second = load(&dir, ROOMY);
     assert!(matches!(second.apply(queried(&second, "a", 6)).await, Outcome::Regressed));
-    // The answer to a query from before the purge comes after all.
+    // The response to a query from before the purge arrives late.
     let early = Moment::EARLIEST;
     second.apply(update(UpdateSource::Query((7, 1)), early, "a", 7)).await;
     let entry = second.get(&name("a")).unwrap();
@@ -173,7 +171,7 @@ async fn a_tombstone_ends_and_its_generation_is_remembered() {
 async fn a_disk_that_hangs_holds_up_no_version() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
-    // Whoever opens it for writing waits for a reader.
+    // Opening a FIFO for writing blocks until it has a reader.
     let fifo = file(&dir).with_extension("unfinished");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     catalog.apply(pushed(&catalog, "a", 1)).await;
@@ -197,7 +195,7 @@ async fn a_disk_that_hangs_holds_up_no_version() {
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "and nobody waits again");
     assert!(matches!(catalog.apply(queried(&catalog, "a", 2)).await, Outcome::Regressed), "it is remembered");
 
-    // It comes back, and cannot make a file of that; the next attempt can.
+    // The write returns and fails, because a FIFO is no file; the next one succeeds.
     let mut writes = catalog.writes.subscribe();
     let reader = fs::File::open(&fifo).unwrap();
     while catalog.ledger().write_begun.is_some() {
@@ -217,7 +215,7 @@ async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() 
     let catalog = load(&dir, ROOMY);
     catalog.apply(pushed(&catalog, "a", 1)).await;
     catalog.durable().await.unwrap();
-    // Whatever has to be created in there cannot be.
+    // No file can be created there.
     fs::rename(dir.path().join("cache"), dir.path().join("away")).unwrap();
     catalog.ledger().rewrite = true;
     for generation in 2..5 {

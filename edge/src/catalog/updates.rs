@@ -1,7 +1,7 @@
-//! Updates of origins, applied in their order.
+//! Applies updates from origins in order.
 //!
-//! A service that was not known is served at once, and written behind the answer. A version that replaces one is served
-//! once it is on disk: a reader that saw it sees nothing older after a crash.
+//! A new service is served immediately and written behind. A version that replaces another is served once it is on
+//! disk: after a crash no client sees an older one.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,32 +18,33 @@ use crate::clock::Moment;
 use crate::origin_client::OriginId;
 use crate::version::Version;
 
-/// What became of an update.
+/// The outcome of an update.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// This is served from now on: a generation that was not seen before.
+    /// This entry is served: the generation is new.
     Taken(Arc<Entry>),
-    /// This is served from now on: a known generation in other representations, of another origin, gone or back again.
+    /// This entry is served: a known generation with other representations, from another origin, removed, or back
+    /// again.
     Revised(Arc<Entry>),
-    /// This was stored already, or the update was overtaken by a newer one.
+    /// The stored entry stays: it was confirmed, or is newer than the update.
     Unchanged(Arc<Entry>),
-    /// It was refused: a newer version was seen before.
+    /// Rejected: a newer version is known.
     Regressed,
-    /// It was refused: the service is another origin's.
+    /// Rejected: the service belongs to another origin.
     OtherOrigin,
-    /// It has gone from its origin, and may be at another, which has to be asked.
+    /// The service left its origin and may be at another, which has to be queried.
     AskOthers,
-    /// Nothing is known of the service, and nothing is remembered.
+    /// The service is unknown, and nothing is stored.
     Unknown,
 }
 
 impl Catalog {
-    /// Applies an update. Returns once what came of it may be served.
+    /// Applies an update. Returns once its result may be served.
     pub(super) async fn apply(self: &Arc<Self>, update: Update) -> Outcome {
         self.apply_all(vec![update]).await.pop().unwrap_or(Outcome::Unknown)
     }
 
-    /// Applies updates in their order. Returns once what came of them may be served.
+    /// Applies updates in order. Returns once their results may be served.
     pub(crate) async fn apply_all(self: &Arc<Self>, updates: Vec<Update>) -> Vec<Outcome> {
         let (mut outcomes, mut is_pending) = (Vec::with_capacity(updates.len()), false);
         {
@@ -55,7 +56,7 @@ impl Catalog {
             }
         }
         if is_pending {
-            // A disk that fails stops nothing: what it did not take is served from memory.
+            // A failed write is no error: the entries are served from memory.
             let _ = self.durable().await;
         }
         outcomes
@@ -68,7 +69,7 @@ impl Catalog {
         let decision = update.decide(stored.as_deref(), known, self.has_several_origins());
         let Update { origin, source, at, content } = update;
         let entry = |version: Option<Version>, highest, origin| {
-            // A client waits for the answer to most queries.
+            // A client waits for most queries.
             let requested = if source == UpdateSource::Stream { Moment::EARLIEST } else { at };
             let usage = stored.as_ref().map_or_else(|| Usage::new(requested), |stored| stored.usage.clone());
             let policy = self.policies.of(&service).clone();
@@ -97,7 +98,7 @@ impl Catalog {
             (Decision::Overtaken, _, Some(stored)) => Outcome::Unchanged(stored.clone()),
             (Decision::Refuse, UpdateContent::Current(descriptor), stored) => {
                 stored.iter().for_each(|stored| stored.suspect(at));
-                // The stream may be late with what a query has overtaken. The origin is asked, and that decides.
+                // The stream may lag behind a query. The follower queries the origin, and its answer decides.
                 if source != UpdateSource::Stream {
                     stored.iter().for_each(|stored| stored.refuse(descriptor.publication().generation));
                     self.alarm(&service, origin, &descriptor, known.unwrap_or_default());
@@ -110,7 +111,7 @@ impl Catalog {
         }
     }
 
-    /// Stores an entry. `known`: the highest version of the service until now.
+    /// Stores an entry. `known`: the highest version of the service so far.
     fn store(
         self: &Arc<Self>,
         ledger: &mut Ledger,
@@ -126,9 +127,9 @@ impl Catalog {
                 self.show(ledger, service, entry.clone());
                 self.make_room(ledger);
             }
-            // The disk does not answer: it is remembered in memory.
+            // The disk hangs: the entry is kept in memory only.
             Some(_) if ledger.is_stuck(self.clock.now()) => {
-                // An older one that still waits must not come behind it.
+                // A queued older entry must not replace it.
                 ledger.pending.remove(&service);
                 self.show(ledger, service, entry.clone());
             }

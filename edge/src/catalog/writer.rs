@@ -1,8 +1,7 @@
-//! Writes the catalog behind those who change it, many changes at a time.
+//! Writes the catalog behind updates, in batches.
 //!
-//! What arrives during one write is written by the next one, all together. What a disk does not take is served from
-//! memory: the highest generations are remembered until the process ends, and the file is written whole once the disk
-//! takes it again.
+//! Updates that arrive during a write are written together by the next one. While writes fail, entries are served from
+//! memory, and the file is rewritten once the disk works again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,59 +17,59 @@ use super::rows::Floors;
 use super::store::Catalog;
 use crate::clock::Moment;
 
-/// How long a tombstone is stored. Afterwards only its generation is remembered.
+/// How long a tombstone is stored. Afterwards only its generation floor is kept.
 const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How long a write may take before it counts as failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after a failed write the disk is not tried again.
+/// The back-off after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Bytes of records that wait to be appended. Beyond it they are dropped, and the file is written whole instead.
+/// The most bytes of queued records. Beyond it they are dropped, and the file is rewritten instead.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 
-/// Services that a lease on disk excepts at the most. When there are more, each service is validated by itself.
+/// The most exceptions in the record of a lease. Beyond it each service is validated by a record of its own.
 const MAX_EXCEPTIONS: usize = 1000;
 
-/// What was decided and is not on disk yet, and what was evicted.
+/// The write-behind queue, and the floors of evicted services.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) floors: Floors,
-    /// Entries that take the place of others once they are on disk.
+    /// Entries that replace others once they are on disk.
     pub(super) pending: HashMap<ServiceName, Arc<Entry>>,
-    /// The file is written whole next, for whatever reason.
+    /// The next write rewrites the file.
     pub(super) rewrite: bool,
     records: Vec<Record>,
     record_bytes: usize,
-    /// Grows with each change.
+    /// The number of changes so far.
     queued: u64,
-    /// The last change that the writer has taken.
+    /// The last change in a batch.
     taken: u64,
     is_writing: bool,
-    /// Since when the disk has been writing; `None` while it is not.
+    /// The start of the write in progress.
     pub(super) write_begun: Option<Moment>,
     retry_at: Option<Moment>,
     /// The heartbeat of each origin that was written last.
     leased_at: HashMap<usize, Moment>,
 }
 
-/// How far the file is.
+/// The progress of the writer.
 #[derive(Debug, Default)]
 pub(super) struct WriteState {
-    /// All changes up to this one were written, or could not be.
+    /// The last change that was written, or whose write failed.
     written: u64,
-    /// Why the last write failed.
+    /// The error of the last write.
     pub(super) failure: Option<String>,
 }
 
-/// What is written at a time.
+/// One write.
 struct Batch {
     records: Vec<Record>,
     rewrite: bool,
     pending: HashMap<ServiceName, Arc<Entry>>,
     queued: u64,
-    /// The disk failed not long ago, and is not tried.
+    /// The disk failed recently, and is not tried.
     is_paused: bool,
 }
 
@@ -88,12 +87,11 @@ impl Ledger {
         }
     }
 
-    /// Whether the disk has not come back from a write for so long that nobody waits for it.
+    /// Whether the write in progress has exceeded its timeout.
     pub(super) fn is_stuck(&self, now: Moment) -> bool {
         self.write_begun.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
     }
 
-    /// The disk is tried again at the next change.
     #[cfg(test)]
     pub(super) fn retry_now(&mut self) {
         self.retry_at = None;
@@ -117,23 +115,23 @@ impl Ledger {
 }
 
 impl Catalog {
-    /// Changes what is to be written, and has it written.
+    /// Queues a change and starts the writer.
     pub(super) fn queue(self: &Arc<Self>, ledger: &mut Ledger, change: impl FnOnce(&mut Ledger)) {
         change(ledger);
         ledger.queued += 1;
         self.give_up_when_stuck(ledger);
         if !std::mem::replace(&mut ledger.is_writing, true) {
-            // From here on: also when no thread becomes free for it.
+            // Counted from here, in case no thread becomes free.
             ledger.write_begun = Some(self.clock.now());
             let catalog = self.clone();
             tokio::task::spawn_blocking(move || catalog.write_queued());
         }
     }
 
-    /// Waits until everything that was queued before is on disk.
+    /// Waits until all changes queued so far are on disk.
     ///
     /// # Errors
-    /// The disk did not take it: it is remembered in memory.
+    /// The write failed: the changes are in memory only.
     pub(crate) async fn durable(&self) -> Result<(), String> {
         let queued = self.ledger().queued;
         let mut writes = self.writes.subscribe();
@@ -148,8 +146,8 @@ impl Catalog {
         }
     }
 
-    /// A write that does not come back has failed: what waited for it is served from memory. Should it come back after all,
-    /// [`Catalog::publish`] says how it went.
+    /// Fails a write that hangs, and serves its entries from memory. Should it return later, [`Catalog::publish`]
+    /// records its result.
     fn give_up_when_stuck(&self, ledger: &mut Ledger) {
         if !ledger.is_stuck(self.clock.now()) {
             return;
@@ -183,23 +181,24 @@ impl Catalog {
         if !batch.rewrite && !journal.needs_rewrite() {
             return if batch.records.is_empty() { Ok(()) } else { journal.append(&batch.records) };
         }
-        // Whatever changes from now on is queued behind this. What is evicted meanwhile is among the rows, the floors or both.
+        // Later changes are queued behind this rewrite. Entries evicted meanwhile are among the rows, the floors or
+        // both.
         let mut rows: HashMap<_, _> = self.rows.all().into_iter().collect();
         rows.extend(batch.pending.clone());
         let floors = self.ledger().floors.all();
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let floors = floors.into_iter().map(|(service, floor)| Record::Evicted { service, floor });
-        // A floor that is raised just now stands before the row that takes its place.
+        // Floors come first: the row of a service that returned meanwhile wins.
         let rows = rows.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
         journal.rewrite(floors.chain(rows))
     }
 
-    /// Serves what waited for the disk. `written` is `None` when the disk was not tried.
+    /// Serves the entries of a batch. `written`: `None` when the disk was not tried.
     fn publish(&self, batch: Batch, written: Option<io::Result<()>>) {
         let mut ledger = self.ledger();
         ledger.write_begun = None;
         for (service, entry) in batch.pending {
-            // Nobody has waited for a disk that was stuck: this, or a newer one, is served already.
+            // A hanging write was failed before: this entry, or a newer one, is served already.
             let Some(pending) = ledger.pending.get(&service) else { continue };
             if Arc::ptr_eq(pending, &entry) {
                 ledger.pending.remove(&service);
@@ -208,7 +207,7 @@ impl Catalog {
         }
         self.make_room(&mut ledger);
         self.writes.send_modify(|state| {
-            // Less than before when a write was given up: the rest waits for the next one.
+            // Lower than before when the write had been failed: the rest waits for the next one.
             state.written = batch.queued;
             match written {
                 None => {}
@@ -228,7 +227,7 @@ impl Catalog {
     }
 
     fn failed(&self, state: &mut WriteState, error: String) {
-        // Once per reason: a disk that is full for an hour is one line, not a hundred.
+        // Logged once per reason, not once per write.
         if state.failure.as_ref() != Some(&error) {
             tracing::warn!(%error, "the disk does not take the catalog, which is served from memory");
         }
@@ -236,13 +235,13 @@ impl Catalog {
         self.metrics.writable.set(0);
     }
 
-    /// Serves an entry from now on.
+    /// Serves an entry.
     pub(super) fn show(&self, ledger: &mut Ledger, service: ServiceName, entry: Arc<Entry>) {
         ledger.floors.remove(&service);
         self.rows.insert(service, entry);
     }
 
-    /// Evicts what is beyond the bounds.
+    /// Evicts entries beyond the bounds.
     pub(super) fn make_room(&self, ledger: &mut Ledger) {
         if self.rows.exceed(self.bounds) {
             let coldest = self.rows.coldest(self.bounds);
@@ -259,11 +258,11 @@ impl Catalog {
         self.metrics.evicted(reason);
     }
 
-    /// Has written what is not on disk yet: validations above all, and everything when the disk has failed. Ends
-    /// tombstones. Goes through all services.
+    /// Queues validations for disk, or a rewrite when writes have failed, and evicts expired tombstones. Scans all
+    /// entries.
     pub(crate) fn flush(self: &Arc<Self>) {
         let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.rows.all());
-        // Whoever takes a version waits for the ledger, and not for this.
+        // Updates wait for the queue's lock, so it is not held here.
         let (mut leases, mut validations) = (HashMap::new(), Vec::new());
         for id in 0..self.origins.all().len() {
             let uncovered = all.iter().filter(|(_, entry)| self.is_uncovered(entry, id));
