@@ -1,4 +1,4 @@
-//! The memory that objects take, counted once for each object whoever reads it, until its last reader lets go.
+//! The memory budget of objects: each object counts once, however many readers it has, until the last one drops it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,28 +7,26 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The unit in which memory is counted, in bytes: what an object takes is rounded up.
+/// The accounting unit in bytes: sizes are rounded up.
 const UNIT: u64 = 1024;
 
-/// Bytes of objects in memory, at most a fixed number: those in the memory tier, and those beyond it that are being
-/// fetched or read.
+/// The memory budget: bytes of the memory tier, and of objects in flight (being fetched or read).
 #[derive(Debug)]
 pub(super) struct Budget {
     free: Arc<Semaphore>,
     units: usize,
-    /// What stays free of objects that nobody waits for yet.
+    /// Units that read-ahead leaves free for clients.
     reserve: usize,
-    /// How long somebody waits for a part of it.
     patience: Duration,
 }
 
-/// The right to hold some bytes; given back when it, or the bytes that it was attached to, are dropped.
+/// Reserved bytes; released when it, or the bytes it is attached to, are dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Bytes that count as long as somebody holds them.
+/// Bytes with their reservation.
 struct Charged {
     bytes: Vec<u8>,
     _charge: Charge,
@@ -41,37 +39,36 @@ impl AsRef<[u8]> for Charged {
 }
 
 impl Budget {
-    /// A budget for a memory tier of `memory` bytes and `in_flight` bytes beyond it.
+    /// A budget of `memory` bytes for the memory tier and `in_flight` bytes beyond it.
     pub(super) fn new(memory: u64, in_flight: u64, patience: Duration) -> Self {
         let units = |bytes| usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let (units, reserve) = (units(memory + in_flight), units(in_flight / 2));
         Self { free: Arc::new(Semaphore::new(units)), units, reserve, patience }
     }
 
-    /// Waits until `bytes` may be held. `None`: readers did not let go of what they hold in time.
+    /// Waits until `bytes` can be reserved. `None`: the wait timed out.
     pub(super) async fn charge(&self, bytes: u64) -> Option<Charge> {
         let permit = timeout(self.patience, self.free.clone().acquire_many_owned(units(bytes))).await.ok()?;
         permit.ok().map(|permit| Charge { _permit: permit })
     }
 
-    /// The same without waiting.
+    /// Reserves `bytes` without waiting.
     pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
         self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Charge { _permit: permit })
     }
 
-    /// Whether there is room for what nobody waits for yet: also when the memory tier is full.
+    /// Whether there is room for read-ahead. Independent of the fill level of the memory tier.
     pub(super) fn is_ample(&self) -> bool {
         self.free.available_permits() > self.reserve
     }
 
-    /// Bytes that are held.
     pub(super) fn used(&self) -> u64 {
         (self.units - self.free.available_permits().min(self.units)) as u64 * UNIT
     }
 }
 
 impl Charge {
-    /// The bytes, counted until the last clone of them is dropped.
+    /// Attaches the reservation to the bytes, until their last clone is dropped.
     pub(super) fn attach(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(Charged { bytes, _charge: self })
     }

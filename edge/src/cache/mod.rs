@@ -1,8 +1,8 @@
-//! The object cache: immutable objects, named by their content, in memory and on disk, and the bodies that are made of them.
+//! The object cache: immutable objects in memory and on disk, and the bodies made of them.
 //!
-//! An object is looked for in [`memory`], then on [`disk`], then at its origin by [`fetch`]: whoever needs it meanwhile waits
-//! for the same flight ([`waiter`]). A [`body`] is the frames of a [`representation`] in a row. Nothing leaves here that was
-//! not verified since it arrived, or since it was read from disk.
+//! An object is looked up in [`memory`], then on [`disk`], then fetched from an origin by [`fetch`]. Requests for the
+//! same object share one fetch ([`waiter`]). A [`body`] is the concatenated frames of a [`representation`]. Every
+//! object is verified after it arrived and after each read from disk.
 
 mod body;
 mod budget;
@@ -53,13 +53,12 @@ pub(crate) use self::metrics::Tier;
 pub(crate) use self::representation::BodyRequest;
 pub(crate) use self::slots::Slot;
 
-/// Frames of one body that are fetched at a time before anybody asks for it: most of the slots are left to clients.
+/// Concurrent fetches of one prefetch: most slots are left to clients.
 const PREFETCHED_AT_A_TIME: usize = 4;
 
-/// Fetches under way beyond which no poll begins one: it would stand before those for which somebody waits.
+/// Manifests are not prefetched on `HEAD` while more fetches than this are in flight, because clients wait for those.
 const ANNOUNCED_BEHIND: usize = 64;
 
-/// The cache. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Cache {
     inner: Arc<Inner>,
@@ -76,13 +75,13 @@ struct Inner {
     decoders: Slots,
     encoders: Slots,
     wait: Duration,
-    /// Grows with each object that is purged.
+    /// The number of purges so far.
     purges: AtomicU64,
     metrics: CacheMetrics,
     drain: Drain,
 }
 
-/// An object that is here, and where it came from.
+/// An object with its source.
 #[derive(Debug, Clone)]
 struct Loaded {
     bytes: Bytes,
@@ -91,7 +90,7 @@ struct Loaded {
 
 type Outcome = Result<Loaded, FetchError>;
 
-/// An object that is here, or is waited for.
+/// A loaded object, or the fetch to wait for.
 enum Loading {
     Done(Loaded),
     Waiting(Waiter),
@@ -106,7 +105,7 @@ impl Loading {
     }
 }
 
-/// Where an object, or the beginning of a body, came from.
+/// Where an object, or the first frame of a body, came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// It was in memory.
@@ -115,15 +114,15 @@ pub(crate) enum Source {
     Disk,
     /// It was fetched.
     Origin {
-        /// It is stored.
+        /// It was inserted into the cache.
         stored: bool,
-        /// Somebody else had begun to fetch it.
+        /// Another request had started the fetch.
         collapsed: bool,
     },
 }
 
 impl Source {
-    /// Where a body came from whose manifest and first frame came from two.
+    /// The source of a body whose manifest and first frame have different sources.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Source::Origin { stored, collapsed }, Source::Origin { stored: too, collapsed: also }) => {
@@ -137,7 +136,8 @@ impl Source {
 }
 
 impl Cache {
-    /// The cache below a directory, which `lock` is of. What lies there is looked for at once and counted in the background.
+    /// Opens the cache below a directory that `lock` locks. Files of an earlier process are served at once and indexed
+    /// in the background.
     ///
     /// # Errors
     /// A metric is registered already.
@@ -179,8 +179,8 @@ impl Cache {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A part of a stored body that lies in memory, as far as it begins: without I/O, without waiting. `request` is made only
-    /// when it is needed.
+    /// Opens a range of a stored body whose first frame is in memory. Does no I/O and never waits. `request` is called
+    /// only when it is needed.
     pub(crate) fn open_in_memory(
         &self,
         stored: &Representation,
@@ -200,7 +200,7 @@ impl Cache {
         Some(ReadyBody::Frames { frames, delivery: Delivery::Stored, slot: None, length })
     }
 
-    /// What a delivery needs for as long as it lasts; an error when all slots are taken. Nobody waits for one.
+    /// The slot that transcoding needs while the body is sent. Fails instead of waiting when all are in use.
     ///
     /// # Errors
     /// [`FetchError::Overloaded`].
@@ -213,11 +213,11 @@ impl Cache {
         slots.try_take().map(Some).ok_or(FetchError::Overloaded)
     }
 
-    /// A part of a body, or of the tar when it is decoded: once its first frame is here. With `verify_again` each frame is
-    /// verified although that was done before.
+    /// Opens a range of a body (or of the tar, when it is decoded) once its first frame is loaded. `verify_again`: also
+    /// frames in memory are verified.
     ///
     /// # Errors
-    /// The manifest or the first frame cannot be had, or not soon enough.
+    /// The manifest or the first frame cannot be loaded, or not in time.
     pub(crate) async fn open_body(
         &self,
         request: BodyRequest,
@@ -238,11 +238,11 @@ impl Cache {
             let length = (delivery != Delivery::Gzip).then_some(range.end - range.start);
             Ok((ReadyBody::Frames { frames, delivery, slot, length }, first.and(listed)))
         };
-        // Boxed: it is large, and goes into every handler's future otherwise.
+        // Boxed: every handler's future would contain it otherwise.
         tokio::time::timeout(self.inner.wait, Box::pin(begin)).await.unwrap_or(Err(FetchError::TimedOut))
     }
 
-    /// The frames of a representation, and where their list came from.
+    /// The frames of a representation, and the source of their list.
     async fn frames(&self, request: &BodyRequest, verify_again: bool) -> Result<(Frames, Source), FetchError> {
         if !request.has_manifest() {
             return Ok((Frames::one(request), Source::Memory));
@@ -255,13 +255,13 @@ impl Cache {
         Ok((Frames::Many(manifest), loaded.source))
     }
 
-    /// The manifest of a representation that was read before. Its object is thereby used: it is not evicted before its frames.
+    /// The parsed manifest of a representation. Its object counts as used, so that it is not evicted before its frames.
     fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FetchError> {
         self.inner.disk.touch(&request.stored.digest);
         self.inner.manifests.get(&request.stored.digest, request)
     }
 
-    /// Fetches what is not here of a representation, for nobody yet, and waits until that has ended.
+    /// Prefetches a representation, and waits for the end.
     pub(crate) async fn prefetch(&self, request: BodyRequest) {
         let read_all = async {
             let (frames, _) = self.frames(&request, false).await?;
@@ -271,13 +271,12 @@ impl Cache {
             let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
             stream::iter(fetches).buffer_unordered(PREFETCHED_AT_A_TIME).try_for_each(async |_| Ok(())).await
         };
-        // Whoever asks for what cannot be had now tries again, and is told why.
+        // A client that needs it retries and gets the error.
         if let Err(error) = Box::pin(read_all).await {
             tracing::debug!(object = %request.stored.digest, %error, "a new version cannot be fetched ahead");
         }
     }
 
-    /// An object that is in memory.
     fn in_memory(&self, digest: &ObjectDigest) -> Option<Bytes> {
         let bytes = self.inner.memory.get(digest)?;
         self.inner.disk.touch(digest);
@@ -285,12 +284,12 @@ impl Cache {
         Some(bytes)
     }
 
-    /// An object from wherever it is.
+    /// Loads an object from memory, disk or origin.
     async fn load(&self, request: &ObjectRequest, verify_again: bool) -> Outcome {
         self.begin_load(request, verify_again, true)?.result().await
     }
 
-    /// The same as far as nothing has to be waited for. `is_first`: its reader has nothing of the body yet.
+    /// Starts to load an object. `is_first`: nothing of the body was sent yet.
     fn begin_load(&self, request: &ObjectRequest, verify_again: bool, is_first: bool) -> Result<Loading, FetchError> {
         let inner = &self.inner;
         let digest = &request.digest;
@@ -305,15 +304,15 @@ impl Cache {
         inner.flights.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
-    /// Begins to fetch an object that will be needed soon: from disk, if it is there and not known yet. `None`: not now.
+    /// Starts read-ahead of an object from disk or origin. `None`: no memory or slot is free for that.
     fn fetch_ahead(&self, request: &ObjectRequest) -> Option<Waiter> {
         let inner = &self.inner;
         inner.budget.is_ample().then_some(())?;
         inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
     }
 
-    /// Begins to fetch the manifest of a body that somebody will probably ask for next: its first frame is then one exchange
-    /// with the origin away, not two. `request` is made only when it is needed.
+    /// Prefetches the manifest of a body that a client will probably request next: this saves a round trip to the
+    /// origin. `request` is called only when it is needed.
     pub(crate) fn announce(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
         let is_quiet = self.inner.flights.len() < ANNOUNCED_BEHIND;
         if stored.frames > 1 && is_quiet && self.tier(&stored.digest).is_none() {
@@ -321,19 +320,19 @@ impl Cache {
         }
     }
 
-    /// Where an object is, as far as is known without looking at the disk.
+    /// The tier of an object, without looking at the disk.
     pub(crate) fn tier(&self, digest: &ObjectDigest) -> Option<Tier> {
         let inner = &self.inner;
         let in_memory = inner.memory.contains(digest).then_some(Tier::Memory);
         in_memory.or_else(|| inner.disk.has(digest).then_some(Tier::Disk))
     }
 
-    /// Why the disk did not take the last object; `None` when it did.
+    /// The error of the last write to disk; `None` when it succeeded.
     pub(crate) fn disk_failure(&self) -> Option<String> {
         self.inner.disk.last_failure()
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(crate) fn bounds(&self) -> [Bound; 9] {
         let inner = &self.inner;
         let (manifests, most) = inner.manifests.usage();
@@ -351,27 +350,25 @@ impl Cache {
         ]
     }
 
-    /// How full the cache is.
     pub(crate) fn usage(&self) -> Usage {
         self.inner.usage()
     }
 }
 
 impl Inner {
-    /// The flight of an object: reads it from disk when it is there, else takes it from memory or fetches it, and stores it
-    /// behind those who wait.
+    /// Reads an object from disk, or takes it from memory, or fetches it and stores it in the background.
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
         let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.keep(digest, bytes.clone(), purges);
             return Ok(Loaded { bytes, source: Source::Disk });
         }
-        // It is to be verified again, or somebody was faster.
+        // It has to be verified again, or another task was faster.
         if let Some(bytes) = self.verified_in_memory(&digest) {
             return Ok(Loaded { bytes, source: Source::Memory });
         }
         let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
-        // What the disk cannot take is served from here.
+        // Objects that the disk rejects are served from memory.
         let in_memory = self.keep(digest, bytes.clone(), purges);
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
         let (inner, storing) = (self.clone(), bytes.clone());
@@ -379,17 +376,17 @@ impl Inner {
         self.drain.spawn(async move {
             inner.disk.store(digest, storing).await;
             if inner.purges.load(Ordering::SeqCst) != purges {
-                // An operator has purged something meanwhile: it may have been meant.
+                // The purge may have been of this object.
                 let _ = spawn_blocking(move || inner.remove(&digest)).await;
             }
         });
         Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
     }
 
-    /// Takes an object into memory that was read or fetched since there were so many `purges`. True when it did.
+    /// Inserts an object into memory, unless there was a purge since `purges` was read. True when it is there.
     fn keep(&self, digest: ObjectDigest, bytes: Bytes, purges: u64) -> bool {
         let in_memory = self.memory.insert(digest, bytes);
-        // Looked at behind the insertion: a purge that comes later finds the object.
+        // Checked after the insert: a later purge finds the object.
         let is_purged = self.purges.load(Ordering::SeqCst) != purges;
         if is_purged {
             self.memory.remove(&digest);
@@ -397,14 +394,14 @@ impl Inner {
         in_memory && !is_purged
     }
 
-    /// Removes an object. Its bytes, when it was here. Blocks.
+    /// Removes an object from all tiers. Returns its size. Blocks.
     fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
         self.manifests.remove(digest);
         let in_memory = self.memory.remove(digest);
         self.disk.remove(digest, Dropped::Purged).or(in_memory)
     }
 
-    /// An object in memory, verified now; dropped when it is not what its name says.
+    /// An object in memory, verified now. Corrupt bytes are removed.
     fn verified_in_memory(&self, digest: &ObjectDigest) -> Option<Bytes> {
         let bytes = self.memory.get(digest)?;
         if ObjectDigest::of(&bytes) == *digest {

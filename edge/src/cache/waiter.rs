@@ -1,4 +1,4 @@
-//! Those who wait for an object: bounded, and counted.
+//! The fetches in flight and their waiters, bounded and counted.
 
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
@@ -9,34 +9,32 @@ use super::slots::{Slot, Slots};
 use super::{Outcome, Source};
 use crate::single_flight::{Seat, SingleFlight};
 
-/// Objects that are being fetched, or wait for their turn, at a time.
+/// The most objects in flight, queued ones included.
 pub(super) const MAX_FLIGHTS: usize = 16_384;
 
-/// The fetches under way, and who waits for them.
 pub(super) struct Flights {
     flights: SingleFlight<ObjectRequest, Outcome>,
     waiters: Slots,
     metrics: CacheMetrics,
 }
 
-/// One who waits for a fetch.
+/// Waits for a fetch.
 pub(super) struct Waiter {
     seat: Seat<Outcome>,
-    /// Somebody else had begun the fetch.
+    /// Another request had started the fetch.
     collapsed: bool,
-    /// Readers who have a part of their body already have none, nor do those who wait ahead of them: nobody is turned away
-    /// in the middle.
+    /// Only waiters without a byte of their body count against the bound: a body in progress is never refused.
     _slot: Option<Slot>,
 }
 
 impl Flights {
-    /// `most`: who may wait at a time.
+    /// `most`: the most waiters.
     pub(super) fn new(most: usize, metrics: CacheMetrics, drain: &Drain) -> Self {
         Self { flights: SingleFlight::new(MAX_FLIGHTS, drain), waiters: Slots::new(most), metrics }
     }
 
-    /// Joins the fetch of an object, or begins it with the future that `begin` makes: a task of its own, which runs on when
-    /// those who wait leave. `is_first`: nothing of the body has come yet.
+    /// Joins the fetch of an object, or starts it with the future that `begin` makes, as a detached task. `is_first`:
+    /// nothing of the body was sent yet.
     ///
     /// # Errors
     /// [`FetchError::Overloaded`]: a bound is reached.
@@ -58,7 +56,7 @@ impl Flights {
         Ok(self.waiter(seat, slot))
     }
 
-    /// The same for what will be needed soon. `None`: as much is being fetched as may be for that.
+    /// Joins or starts read-ahead. `None`: half of the bound is in use.
     pub(super) fn join_ahead<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Option<Waiter>
     where
         F: Future<Output = Outcome> + Send + 'static,
@@ -73,19 +71,16 @@ impl Flights {
         Waiter { seat, collapsed, _slot: slot }
     }
 
-    /// Who waits.
     pub(super) fn waiters(&self) -> Bound {
         self.waiters.bound("fill_waiters")
     }
 
-    /// Objects that are being fetched, or wait for their turn.
     pub(super) fn len(&self) -> usize {
         self.flights.len()
     }
 }
 
 impl Waiter {
-    /// Waits for the object.
     pub(super) async fn result(self) -> Outcome {
         let mut loaded = self.seat.result().await.unwrap_or(Err(FetchError::Abandoned))?;
         if let Source::Origin { collapsed, .. } = &mut loaded.source {

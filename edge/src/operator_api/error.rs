@@ -1,4 +1,4 @@
-//! What an operator is told when something is refused. All problems of this listener's own paths are made here.
+//! The errors of the operator API, and their problem documents.
 
 use http::{HeaderValue, Response, StatusCode, header};
 use weir_protocol::problem::Problem;
@@ -8,21 +8,20 @@ use weir_runtime::serve::{Body, RequestBodyError};
 
 use super::MAX_ORDER_BYTES;
 
-/// Why an operator's request is refused.
 #[derive(Debug)]
 pub(super) enum OperatorError {
-    /// Nobody may, because no token is configured.
+    /// No operator token is configured.
     NoTokenConfigured,
-    /// The token is missing, or another one.
+    /// The token is missing or wrong.
     Unauthorized,
-    /// The token's file cannot be used any more.
+    /// The token file cannot be read.
     TokenUnusable,
     MethodNotAllowed(&'static str),
     Malformed(String),
     TooLong,
-    /// Its body takes too long to come.
+    /// The request body did not arrive in time.
     TooSlow,
-    /// The edge itself failed.
+    /// A bug in the edge.
     Failed,
 }
 

@@ -1,6 +1,6 @@
-//! Answers operators, probes and Prometheus on the admin listener.
+//! The admin listener: `/status`, `/v1/explain`, `/v1/purge`, probes and metrics.
 //!
-//! What only reads is open on loopback; beyond it, and for whatever changes something, the operator's token is needed.
+//! Reads are open on loopback. Beyond it, and for writes, the operator token is required.
 
 mod error;
 mod purge;
@@ -27,17 +27,16 @@ use self::purge::Order;
 use crate::config::AdminConfig;
 use crate::status::Status;
 
-/// The longest order that is read, in bytes.
+/// The longest purge request, in bytes.
 const MAX_ORDER_BYTES: usize = 4096;
 
-/// The handler.
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
     admin: Admin,
     status: Arc<Status>,
     purges: IntCounterVec,
     token: Option<Arc<OperatorToken>>,
-    /// Whether whoever reaches the listener is on this machine.
+    /// The listener is on loopback.
     is_loopback: bool,
 }
 
@@ -62,7 +61,7 @@ impl OperatorApi {
         Ok(Self { admin, status, purges, token, is_loopback: listen.ip().is_loopback() })
     }
 
-    /// Serves on `listen` until the drain has ended. Without `tls` in plain HTTP.
+    /// Serves on `listen` until the drain has ended; plain HTTP without `tls`.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -92,7 +91,7 @@ impl OperatorApi {
                 let (status, purges) = (self.status.clone(), self.purges.clone());
                 let done = spawn_blocking(move || order.carry_out(&status, &purges)).await;
                 let mut done = done.map_err(|_| OperatorError::Failed)?;
-                // What was purged stays purged over a restart, unless the disk fails.
+                // A purge survives a restart unless the disk fails.
                 done["durable"] = self.status.catalog.durable().await.is_ok().into();
                 Ok(admin::json(&done))
             }
@@ -108,7 +107,7 @@ impl OperatorApi {
             }
             "/status" if reads => {
                 self.check_reader(request.headers()).await?;
-                // It goes through all services.
+                // It scans all services.
                 let admin = self.admin.clone();
                 let answered = spawn_blocking(move || admin.answer(&request)).await;
                 answered.map_err(|_| OperatorError::Failed)
@@ -117,7 +116,7 @@ impl OperatorApi {
         }
     }
 
-    /// What names services is for operators, unless only this machine can ask.
+    /// Documents with service names need the token unless the listener is on loopback.
     async fn check_reader(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
         if self.is_loopback { Ok(()) } else { self.check(headers).await }
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/purge`: what is held of a digest, a service or a repository is dropped, or declared stale.
+//! `POST /v1/purge`: drops what is cached of a digest, a service or a repository, or makes it stale.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,6 @@ use crate::origin_client::OriginId;
 use crate::status::Status;
 use crate::version::Version;
 
-/// What is purged, and how.
 #[derive(Debug)]
 pub(super) struct Order {
     what: What,
@@ -24,7 +23,7 @@ pub(super) struct Order {
 
 #[derive(Debug)]
 enum What {
-    /// A tarball in all its representations, or an object: they are written alike.
+    /// A tarball with all its representations, or one object: their digests look alike.
     Digest(TarballDigest, ObjectDigest),
     Service(ServiceName),
     Repository(RepositoryName),
@@ -41,7 +40,7 @@ struct Document {
 }
 
 impl Order {
-    /// Reads the body of a request.
+    /// Parses the request body.
     pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
         let malformed = |why: String| OperatorError::Malformed(why);
         let document: Document =
@@ -66,7 +65,7 @@ impl Order {
         Ok(Self { what, mode })
     }
 
-    /// Does it, and says what was purged. Doing it again is no error. Blocks.
+    /// Purges, and returns what was purged. Idempotent. Blocks.
     pub(super) fn carry_out(&self, status: &Status, purges: &IntCounterVec) -> Value {
         let (kind, name) = match &self.what {
             What::Digest(digest, _) => ("digest", digest.to_string()),
@@ -78,7 +77,7 @@ impl Order {
             PurgeMode::Hard => "hard",
         };
         let met = self.find(status);
-        // Of a service that is not stored there may be past versions, and the answer that it is absent.
+        // A service without an entry may have past versions and a negative entry.
         let unknown = self.service().filter(|service| !met.services.contains(*service));
         met.services.iter().chain(unknown).for_each(|service| status.lookup.purge(service, self.mode));
         let mut purged = match self.mode {
@@ -107,7 +106,6 @@ impl Order {
         })
     }
 
-    /// The service that it names.
     fn service(&self) -> Option<&ServiceName> {
         match &self.what {
             What::Service(service) => Some(service),
@@ -115,7 +113,6 @@ impl Order {
         }
     }
 
-    /// What it is about.
     fn find(&self, status: &Status) -> Met {
         let mut met = Met::default();
         match &self.what {
@@ -149,7 +146,7 @@ impl Order {
     }
 }
 
-/// What an order is about.
+/// The services and representations that a request matches.
 #[derive(Default)]
 struct Met {
     services: HashSet<ServiceName>,

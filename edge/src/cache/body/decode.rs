@@ -1,4 +1,4 @@
-//! Frames decoded from zstd, and made gzip, on the way to a client.
+//! Transcodes frames: decodes zstd, and compresses gzip.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use zstd::bulk::Decompressor;
 use super::frames::{FrameReader, ReadFrame, part};
 use crate::cache::slots::Slot;
 
-/// Bytes that are compressed at a time: an async worker is not held for longer than they take.
+/// Bytes per compression step: it keeps an async worker busy only briefly.
 const ENCODED_CHUNK: usize = 16 << 10;
 
-/// The tar of the frames, each decoded by itself on a thread that may block. `slot` is given back at the end.
+/// The tar of the frames, each decoded on a blocking thread. `slot` is released at the end.
 pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     frames.stream().then(move |read| {
         let _held = &slot;
@@ -27,10 +27,10 @@ pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<It
     })
 }
 
-/// What is wanted of a frame's tar. A frame that does not decode to exactly as much tar as its manifest says is an error.
+/// Decodes a frame and takes the slice. It must decode to exactly the size in its manifest.
 fn decode(read: &ReadFrame) -> io::Result<Bytes> {
     let expected = usize::try_from(read.frame.tar_size).map_err(io::Error::other)?;
-    // The tar itself is the window: it takes no more memory, whatever the frame says.
+    // The output buffer is the window: decoding allocates no more, whatever the frame header says.
     let mut decompressor = Decompressor::new()?;
     let tar = decompressor.decompress(&read.bytes, expected)?;
     if tar.len() != expected {
@@ -40,7 +40,7 @@ fn decode(read: &ReadFrame) -> io::Result<Bytes> {
     part(&tar.into(), &read.range())
 }
 
-/// The same made gzip.
+/// The tar of the frames, compressed with gzip.
 pub(super) fn gzipped(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let small = |tar: Bytes| {
         let chunks = (0..tar.len()).step_by(ENCODED_CHUNK);

@@ -1,4 +1,4 @@
-//! A body: its frames in a row, as they are stored, decoded, or made gzip.
+//! A body: its frames concatenated, as stored or transcoded.
 
 mod decode;
 mod frames;
@@ -18,34 +18,33 @@ use super::slots::Slot;
 
 pub(super) use self::frames::{FrameReader, part};
 
-/// What is made of the frames on the way.
+/// How frames are transcoded while they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Nothing.
+    /// As stored.
     Stored,
-    /// They are decoded.
+    /// Decoded to tar.
     Decoded,
-    /// They are decoded and made gzip.
+    /// Decoded and compressed with gzip.
     Gzip,
 }
 
-/// A body that is there: its first frame was read and verified.
+/// A body whose first frame is loaded and verified.
 pub(crate) enum ReadyBody {
-    /// One part of a frame is all of it.
+    /// A range of one frame is the whole body.
     Part(Bytes),
-    /// Its frames, one after the other.
     Frames {
         frames: Box<FrameReader>,
         delivery: Delivery,
-        /// What decoding needs; given back with the body.
+        /// Released with the body.
         slot: Option<Slot>,
-        /// Its bytes; unknown of gzip that is made on the way.
+        /// Bytes of the body; unknown for gzip.
         length: Option<u64>,
     },
 }
 
 impl ReadyBody {
-    /// The body. Its bytes are counted as they are handed over.
+    /// The response body. `sent` counts its bytes.
     pub(crate) fn into_body(self, sent: &IntCounter) -> Body {
         let (frames, delivery, slot, left) = match self {
             ReadyBody::Part(bytes) => {
@@ -65,10 +64,10 @@ impl ReadyBody {
 
 type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// Chunks on their way. When they are more or less than they should be it ends in an error: never in a clean end.
+/// A streamed body. It ends with an error when its length is wrong, and never cleanly.
 struct Sending {
     chunks: Option<Chunks>,
-    /// Bytes that are still to be sent, when that is known.
+    /// The bytes left to send, when the length is known.
     left: Option<u64>,
     sent: IntCounter,
 }

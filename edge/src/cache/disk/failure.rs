@@ -1,4 +1,4 @@
-//! What can be the matter with the edge's disk, and how long it is left alone then.
+//! Errors of the edge's disk, and the back-off after them.
 
 use std::io;
 use std::time::Duration;
@@ -7,24 +7,21 @@ use rustix::io::Errno;
 
 use crate::clock::{AtomicMoment, Moment};
 
-/// How long nothing is written after the disk was found full, read-only or failing; or read after it hung.
+/// The back-off after the disk was full, read-only or failing, and of reads after it hung.
 const LENGTH: Duration = Duration::from_secs(30);
 
-/// Why the disk does not take an object.
+/// Why the disk rejects an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskFailure {
-    /// It is full.
     NoSpace,
-    /// It is read-only.
     ReadOnly,
-    /// No file can be opened: as many are open as may be.
+    /// The limit of open files is reached.
     TooManyFiles,
-    /// It failed.
+    /// Another I/O error.
     Failed,
 }
 
 impl DiskFailure {
-    /// The value of a metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             DiskFailure::NoSpace => "no_space",
@@ -34,7 +31,6 @@ impl DiskFailure {
         }
     }
 
-    /// What an error of the file system means.
     pub(super) fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
             Some(Errno::NOSPC | Errno::DQUOT) => DiskFailure::NoSpace,
@@ -45,7 +41,7 @@ impl DiskFailure {
     }
 }
 
-/// Until when nothing is written, or read.
+/// The end of the back-off of reads or writes.
 #[derive(Debug)]
 pub(super) struct Pause(AtomicMoment);
 
@@ -54,13 +50,12 @@ impl Pause {
         Self(AtomicMoment::new(now))
     }
 
-    /// Whether nothing is written now.
     pub(super) fn is_on(&self, now: Moment) -> bool {
         now < self.0.get()
     }
 
-    /// After a failed write. True when the pause begins with it. A lack of descriptors passes by itself, and says nothing
-    /// about the disk.
+    /// Starts the back-off after a failed write; true when it was off. A lack of file descriptors is temporary and says
+    /// nothing about the disk.
     pub(super) fn after(&self, failure: DiskFailure, now: Moment) -> bool {
         failure != DiskFailure::TooManyFiles && self.0.advance(now.after(LENGTH)) <= now
     }

@@ -1,7 +1,6 @@
-//! Objects on disk: one file each, named by its content and verified whenever it is read.
+//! The disk tier: one file per object, named by its digest and verified on each read.
 //!
-//! Nothing but the files is durable, and nothing is synchronised: a file that a crash or the medium has changed is a miss,
-//! and removed. A file that is gone is a miss.
+//! The files are the only state. A damaged file is removed and counts as a miss, as does a missing one.
 
 mod failure;
 mod index;
@@ -31,28 +30,27 @@ use crate::clock::Clock;
 
 pub(crate) use self::failure::DiskFailure;
 
-/// How long the disk may take to give an object before it is fetched instead.
+/// The timeout of a read; the object is fetched instead.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Objects that are read at a time, beyond those in the page cache.
+/// The most concurrent reads, without those served from the page cache.
 const MAX_READS: usize = 64;
 
-/// Objects that are written at a time.
+/// The most concurrent writes.
 const MAX_WRITES: usize = 32;
 
-/// How long an object waits for its turn to be written before it is not stored.
+/// How long an object waits for a write slot before it is not stored.
 const WRITE_WAIT: Duration = Duration::from_secs(2);
 
-/// The tier.
 #[derive(Debug)]
 pub(super) struct Disk {
     layout: Layout,
     index: Index,
-    /// Until then an object that is not in the index may yet be on disk.
+    /// Until the scan is complete, an object that is not indexed may be on disk.
     is_scanned: AtomicBool,
     pause: Pause,
     writes: Semaphore,
-    /// A disk that hangs holds so many threads, and not all that there are.
+    /// Bounds the threads that a hanging disk can block.
     reads: Arc<Semaphore>,
     read_pause: Pause,
     last_failure: Mutex<Option<String>>,
@@ -61,7 +59,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// The tier of up to `limit` bytes below `dir`. What lies there is noted in the background.
+    /// Opens the tier of up to `limit` bytes below `dir`. Existing files are indexed in the background.
     pub(super) fn open(
         dir: &Path,
         lock: DirectoryLock,
@@ -95,23 +93,21 @@ impl Disk {
         disk
     }
 
-    /// Whether an object may be on disk.
     fn may_have(&self, digest: &ObjectDigest) -> bool {
         !self.is_scanned.load(Ordering::Acquire) || self.index.contains(digest)
     }
 
-    /// An object is used that was read from memory.
+    /// Counts a use of an object that was read from memory.
     pub(super) fn touch(&self, digest: &ObjectDigest) {
         self.index.touch(digest);
     }
 
-    /// Whether an object is known to be on disk.
+    /// Whether an object is indexed.
     pub(super) fn has(&self, digest: &ObjectDigest) -> bool {
         self.index.contains(digest)
     }
 
-    /// An object whose file is known and in the page cache, verified: without waiting for the disk. `None`: [`Disk::read`]
-    /// finds out what is the matter, on a thread that may block.
+    /// Reads an object from the page cache and verifies it, without waiting for the disk. `None`: use [`Disk::read`].
     pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Option<Bytes> {
         self.index.get(digest)?;
         let (bytes, charge) = read::cached(&self.layout.path(digest), budget)?;
@@ -121,16 +117,16 @@ impl Disk {
         })
     }
 
-    /// An object of up to `most` bytes, verified. `None`: it is not on disk, or the disk does not give it in time.
+    /// Reads and verifies an object of up to `most` bytes. `None`: it is not on disk, or the read failed or timed out.
     pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, most: u64, budget: &Budget) -> Option<Bytes> {
         if !self.may_have(&digest) || self.read_pause.is_on(self.clock.now()) {
             return None;
         }
-        // That readers are slow to let go of memory is no fault of the disk, and nothing that an origin could help with.
+        // A lack of memory is no fault of the disk, and a fetch would not help.
         let charge = budget.charge(most).await?;
         let disk = self.clone();
         let reading = async {
-            // Held by the thread for as long as the disk holds the thread.
+            // Held by the thread, also after the timeout.
             let turn = self.reads.clone().acquire_owned().await.ok()?;
             let read = spawn_blocking(move || {
                 let _turn = turn;
@@ -153,12 +149,12 @@ impl Disk {
         Some(charge.attach(bytes?))
     }
 
-    /// The bytes, when they are what the name says. A file whose bytes are not is removed.
+    /// Verifies the bytes of a file, and removes a corrupt one.
     fn verified(&self, digest: &ObjectDigest, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if ObjectDigest::of(&bytes) == *digest {
             self.metrics.hit(Tier::Disk, bytes.len() as u64);
             if let (false, Ok(size)) = (self.index.contains(digest), u32::try_from(bytes.len())) {
-                // The scan has not come to it yet.
+                // The scan has not indexed it yet.
                 self.index.insert(*digest, size);
             }
             return Some(bytes);
@@ -169,7 +165,7 @@ impl Disk {
         None
     }
 
-    /// What an error means for an object: a file that is gone is forgotten, and one that cannot be read now is left.
+    /// Handles a read error: a missing file is removed from the index, an unreadable one stays.
     fn cannot_read(&self, digest: &ObjectDigest, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound => {
@@ -188,13 +184,12 @@ impl Disk {
         }
     }
 
-    /// Whether an object of this size is stored now, as far as can be told.
+    /// Whether an object of this size would be stored now.
     pub(super) fn accepts(&self, bytes: u64) -> bool {
         self.index.takes(bytes) && !self.pause.is_on(self.clock.now())
     }
 
-    /// Stores an object that was verified and is counted among the writes, when the disk takes it. Why it does not is
-    /// counted, and noted for `/readyz`.
+    /// Stores a verified object. A failure is counted and shown in `/readyz`.
     pub(super) async fn store(self: &Arc<Self>, digest: ObjectDigest, bytes: Bytes) {
         if let Err(why) = self.try_store(digest, bytes).await {
             self.metrics.not_stored(why);
@@ -224,7 +219,7 @@ impl Disk {
         let failure = DiskFailure::of(&error);
         tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
         if self.pause.after(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
-            // The disk has less room than it may take: after the pause there is some.
+            // Leaves free space for the time after the back-off.
             let disk = self.clone();
             let _ = spawn_blocking(move || disk.index.shrink()).await;
         }
@@ -238,12 +233,12 @@ impl Disk {
         }
     }
 
-    /// Why the last object could not be stored; `None` when it was.
+    /// The error of the last write; `None` when it succeeded.
     pub(super) fn last_failure(&self) -> Option<String> {
         self.last_failure.lock().ok()?.clone()
     }
 
-    /// Removes an object. Its bytes, when it was known to be there. Blocks.
+    /// Removes an object. Returns its size when it was indexed. Blocks.
     pub(super) fn remove(&self, digest: &ObjectDigest, why: Dropped) -> Option<u64> {
         let bytes = self.index.remove(digest).map(u64::from);
         self.layout.unlink(digest);
@@ -253,12 +248,12 @@ impl Disk {
         bytes
     }
 
-    /// An object as it stands on disk, unverified: to look at. Blocks.
+    /// Reads an object without verifying it or counting a use. Blocks.
     pub(super) fn peek(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
         read::whole(&self.layout.path(digest)).ok()
     }
 
-    /// How full it is, and of how much.
+    /// Bytes, limit and number of objects.
     pub(super) fn usage(&self) -> (u64, u64, u64) {
         (self.index.bytes(), self.index.limit(), self.index.entries())
     }

@@ -1,5 +1,4 @@
-//! Finds at start what an earlier process has left on disk, in the background: until it is done, look-ups go to the file
-//! system.
+//! Indexes the files of an earlier process, in the background. Until it is done, lookups go to the file system.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -7,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Disk;
 use super::layout::Found;
 
-/// Notes every file, and removes what a crash left half written. Blocks; ends early when `stop` says so.
+/// Indexes all files and removes temporary ones. Blocks; returns early when `stop` is true.
 pub(super) fn scan(disk: &Disk, stop: impl Fn() -> bool) {
     let mut unread = 0;
     for first in 0..=u8::MAX {
@@ -22,7 +21,7 @@ pub(super) fn scan(disk: &Disk, stop: impl Fn() -> bool) {
             }
         }
     }
-    // What lies in a folder that cannot be read may yet be asked for: then it is looked for on disk.
+    // Objects in an unreadable directory are still looked up on disk.
     disk.is_scanned.store(unread == 0, Ordering::Release);
     disk.metrics.scanning.set(i64::from(unread > 0));
     tracing::info!(objects = disk.index.entries(), bytes = disk.index.bytes(), "the cache's files are known");
@@ -30,7 +29,7 @@ pub(super) fn scan(disk: &Disk, stop: impl Fn() -> bool) {
 
 fn note(disk: &Disk, found: Found) {
     match found {
-        // What was written since the start is noted already.
+        // A file written since the start is indexed already.
         Found::Object(digest, _) if disk.index.contains(&digest) => {}
         Found::Object(digest, bytes) => match u32::try_from(bytes) {
             Ok(size) if disk.index.takes(bytes) => disk.index.insert(digest, size),
