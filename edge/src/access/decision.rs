@@ -1,4 +1,4 @@
-//! The rule: what a request shows, and what that opens.
+//! Decides whether a request is allowed.
 
 use weir_protocol::name::ServiceName;
 use weir_protocol::token::UnixSeconds;
@@ -8,54 +8,47 @@ use super::credential::Credential;
 use super::standing::Standing;
 use crate::config::CertificateRule;
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It is answered.
     Allowed(Proof),
-    /// The reader has proved itself, and may not see this service: it is answered as if there were none of that name.
+    /// The client is authenticated and may not read this service: the answer is `404`, as if it did not exist.
     Unseen,
-    /// The reader has not proved itself.
+    /// The client is not authenticated.
     Unauthorized(Refusal),
 }
 
-/// What a request was allowed for.
+/// How a client was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// The edge is open.
+    /// Not at all: the edge is open.
     None,
-    /// A token.
     Token,
-    /// A client certificate.
     Certificate,
 }
 
-/// Why a reader has not proved itself.
+/// Why a client is not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It shows neither a token nor an agent's certificate.
+    /// It sent neither a token nor an agent's certificate.
     NoCredential,
-    /// What it shows is not a token of the one shape that is read.
+    /// The token is malformed.
     Malformed,
-    /// The token's key is not known here.
+    /// The key of the token is unknown.
     UnknownKey,
-    /// The token's key was revoked.
+    /// The key of the token is revoked.
     RevokedKey,
-    /// The token's key did not sign it.
     BadSignature,
-    /// The token's time has passed.
     Expired,
-    /// The token's time has not come.
     NotYetValid,
-    /// The token is on a deny list.
     Denied,
 }
 
 impl Decision {
-    /// What an open edge decides.
+    /// The decision of an open edge.
     pub(super) const OPEN: Decision = Decision::Allowed(Proof::None);
 
-    /// All decisions there are, in the order of [`index`](Self::index).
+    /// All decisions, in the order of [`index`](Self::index).
     pub(super) const ALL: [Decision; 12] = [
         Decision::Allowed(Proof::None),
         Decision::Allowed(Proof::Token),
@@ -71,7 +64,7 @@ impl Decision {
         Decision::Unauthorized(Refusal::Denied),
     ];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// The position in [`ALL`](Self::ALL).
     pub(super) fn index(self) -> usize {
         Self::ALL.iter().position(|each| *each == self).expect("all are there")
     }
@@ -103,7 +96,7 @@ impl Refusal {
         }
     }
 
-    /// The reason in plain words, fit for a client and for a quoted string of RFC 9110.
+    /// The reason as a sentence, fit for clients and for a quoted string of RFC 9110.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Refusal::NoCredential => "This edge needs a bearer token or a client certificate of an agent.",
@@ -118,8 +111,8 @@ impl Refusal {
     }
 }
 
-/// Decides about a reader that has to prove itself. `rules`: what certificates open. A token that is shown decides alone: a bad one is told, and not made up
-/// for by a certificate.
+/// Decides on a client that must authenticate. `rules`: the services that certificates may read. A token decides alone:
+/// a certificate does not make up for a bad one.
 pub(super) fn decide(
     rules: &[CertificateRule],
     standing: &Standing,
@@ -139,7 +132,7 @@ pub(super) fn decide(
             let mut opened = rules.flat_map(|rule| &rule.services);
             (Proof::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
         }
-        // Certificates of other roles open nothing here.
+        // Certificates of other roles may read nothing.
         (Credential::None, _) => return Decision::Unauthorized(Refusal::NoCredential),
     };
     if opens { Decision::Allowed(proof) } else { Decision::Unseen }

@@ -1,5 +1,5 @@
-//! What each origin said last of keys and denials, kept over a restart: an edge that starts while an origin is away
-//! neither forgets what it denied nor locks out whom its keys let in.
+//! The last access list of each origin, persisted: an edge that starts while an origin is down keeps its denials and
+//! its keys.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,22 +17,20 @@ use weir_protocol::access_list::AccessList;
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
-/// How long after a failure it is tried again to write the file.
+/// The back-off after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// The last list of each origin, by the origin's name.
+/// The last access list of each origin, by the origin's name.
 pub(crate) type Heard = BTreeMap<String, AccessList>;
 
-/// The file in the cache's directory.
 #[derive(Debug, Clone)]
 pub(crate) struct HeardFile {
     path: PathBuf,
-    /// Held for as long as somebody may write.
+    /// Held while the file may be written.
     _lock: Option<DirectoryLock>,
 }
 
 impl HeardFile {
-    /// The file in a directory whose lock is held.
     pub(crate) fn new(dir: &Path, lock: DirectoryLock) -> Self {
         Self { path: dir.join("access.json"), _lock: Some(lock) }
     }
@@ -42,10 +40,10 @@ impl HeardFile {
         Self { path: dir.join("access.json"), _lock: None }
     }
 
-    /// Reads it; nothing was heard when it is not there. Blocks.
+    /// Reads the file; no lists when it does not exist. Blocks.
     ///
     /// # Errors
-    /// It is damaged, which is said rather than passed over: it may be the only one that knows of a denial.
+    /// The file is damaged. It is not skipped, because it may hold the only record of a denial.
     pub(crate) fn read(&self) -> anyhow::Result<Heard> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
@@ -67,7 +65,7 @@ impl HeardFile {
         })
     }
 
-    /// Puts new contents in the place of the old ones: whoever reads finds the ones or the others. Blocks.
+    /// Replaces the file atomically and durably. Blocks.
     fn write(&self, heard: &Heard) -> io::Result<()> {
         let lists: BTreeMap<&str, Box<RawValue>> =
             heard.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
@@ -80,8 +78,8 @@ impl HeardFile {
     }
 }
 
-/// Writes what was heard whenever that changes, until the drain; a last change is written then too. `unsaved` is 1 while
-/// it cannot be written.
+/// Writes the lists after each change, until the drain; a last change is written too. `unsaved` is 1 while writing
+/// fails.
 pub(super) async fn save(file: HeardFile, mut heard: watch::Receiver<Arc<Heard>>, unsaved: IntGauge, drain: Drain) {
     loop {
         tokio::select! {

@@ -1,7 +1,7 @@
-//! Who may read what, decided before anything is looked up.
+//! Access control: decided before anything is looked up.
 //!
-//! [`decision`] is the rule, [`credential`] what a request shows, [`standing`] which keys verify tokens just now and what
-//! is denied. [`Access`] keeps that standing current: from this edge's own files, and from what its origins say.
+//! [`decision`] is the rule, [`credential`] reads `Authorization`, and [`standing`] holds the keys and denials.
+//! [`Access`] updates them from the edge's own files and from its origins.
 
 mod credential;
 mod decision;
@@ -33,16 +33,15 @@ use self::standing::Standing;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::OriginId;
 
-/// Decides. Cheap to clone.
+/// Access control. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Access {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    /// Whether a reader must prove itself.
     needs_credentials: bool,
-    /// What certificates open. What no rule opens is closed.
+    /// The services that certificates may read. There is no default.
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     remembered_tokens: u64,
@@ -50,23 +49,23 @@ struct Inner {
     origins: Vec<String>,
     standing: RwLock<Arc<Standing>>,
     lists: Mutex<Lists>,
-    /// What is to be on disk.
+    /// The lists to persist.
     saved: watch::Sender<Arc<Heard>>,
     metrics: AccessMetrics,
 }
 
-/// What the standing is made of.
+/// The lists that the key set is made of.
 struct Lists {
     own: Arc<AccessList>,
     heard: Heard,
 }
 
 impl Access {
-    /// Reads the edge's own files, and begins to follow them; what origins said before the last restart is in force again
-    /// at once. `origins`: their names, by their ids.
+    /// Reads the edge's own files and the persisted lists of the origins, and starts to follow the files. `origins`:
+    /// their names, by their ids.
     ///
     /// # Errors
-    /// One of the files cannot be used, or the name of a metric is taken.
+    /// A file cannot be used, or a metric is registered already.
     pub(crate) async fn start(
         config: &AuthConfig,
         origins: Vec<String>,
@@ -85,7 +84,7 @@ impl Access {
             }
             heard => heard?,
         };
-        // What an origin said that is no longer asked is nobody's word.
+        // Lists of origins that are no longer configured are dropped.
         heard.retain(|origin, _| origins.contains(origin));
         let (saved, to_save) = watch::channel(Arc::new(heard.clone()));
         let lists = Lists { own: own.borrow_and_update().clone(), heard };
@@ -116,12 +115,11 @@ impl Access {
         Ok(Self { inner })
     }
 
-    /// Whether a reader must prove itself.
     pub(crate) fn needs_credentials(&self) -> bool {
         self.inner.needs_credentials
     }
 
-    /// Why nobody, or somebody who should not, could read just now: a sentence for each reason.
+    /// Why the edge must not serve now: a sentence per reason.
     pub(crate) fn troubles(&self) -> Vec<String> {
         let inner = &*self.inner;
         if !inner.needs_credentials {
@@ -142,18 +140,17 @@ impl Access {
         troubles
     }
 
-    /// How many tokens are remembered, and at the most.
+    /// The number of cached tokens, and the limit.
     pub(crate) fn bound(&self) -> Bound {
         ("remembered_tokens", self.inner.standing().remembered(), self.inner.remembered_tokens)
     }
 
-    /// Whether a file of keys or denials has changed and cannot be used: what it said last is in force.
+    /// Whether a changed file of keys or denials cannot be used. The last valid contents apply.
     pub(crate) fn files_are_unreadable(&self) -> bool {
         self.inner.metrics.files_readable.get() == 0
     }
 
-    /// Decides about a request for a service; or, without one, for what is no service's. Counts nothing: [`Access::note`]
-    /// does, once for each answer.
+    /// Decides on a request; `service` is `None` for a path without one. [`Access::note`] counts the decision.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
         let inner = &*self.inner;
         if inner.needs_credentials {
@@ -165,7 +162,7 @@ impl Access {
         }
     }
 
-    /// An answer was given as was decided.
+    /// Counts the decision of a request that was answered.
     pub(crate) fn note(&self, decision: Decision, peer: &Peer) {
         self.inner.metrics.decided(decision);
         if let Decision::Unauthorized(refusal) = decision {
@@ -173,8 +170,8 @@ impl Access {
         }
     }
 
-    /// Takes an origin's list in the place of what it said before. In force at once, and on disk soon after. A list that
-    /// cannot be read changes nothing.
+    /// Replaces the access list of an origin. It applies at once, and is persisted soon after. A malformed list changes
+    /// nothing.
     pub(crate) fn heard(&self, origin: OriginId, json: &[u8]) {
         let Some(name) = self.inner.origins.get(origin) else { return };
         let list = match AccessList::parse(json) {
@@ -204,9 +201,9 @@ impl Inner {
         self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes a list and makes the new standing of all of them.
+    /// Changes a list and rebuilds the key set.
     fn change(&self, change: impl FnOnce(&mut Lists)) {
-        // Held to the end: of two changes the later standing has both.
+        // Held to the end, so that concurrent changes are not lost.
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut lists);
         let before = self.standing();
@@ -261,7 +258,6 @@ mod tests {
         assert_eq!(denies(&access, T123), [true, false, false], "the last word counts");
         drain.cut().await;
 
-        // An origin that is no longer configured says nothing any more.
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(!denies(&access, T123)[0]);

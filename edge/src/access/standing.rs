@@ -1,4 +1,4 @@
-//! Which keys verify tokens just now, what is denied, and the tokens whose signature was verified already.
+//! The keys that verify tokens, the denials, and a cache of verified tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use weir_protocol::token::{
 
 use super::decision::Refusal;
 
-/// What holds until a list changes.
+/// The keys and denials of all lists; immutable.
 pub(super) struct Standing {
     keys: HashMap<KeyId, PublicKey>,
     revoked_keys: HashSet<KeyId>,
@@ -19,12 +19,11 @@ pub(super) struct Standing {
     remembered: Remembered,
 }
 
-/// What verified tokens say, by the hash of the token: a poll does not pay for a signature. It belongs to one set of
-/// keys, so that a token is forgotten when its key goes. Secrets are never compared, only their hashes.
+/// The claims of verified tokens by the hash of the token, so that a poll does not verify a signature. It belongs to
+/// one set of keys: tokens are dropped with their key. Only hashes are compared, never secrets.
 type Remembered = Cache<blake3::Hash, Arc<Claims>>;
 
 impl Standing {
-    /// No keys, nothing denied.
     pub(super) fn empty(remembered_tokens: u64) -> Self {
         Self {
             keys: HashMap::new(),
@@ -34,8 +33,8 @@ impl Standing {
         }
     }
 
-    /// The standing of the edge's own list and of what origins said. What one of them denies is denied; of two keys with
-    /// one id the edge's own counts.
+    /// Merges the edge's own list and those of the origins. A denial in any list applies. Of two keys with the same id
+    /// the edge's own wins.
     pub(super) fn of<'a>(
         own: &'a AccessList,
         heard: &(impl Iterator<Item = &'a AccessList> + Clone),
@@ -59,10 +58,10 @@ impl Standing {
         Self { keys, revoked_keys, denied_tokens, remembered }
     }
 
-    /// What a token says, once it has proved itself.
+    /// Verifies a token and returns its claims.
     ///
     /// # Errors
-    /// Why it has not.
+    /// Why the token is rejected.
     pub(super) fn claims(&self, token: &str, now: UnixSeconds) -> Result<Arc<Claims>, Refusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::Malformed);
@@ -101,19 +100,18 @@ impl Standing {
         token.verify(key).map_err(refusal)
     }
 
-    /// Whether a token is denied.
     #[cfg(test)]
     pub(super) fn denies(&self, token: &TokenId) -> bool {
         self.denied_tokens.contains(token)
     }
 
-    /// Tokens whose signature need not be verified again.
+    /// The number of cached tokens.
     pub(super) fn remembered(&self) -> u64 {
         self.remembered.run_pending_tasks();
         self.remembered.entry_count()
     }
 
-    /// How many keys verify tokens; how many are revoked; how many tokens are denied.
+    /// The numbers of usable keys, revoked keys and denied tokens.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         let usable = self.keys.keys().filter(|id| !self.revoked_keys.contains(*id)).count();
         (usable, self.revoked_keys.len(), self.denied_tokens.len())
@@ -185,7 +183,7 @@ mod tests {
             assert_eq!(standing.claims(&issue(&own, "lost"), NOW), Err(Refusal::Denied));
             assert!(standing.claims(&issue(&own, "one"), NOW).is_ok());
         }
-        // The same id, and another key behind it: the edge's own stays.
+        // The same id with another key: the edge's own key wins.
         let impostor = PublicKey::with_id(own.public().id().clone(), [1; 32]);
         let mut claiming = AccessList::default();
         claiming.add_key(impostor).unwrap();

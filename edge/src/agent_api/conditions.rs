@@ -1,4 +1,4 @@
-//! What a request's preconditions and range make of it (RFC 9110 sections 13 and 14). Pure.
+//! Evaluates the preconditions and the range of a request (RFC 9110 sections 13 and 14). Pure.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,22 +11,22 @@ use weir_protocol::range::{Requested, requested};
 use super::headers::joined;
 use crate::version::{Tag, Variant};
 
-/// What is sent.
+/// The kind of response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Everything.
+    /// The full body.
     Full,
-    /// These bytes.
+    /// A range of it.
     Part(Range<u64>),
-    /// Nothing: the client holds it, under this tag.
+    /// `304`, with the tag that matched.
     NotModified(HeaderValue),
-    /// Nothing: `If-Match` names something else.
+    /// `412`: `If-Match` names another tag.
     PreconditionFailed,
-    /// Nothing: the range begins beyond the end.
+    /// `416`: the range starts beyond the end.
     Unsatisfiable,
 }
 
-/// Decides, in the order of RFC 9110 section 13.2.2. Dates are not looked at: no `Last-Modified` is ever sent.
+/// Evaluates in the order of RFC 9110 section 13.2.2. Dates are ignored: `Last-Modified` is never sent.
 pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDigest, variant: &Variant<'_>) -> Decision {
     let current = variant.tag.text.as_str();
     if !holds_if_match(headers, current) {
@@ -42,7 +42,7 @@ pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDiges
     if joined(headers, &header::IF_RANGE).is_some_and(|tag| !if_range(&tag, current)) {
         return Decision::Full;
     }
-    // What is made on the way in an unknown length has no ranges.
+    // A body of unknown length has no ranges.
     let Some(length) = variant.length else { return Decision::Full };
     match requested(joined(headers, &header::RANGE).as_deref(), length) {
         Requested::Full => Decision::Full,
@@ -51,7 +51,7 @@ pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDiges
     }
 }
 
-/// The tag that matched, as a header's value.
+/// The tag that matched, as a header value.
 fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
     match tag {
         Cow::Borrowed(_) => current.value.clone(),
@@ -60,14 +60,14 @@ fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
     }
 }
 
-/// Whether `If-Match`, if there is one, names what is current.
+/// Whether `If-Match`, if present, matches the current tag.
 pub(super) fn holds_if_match(headers: &HeaderMap, current: &str) -> bool {
-    // What is no text names none of our tags.
+    // A value that is not text matches none of our tags.
     !headers.contains_key(header::IF_MATCH)
         || joined(headers, &header::IF_MATCH).is_some_and(|tags| if_match(&tags, current))
 }
 
-/// Strong comparison: the whole tag, and no weak one. None of our tags holds a comma.
+/// Strong comparison of whole tags. None of our tags contains a comma.
 fn if_match(header: &str, current: &str) -> bool {
     header.trim() == "*" || !current.starts_with("W/") && header.split(',').any(|tag| tag.trim() == current)
 }

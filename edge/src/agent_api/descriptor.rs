@@ -1,4 +1,4 @@
-//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor, byte for byte, with what the edge has seen since.
+//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor byte for byte, with the revision status added.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What an agent is told when it does not get what it asked for. All problems of this listener are made here.
+//! The errors of the agent API, and their problem documents.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::cache::FetchError;
 use crate::catalog::LookupError;
 use crate::origin_client::OriginError;
 
-/// When to try again, where nobody knows better.
+/// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// A kind of problem: its status, its name, its title.
+/// A kind of problem: status, name, title.
 type Kind = (StatusCode, &'static str, &'static str);
 
 const UNAUTHORIZED: Kind = (StatusCode::UNAUTHORIZED, "unauthorized", "The reader is not known");
@@ -41,7 +41,7 @@ fn problem((status, kind, title): Kind, detail: impl Into<String>) -> Problem {
     Problem::new(status, kind, title, detail)
 }
 
-/// Why an agent does not get what it asked for.
+/// Why an agent's request failed.
 #[derive(Debug)]
 pub(super) enum ApiError {
     Unauthorized(Refusal),
@@ -116,7 +116,7 @@ impl ApiError {
     }
 }
 
-/// What is asked for (RFC 6750 section 3): whoever showed nothing is told no error.
+/// The challenge (RFC 6750 section 3): without a credential there is no error code.
 fn challenge(refusal: Refusal) -> HeaderValue {
     match refusal {
         Refusal::NoCredential => HeaderValue::from_static("Bearer realm=\"weir\""),
@@ -168,7 +168,7 @@ fn body(service: &ServiceName, error: &FetchError) -> Problem {
     }
 }
 
-/// An origin's own problem, with its meaning kept.
+/// The problem of an origin, with its meaning preserved.
 fn passed_on(status: u16, detail: String) -> Problem {
     let kind = match status {
         502 => UPSTREAM_FAILED,

@@ -28,13 +28,11 @@ use crate::catalog::{Lookup, RevalidateMode};
 
 pub(crate) use self::metrics::ApiMetrics;
 
-/// The handler.
 #[derive(Clone)]
 pub(crate) struct AgentApi {
     inner: Arc<Inner>,
 }
 
-/// What answers are made from.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) lookup: Lookup,
@@ -50,7 +48,7 @@ struct Inner {
     drain: Drain,
 }
 
-/// What an agent may ask for.
+/// The resource that an agent requests.
 enum Target {
     Descriptor(ServiceName),
     Tarball(Which),
@@ -62,13 +60,13 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(Which::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(Which::Version(service, digest)),
-            // These are an origin's.
+            // Only origins serve these.
             Route::Version(..) | Route::Object(..) | Route::Events => return Err(ApiError::NoSuchPath),
         };
         only_reading(request).map(|()| target)
     }
 
-    /// For a reader who may not see it there is no such thing.
+    /// The response for a client that may not see it: the same as if it did not exist.
     fn absent(self) -> ApiError {
         match self {
             Target::Descriptor(service) => Which::Current(service).absent(),
@@ -77,22 +75,22 @@ impl Target {
     }
 }
 
-/// What was decided about a request before it was looked at closely.
+/// The route and the authorisation of a request.
 #[derive(Clone, Copy)]
 struct Admission {
-    /// Its route: the value of a metric's label.
+    /// The route, as a metric's label.
     label: &'static str,
     decision: Decision,
 }
 
-/// A response, and what the cache did for it.
+/// A response and its cache status.
 struct Answer {
     response: Response<Body>,
     status: CacheStatus,
 }
 
 impl Answer {
-    /// Notes what it waited for, when it was not at hand.
+    /// Attaches the timing of a response that was not a hit.
     fn after(mut self, waited: Waited) -> Self {
         if matches!(self.status, CacheStatus::Forwarded { .. }) {
             self.response.extensions_mut().insert(waited);
@@ -102,7 +100,7 @@ impl Answer {
 }
 
 impl AgentApi {
-    /// `port`: where HTTP/3 is served, for `Alt-Svc`.
+    /// `port`: the port of HTTP/3, for `Alt-Svc`.
     pub(crate) fn new(
         name: &NodeName,
         port: u16,
@@ -149,8 +147,8 @@ fn stale_seconds(status: &CacheStatus) -> u64 {
 }
 
 impl Inner {
-    /// What is asked for, if the reader may ask for it. Before anything is looked up, and before anything is said of the
-    /// path.
+    /// The requested resource, if the client may read it. Authorises before the path is evaluated or anything is looked
+    /// up.
     fn admit(&self, request: &Request<RequestBody>, peer: &Peer) -> (Admission, Result<Target, ApiError>) {
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);
@@ -167,7 +165,7 @@ impl Inner {
         (Admission { label, decision }, target)
     }
 
-    /// The response of an answer, counted.
+    /// Completes and counts a response.
     fn finish(
         &self,
         request: &Request<RequestBody>,
@@ -191,7 +189,7 @@ impl Inner {
         response
     }
 
-    /// Tells who came over TCP where HTTP/3 is; in a drain, that it is there no longer.
+    /// Advertises HTTP/3 to clients over TCP; withdraws it in a drain.
     fn alternative(&self, version: Version, response: &mut Response<Body>) {
         if version != Version::HTTP_3 {
             let alternative =
@@ -205,7 +203,7 @@ fn only_reading(request: &Request<RequestBody>) -> Result<(), ApiError> {
     matches!(*request.method(), Method::GET | Method::HEAD).then_some(()).ok_or(ApiError::MethodNotAllowed)
 }
 
-/// A `GET` that wants the origin asked and the bytes verified again, whatever is held.
+/// Whether a `GET` forces revalidation and verification with `no-cache`.
 fn is_forced(request: &Request<RequestBody>) -> bool {
     let headers = request.headers();
     let no_cache = |value: &HeaderValue| {

@@ -20,11 +20,11 @@ use crate::cache::{BodyRequest, Delivery, FetchError, ReadyBody, Source};
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
 use crate::version::Variant;
 
-/// Which tarball of a service.
+/// A tarball of a service.
 pub(super) enum Which {
-    /// The one that is current.
+    /// The current version.
     Current(ServiceName),
-    /// The one with this digest.
+    /// The version with this digest.
     Version(ServiceName, TarballDigest),
 }
 
@@ -35,7 +35,7 @@ impl Which {
         }
     }
 
-    /// What is said when there is no such thing, or when the reader may not see it: the two look alike.
+    /// The error when it does not exist, or when the client may not see it: both look alike.
     pub(super) fn absent(&self) -> ApiError {
         match self {
             Which::Current(service) => ApiError::Lookup(service.clone(), LookupError::Absent),
@@ -52,8 +52,7 @@ impl Which {
 }
 
 impl Inner {
-    /// The answer to a poll of what is cached and fresh, or to a fetch of what lies in memory besides: without I/O, without
-    /// waiting.
+    /// Answers a request that needs no waiting: a conditional poll of a fresh entry, or a body that starts in memory.
     pub(super) fn tarball_at_once(&self, request: &Request<RequestBody>, which: &Which) -> Option<Answer> {
         let Which::Current(service) = which else { return None };
         if is_forced(request) {
@@ -78,7 +77,7 @@ impl Inner {
         Some(self.sent(&found, which, &variant, part, body, Source::Memory))
     }
 
-    /// The answer to what may have to wait.
+    /// Answers a request that may have to wait.
     pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
         let begun = Instant::now();
         let mut found = self.find(which, revalidate_mode(request)).await?;
@@ -99,7 +98,7 @@ impl Inner {
                 return Ok(self.head(&found, which, &variant));
             }
             let Ok(slot) = self.cache.slot(variant.delivery) else {
-                // The next acceptable coding may need none.
+                // The next acceptable coding may need no slot.
                 without.push(variant.encoding);
                 continue;
             };
@@ -110,7 +109,7 @@ impl Inner {
                     let waited = Waited { version, body: Some(begun.elapsed().saturating_sub(version)) };
                     return Ok(self.sent(&found, which, &variant, part, body, source).after(waited));
                 }
-                // The representations of a version come and go: the descriptor may be out of date.
+                // Representations come and go: the descriptor may be out of date.
                 Err(FetchError::NotFound) if !asked_again => asked_again = true,
                 Err(error) => return Err(ApiError::Body(which.service().clone(), error)),
             }
@@ -138,7 +137,7 @@ impl Inner {
         Answer { response, status: found.status }
     }
 
-    /// The answer to a poll that finds something new. Whoever asked will fetch it next.
+    /// Answers a `HEAD` that finds a new version, whose body the client will request next.
     fn head(&self, found: &LookupResult, which: &Which, variant: &Variant<'_>) -> Answer {
         if let Which::Current(_) = which {
             self.cache.announce(variant.stored, || body_request(found, variant));
@@ -174,7 +173,7 @@ impl Inner {
         source: Source,
     ) -> Answer {
         let published_at = found.version.descriptor().publication().published_at;
-        // A clock that is behind the origin's makes nothing older than it is.
+        // Clocks may differ.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
         let sent = self.metrics.served(source, published_ago);
         let status = with_body(found.status, source);
@@ -190,7 +189,6 @@ impl Inner {
     }
 }
 
-/// What the body of a variant is made from.
 fn body_request(found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
     BodyRequest {
         repository: found.version.descriptor().publication().repository.clone(),
@@ -200,7 +198,7 @@ fn body_request(found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
     }
 }
 
-/// The variant that the request gets, when none of these codings may be used, and how much of it.
+/// Selects the variant, codings in `without` excluded, and evaluates the preconditions.
 fn select<'a>(
     request: &Request<RequestBody>,
     found: &'a LookupResult,
@@ -218,14 +216,14 @@ fn select<'a>(
     Ok((variant, decision))
 }
 
-/// What the cache did for a body: what the table did when a client waited for that, else what the object cache did.
+/// The cache status of a body: the catalog's when it is not a fresh hit, else that of the object cache.
 fn with_body(table: CacheStatus, source: Source) -> CacheStatus {
     match (table, source) {
         (table, Source::Memory | Source::Disk) => table,
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: body_stored, .. }) => {
             CacheStatus::Forwarded { why, status, stored: stored || body_stored, collapsed }
         }
-        // That an answer is stale is told wherever its body came from, which is counted by itself.
+        // Staleness is reported whatever the source of the body.
         (CacheStatus::Hit { stale_for: 1.. }, Source::Origin { .. }) => table,
         (CacheStatus::Hit { .. }, Source::Origin { stored, collapsed }) => {
             CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored, collapsed }

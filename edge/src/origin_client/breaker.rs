@@ -1,32 +1,28 @@
-//! The circuit breaker of one origin: whether it may be asked just now. Time and chance are arguments.
+//! The circuit breaker of one origin. Pure: time and chance are arguments.
 //!
-//! *Closed*, it is asked. After [`FAILURES_TO_OPEN`] questions in a row that it did not answer the circuit is *open*:
-//! whoever wants to ask is refused at once, for a pause that doubles from time to time. Then it is *half open*: one
-//! question is let through, and what becomes of it decides. Any answer is one, but the word that this edge may not ask.
-//! An answer that takes long where that can be is no failure: it only has the origin probed.
+//! *Closed*: requests pass. [`FAILURES_TO_OPEN`] failures in a row *open* it: requests fail at once, for a back-off
+//! that doubles each time. Then it is *half-open*: one trial request passes, and its result decides. Any response but
+//! `401` and `403` is a success. A time-out of a request that may be slow is no failure; it only triggers a probe.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Questions in a row without an answer that open the circuit. A connection that was kept may have died long ago, which
-/// says nothing: that is one.
+/// Failures in a row that open the circuit. A pooled connection may be long dead, which accounts for one.
 pub(crate) const FAILURES_TO_OPEN: u32 = 2;
 
-/// The first pause, at the most; half of it at the least.
+/// The first back-off; jitter makes it 50 to 100 % of this.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// How long the one question of a half-open circuit may take until another one is let through: its asker may have gone.
+/// How long a trial request blocks the next one: its task may be gone.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(15);
 
-/// The breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Breaker {
     state: State,
-    /// Pauses since the last answer.
+    /// The number of back-offs since the last success.
     pauses: u32,
 }
 
@@ -37,7 +33,7 @@ enum State {
     HalfOpen { since: Moment },
 }
 
-/// What a breaker's state is called.
+/// The state of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Circuit {
     Closed,
@@ -46,7 +42,7 @@ pub(crate) enum Circuit {
 }
 
 impl Circuit {
-    /// The word in `/status`.
+    /// The value in `/status`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Circuit::Closed => "closed",
@@ -71,12 +67,12 @@ impl Breaker {
         }
     }
 
-    /// Whether the last question was answered.
+    /// Whether the last request succeeded.
     pub(crate) fn is_sound(&self) -> bool {
         self.state == State::Closed { failures: 0 }
     }
 
-    /// Whether a question may be put. Whoever is told so puts it and says what became of it.
+    /// Whether a request may be sent. Its result must be reported.
     pub(crate) fn admit(&mut self, now: Moment) -> bool {
         match self.state {
             State::Closed { .. } => true,
@@ -89,24 +85,23 @@ impl Breaker {
         }
     }
 
-    /// A question was answered.
     pub(crate) fn answered(&mut self) {
         *self = Self::default();
     }
 
-    /// A question took longer than it may that an origin may be slow to answer, because it has to read or to make what was
-    /// asked for. That says little of the others: the next one decides.
+    /// Reports a time-out of a request that may be slow, as the origin has to read or build the object. The next
+    /// request decides.
     pub(crate) fn slow(&mut self) {
         if let State::Closed { failures } = &mut self.state {
             *failures = (*failures).max(1);
         }
     }
 
-    /// A question was not answered. `chance`, from 0 to 1, spreads the edges of a fleet over the pause.
+    /// Reports a failure. `chance`, from 0 to 1, adds jitter to the back-off.
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) {
         match &mut self.state {
             State::Closed { failures } if *failures + 1 < FAILURES_TO_OPEN => *failures += 1,
-            // One that was put before the circuit opened says nothing new.
+            // A request from before the circuit opened.
             State::Open { .. } => {}
             State::Closed { .. } | State::HalfOpen { .. } => {
                 let until = now.after(pause(self.pauses, chance));
@@ -117,7 +112,7 @@ impl Breaker {
     }
 }
 
-/// The pause after so many before it: doubled each time, half of it by chance.
+/// The back-off after `before` others: doubled each time, with 50 % jitter.
 fn pause(before: u32, chance: f64) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST_PAUSE);
     longest.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
@@ -129,7 +124,6 @@ mod tests {
     use crate::clock::Clock;
     use proptest::prelude::*;
 
-    /// What a breaker lets through in ten minutes to an origin that is dead, when many ask all the time.
     #[test]
     fn a_dead_origin_is_asked_seldom() {
         let begin = Clock::begin().now();
@@ -178,7 +172,7 @@ mod tests {
                 match step {
                     Step::Admit => {
                         if breaker.admit(now) && before.circuit() != Circuit::Closed {
-                            // The question of a half-open circuit is the only one.
+                            // The trial request is the only one.
                             prop_assert!(!breaker.admit(now));
                         }
                     }
@@ -203,7 +197,7 @@ mod tests {
                     }
                     Step::Wait(milliseconds) => now = now.after(Duration::from_millis(milliseconds)),
                 }
-                // Whatever has happened: after the longest pause a question is let through.
+                // After the longest back-off a request passes, whatever happened.
                 prop_assert!(breaker.clone().admit(now.after(LONGEST_PAUSE.max(TRIAL_DEADLINE))));
             }
         }

@@ -1,4 +1,4 @@
-//! The requests to one origin: HTTP/2, mutual TLS, every wait with a deadline.
+//! Requests to one origin: HTTP/2, mutual TLS, a timeout for every wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -22,22 +22,21 @@ use super::metrics::OriginMetrics;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
 
-/// How long an origin may take to the head of its answer, the connection included.
+/// The timeout of a response's head, connecting included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for an object, which the origin may have to read from a remote store, and to build again when it is damaged.
+/// The same for an object, which the origin may have to read from a remote store or to rebuild.
 const OBJECT_HEAD_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// How long an origin may be silent in the middle of a body.
+/// How long a body may stall.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest problem document that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16 << 10;
 
-/// The longest explanation of an origin's that is passed on, in characters.
+/// The longest `detail` that is forwarded, in characters.
 const MAX_DETAIL_CHARS: usize = 500;
 
-/// One origin.
 #[derive(Debug)]
 pub(crate) struct Origin {
     authority: Authority,
@@ -49,12 +48,12 @@ pub(crate) struct Origin {
     last_error: Mutex<Option<String>>,
 }
 
-/// How long an answer may take, and what it says when it takes longer.
+/// The timeout of a response, and what exceeding it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// It is at hand: the origin is taken for dead.
+    /// For stored data: the origin counts as failed.
     AtHand,
-    /// It has to be read or made, within this time: the origin is slow at this, and perhaps at nothing else.
+    /// For data that has to be read or built: the origin is slow, and maybe only for this object.
     ToBeMade(Duration),
 }
 
@@ -74,7 +73,6 @@ impl Patience {
     }
 }
 
-/// What is read of an origin's problem.
 #[derive(Default, Deserialize)]
 struct ProblemDocument {
     #[serde(default)]
@@ -107,8 +105,7 @@ impl Origin {
         self.authority.as_str()
     }
 
-    /// Questions are put by these from now on. Those that were put already, and an event stream that is open, go on as they
-    /// began.
+    /// Replaces the clients for new requests. Requests in flight and an open event stream keep the old ones.
     pub(crate) fn replace(&self, clients: Clients) {
         self.metrics.client_certificate(self.name(), clients.not_after);
         *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
@@ -118,32 +115,31 @@ impl Origin {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it has answered and may be asked.
+    /// Whether it has responded, and its circuit is closed.
     pub(crate) fn is_up(&self) -> bool {
         self.was_reached() && !self.is_down()
     }
 
-    /// Whether it is left alone because it does not answer.
+    /// Whether its circuit is not closed.
     pub(crate) fn is_down(&self) -> bool {
         self.circuit() != Circuit::Closed
     }
 
-    /// The state of its circuit breaker.
     pub(crate) fn circuit(&self) -> Circuit {
         self.breaker().circuit()
     }
 
-    /// Whether nobody knows just now that it answers.
+    /// Whether the last request failed, or there was none.
     pub(super) fn is_in_doubt(&self) -> bool {
         !self.was_reached() || !self.breaker().is_sound()
     }
 
-    /// Whether it has ever answered, and not to say that this edge is none of its own.
+    /// Whether it has ever responded with anything but `401` or `403`.
     pub(crate) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// What went wrong last, until it answers again.
+    /// The error of the last request; `None` when it succeeded.
     pub(crate) fn last_error(&self) -> Option<String> {
         self.last_error.lock().ok()?.clone()
     }
@@ -154,7 +150,7 @@ impl Origin {
         error
     }
 
-    /// Asks for a descriptor; `None` when it is the one with the entity tag `held`.
+    /// Requests a descriptor; `None` when its entity tag is still `held`.
     pub(super) async fn descriptor(&self, route: &Route, held: Option<&str>) -> Result<Option<Bytes>, OriginError> {
         let mut headers = HeaderMap::new();
         if let Some(tag) = held {
@@ -168,12 +164,11 @@ impl Origin {
         }
     }
 
-    /// The bytes of a descriptor.
     pub(super) async fn read_descriptor(&self, response: Response<Incoming>) -> Result<Bytes, OriginError> {
         self.read(response, MAX_DESCRIPTOR_BYTES).await
     }
 
-    /// The body of an answer, of up to `limit` bytes.
+    /// Reads the body of a response, of up to `limit` bytes.
     pub(super) async fn read(&self, response: Response<Incoming>, limit: usize) -> Result<Bytes, OriginError> {
         let bytes = read_body(response.into_body(), limit, BODY_IDLE_TIMEOUT)
             .await
@@ -182,7 +177,7 @@ impl Origin {
         Ok(bytes)
     }
 
-    /// Asks for an object, and gives its bytes as they come.
+    /// Requests an object and returns the body.
     pub(super) async fn object(&self, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
         let mut headers = HeaderMap::new();
         if no_cache {
@@ -195,7 +190,7 @@ impl Origin {
         }
     }
 
-    /// Begins to follow its events: after `since`, or from the beginning.
+    /// Opens the event stream after the cursor `since`, or with a snapshot.
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
@@ -208,13 +203,13 @@ impl Origin {
         }
     }
 
-    /// Whether it answers at all, whatever it says.
+    /// Sends a request whose response only the circuit breaker uses.
     pub(super) async fn probe(&self) {
-        // The outcome is recorded where every request's is.
+        // `send` records the outcome.
         let _ = self.send(&self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
     }
 
-    /// One request; what is no success becomes an error.
+    /// Sends a request. A status that is no success becomes an error.
     pub(super) async fn get(
         &self,
         kind: &'static str,
@@ -224,7 +219,7 @@ impl Origin {
         let was_up = self.is_up();
         let client = self.clients().requests;
         let response = match self.send(&client, kind, path, headers.clone()).await {
-            // A connection that was kept may have been dead for a while: a new one gets one chance at once.
+            // A pooled connection may be dead: retry once with a new one.
             Err(OriginError::Unreachable { .. }) if was_up => self.send(&client, kind, path, headers).await?,
             sent => sent?,
         };
@@ -282,7 +277,7 @@ impl Origin {
         answered
     }
 
-    /// Tells the breaker what became of a question.
+    /// Reports the outcome of a request to the circuit breaker.
     fn came_of_it(&self, error: Option<String>) {
         let (before, after) = {
             let mut breaker = self.breaker();
@@ -308,7 +303,6 @@ impl Origin {
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        // Nothing that can panic runs while it is held.
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -328,20 +322,20 @@ impl Origin {
     }
 }
 
-/// What was the matter with an origin the last time, to be said behind "origin NAME cannot be reached: ".
+/// The last error without the prefix that names the origin, which the new error repeats.
 fn why_before(name: &str, last_error: Option<&str>) -> String {
     let last = last_error.unwrap_or("did not answer before");
     let last = last.strip_prefix("origin ").and_then(|last| last.strip_prefix(name)).unwrap_or(last).trim_start();
     last.strip_prefix("cannot be reached: ").unwrap_or(last).to_owned()
 }
 
-/// What an answer says that is none: it goes for every question of this edge, whatever was asked for.
+/// The error of a response that rejects the edge itself, whatever the request.
 fn refusal(status: StatusCode) -> Option<String> {
     let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     is_refusal.then(|| format!("answers {status}: it does not take the client certificate of this edge"))
 }
 
-/// The deepest cause of an error: `connection refused` rather than `client error (Connect)`.
+/// The innermost cause of an error: `connection refused` rather than `client error (Connect)`.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

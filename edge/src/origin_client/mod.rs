@@ -1,7 +1,7 @@
-//! Asks origins for descriptors and objects.
+//! Requests descriptors and objects from origins.
 //!
-//! Several origins partition the services among them. Whose a service is, is known once one of them has answered for
-//! it; until then each is asked in turn. One origin never answers for another's services, so there is no fail-over.
+//! Several origins partition the services among them. The owner of a service is known once one of them has answered for
+//! it; until then each is tried in turn. There is no fail-over, because an origin does not serve services of another.
 
 mod breaker;
 mod clients;
@@ -24,23 +24,22 @@ pub(crate) use connection::Origin;
 pub(crate) use error::OriginError;
 pub(crate) use metrics::OriginMetrics;
 
-/// The origins of the configuration.
 #[derive(Debug)]
 pub(crate) struct Origins {
     origins: Vec<Origin>,
 }
 
-/// Which of the origins: its position in the configuration.
+/// An origin, as its index in the configuration.
 pub(crate) type OriginId = usize;
 
-/// What the origins know of a service, or of one version of it.
+/// The origins' response to a query about a service, or one version of it.
 #[derive(Debug)]
 pub(crate) enum Word {
-    /// The descriptor that this origin publishes.
+    /// The descriptor, with the origin that publishes it.
     Descriptor(OriginId, Box<Descriptor>),
-    /// What the caller holds is what its origin publishes.
+    /// The descriptor with the tag of the request is current.
     Unchanged,
-    /// There is no such thing: all of them say so, but for those that are not responsible when its own origin does.
+    /// Not found: by all origins, except those that said `421` while the owner said `404`.
     Absent,
 }
 
@@ -58,15 +57,14 @@ impl Origins {
         self.origins.get(id).map(Origin::name)
     }
 
-    /// The origin with this name.
     pub(crate) fn find(&self, name: &str) -> Option<OriginId> {
         self.origins.iter().position(|origin| origin.name() == name)
     }
 
-    /// Reads again what each of them is called with, in the order in which `configs` made them.
+    /// Reads the files for all origins again, in the order of `configs`.
     ///
     /// # Errors
-    /// A file cannot be used, or a certificate has ended.
+    /// A file cannot be used, or a certificate has expired.
     pub(crate) fn read_again(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
         let mut read = Vec::new();
         for config in configs {
@@ -80,16 +78,16 @@ impl Origins {
         Ok(read)
     }
 
-    /// Whether one of them has ever answered.
+    /// Whether any origin has ever responded.
     pub(crate) fn any_reached(&self) -> bool {
         self.origins.iter().any(Origin::was_reached)
     }
 
-    /// Asks for the descriptor of a service. `owner`: whose it is, when that is known; `held`: the entity tag of what
-    /// the caller holds of it.
+    /// Requests the descriptor of a service. `owner`: its origin, if known; `held`: the entity tag of the stored
+    /// descriptor.
     ///
     /// # Errors
-    /// Why nothing can be concluded: of its own origin, or of the first that could not answer.
+    /// The error of the owner, or of the first origin that failed.
     pub(crate) async fn descriptor(
         &self,
         service: &ServiceName,
@@ -99,7 +97,7 @@ impl Origins {
         self.ask(&Route::Service(service.clone()), service, owner, held).await
     }
 
-    /// Asks for the descriptor of a retained version.
+    /// Requests the descriptor of a retained version.
     ///
     /// # Errors
     /// As [`Origins::descriptor`].
@@ -118,15 +116,14 @@ impl Origins {
         }
     }
 
-    /// Asks one origin for an object. `no_cache`: what came before was wrong, and caches on the way are to be passed by.
+    /// Requests an object from one origin. `no_cache`: bypass caches on the path, after corrupt bytes.
     ///
     /// # Errors
-    /// [`OriginError::NotFound`] when it does not have it; why it cannot be asked otherwise.
+    /// [`OriginError::NotFound`] when the origin does not have it, or another error of the request.
     pub(crate) async fn object(&self, id: OriginId, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
         self.origins[id].object(route, no_cache).await
     }
 
-    /// Counts bytes of an object that an origin sent.
     pub(crate) fn received(&self, id: OriginId, bytes: usize) {
         self.origins[id].metrics.received(bytes);
     }
@@ -161,7 +158,7 @@ impl Origins {
         }
     }
 
-    /// The owner first; the others after it, in case the service has moved to one of them.
+    /// The owner first, then the others in case the service has moved.
     pub(crate) fn order(&self, owner: Option<OriginId>) -> impl Iterator<Item = OriginId> + use<> {
         owner.into_iter().chain((0..self.origins.len()).filter(move |id| owner != Some(*id)))
     }

@@ -1,5 +1,4 @@
-//! Asks an origin that does not answer whether it does, whenever its circuit breaker lets a question through: an edge
-//! that nobody asks would not notice otherwise that it is back.
+//! Probes origins that are down, so that an edge without requests notices when they are back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +7,10 @@ use weir_runtime::shutdown::Drain;
 
 use super::Origins;
 
-/// How often it is looked whether a question is due. The breaker decides; most looks cost nothing.
+/// How often a probe is considered. The circuit breaker decides, and most checks cost nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Probes each origin at once, and later those of which nobody knows that they answer, until the drain begins.
+/// Probes each origin at the start, and later while its last request failed, until the drain begins.
 pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
     for id in 0..origins.all().len() {
         let (origins, drain) = (origins.clone(), drain.clone());

@@ -1,4 +1,4 @@
-//! The task that follows one origin.
+//! The task that follows the event stream of one origin.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,27 +18,25 @@ use crate::catalog::{Entry, FreshnessLease, Outcome, Update, UpdateContent, Upda
 use crate::clock::Moment;
 use crate::origin_client::{OriginError, OriginId};
 
-/// Follows one origin.
 pub(super) struct Follower {
     id: OriginId,
     following: Following,
     prefetcher: Prefetcher,
-    /// That event, and all before it, were applied.
+    /// The last applied event.
     cursor: Option<Cursor>,
-    /// Why there is no cursor, when there is none.
+    /// The reason for a resync when there is no cursor.
     no_cursor: &'static str,
-    /// The stream began, at this connection or at an earlier one whose cursor is known.
+    /// A snapshot has begun, on this connection or on one whose cursor is known.
     begun: bool,
-    /// Between `resync` and `snapshot_end`.
     in_snapshot: bool,
     pauses: Pauses,
 }
 
-/// Events that are applied together.
+/// Updates that are applied together.
 #[derive(Default)]
 struct Gathered {
     updates: Vec<Update>,
-    /// They follow the versions that they are about.
+    /// Applied after the versions they belong to.
     revisions: Vec<RevisionSeen>,
 }
 
@@ -57,7 +55,7 @@ impl Follower {
         }
     }
 
-    /// Follows until the drain begins.
+    /// Follows the stream until the drain begins.
     pub(super) async fn run(mut self) {
         let drain = self.following.drain.clone();
         loop {
@@ -114,7 +112,7 @@ impl Follower {
         }
     }
 
-    /// Applies events in their order. Those about services are stored together, as far as they go.
+    /// Applies events in order. Consecutive updates are stored together.
     async fn apply(&mut self, Batch { events, at }: Batch) -> Result<(), End> {
         let Some(last) = events.last().map(|event| event.cursor.clone()) else { return Ok(()) };
         let mut gathered = Gathered::default();
@@ -130,7 +128,7 @@ impl Follower {
                 }
                 EventKind::Revision(seen) => gathered.revisions.push(seen),
                 EventKind::Access(access) => self.following.access.heard(self.id, &access),
-                // These are about all events before them.
+                // These apply to all events before them.
                 EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
                     self.store(std::mem::take(&mut gathered)).await;
                     match kind {
@@ -148,7 +146,7 @@ impl Follower {
 
     /// The update of a descriptor. `None`: this version of the edge cannot read it.
     fn current(&self, bytes: &[u8], at: Moment) -> Result<Option<Update>, End> {
-        // Copied: what is stored for long must not keep a part of the stream with many others in memory.
+        // Copied: a slice would keep a whole part of the stream in memory.
         match Descriptor::parse(Bytes::copy_from_slice(bytes)) {
             Ok(descriptor) => Ok(Some(self.update(UpdateContent::Current(descriptor.into()), at))),
             Err(error) => {
@@ -162,7 +160,7 @@ impl Follower {
         Update { origin: Some(self.id), source: UpdateSource::Stream, at, content }
     }
 
-    /// A descriptor of a newer origin, perhaps: the stream does not cover its service any more.
+    /// Handles a descriptor that cannot be read, perhaps of a newer origin: the lease no longer covers its service.
     fn unreadable(&self, bytes: &[u8], error: &DescriptorError, at: Moment) -> Result<(), End> {
         #[derive(Deserialize)]
         struct Named {
@@ -180,7 +178,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Stores what was gathered, and does what follows from it.
+    /// Stores updates and handles their outcomes.
     async fn store(&self, Gathered { updates, revisions }: Gathered) {
         let about: Vec<_> = updates.iter().map(|update| (update.service().clone(), update.at)).collect();
         let outcomes = self.following.catalog.apply_all(updates).await;
@@ -212,7 +210,6 @@ impl Follower {
         }
     }
 
-    /// Another version of a service is in the catalog.
     fn taken(&self, service: ServiceName, entry: &Entry) {
         self.following.lookup.forget_failure(&service);
         if entry.version.is_some() {
@@ -220,7 +217,7 @@ impl Follower {
         }
     }
 
-    /// What is stored may not be what the origin has: it is asked, and its answer decides.
+    /// The stored entry may be wrong: suspends its lease and revalidates it.
     fn suspect(&self, service: &ServiceName, at: Moment) {
         if let Some(entry) = self.following.catalog.get(service) {
             entry.suspect(at);
@@ -229,8 +226,8 @@ impl Follower {
         self.following.lookup.revalidate_behind(service);
     }
 
-    /// From its publication until now, by the wall clocks of both machines. Generations are milliseconds since 1970; one
-    /// that is ahead of the clock says nothing.
+    /// The delay since the publication, by the wall clocks of both machines. Generations are Unix milliseconds; one in
+    /// the future is ignored.
     fn observe_delay(&self, generation: Generation) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         if !self.in_snapshot
@@ -256,13 +253,13 @@ impl Follower {
         self.in_snapshot = false;
         self.following.catalog.revisions().snapshot_ended(self.id);
         self.in_step();
-        // Gone, or not published just now: the snapshot does not say, and the origin will.
+        // They were removed, or are not published just now: a query decides.
         let (catalog, id) = (self.following.catalog.clone(), self.id);
         let missing = spawn_blocking(move || catalog.missing_from_snapshot(id)).await.unwrap_or_default();
         if !missing.is_empty() {
             let services = missing.len();
             tracing::info!(origin = self.name(), services, "the origin is asked about what its snapshot left out");
-            // An error of an earlier query says nothing of now.
+            // Earlier errors are out of date.
             missing.iter().for_each(|service| self.following.lookup.forget_failure(service));
             periodic_revalidation::revalidate_soon(&self.following, missing);
         }

@@ -1,8 +1,8 @@
-//! Follows the event streams of the origins, so that what they publish is in the catalog within milliseconds.
+//! Follows the event streams of the origins, so that publications are in the catalog within milliseconds.
 //!
-//! One task for each origin ([`follower`]) reads its stream ([`stream`]), comes back after a [`pause`] when it breaks
-//! off, and applies its events to the catalog. New versions of what is in use are fetched before a client asks for them
-//! ([`prefetcher`]), and the origin is queried now and then all the same ([`periodic_revalidation`]).
+//! One task per origin ([`follower`]) reads its [`stream`], reconnects after a [`pause`] and applies the events to the
+//! catalog. New versions of services in use are prefetched ([`prefetcher`]). A [`periodic_revalidation`] finds changes
+//! that a stream did not announce.
 
 mod follower;
 mod metrics;
@@ -26,7 +26,7 @@ use crate::origin_client::Origins;
 
 pub(crate) use self::metrics::FollowerMetrics;
 
-/// What a follower works with. Cheap to clone.
+/// The dependencies of a follower. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Following {
     pub(crate) catalog: Arc<Catalog>,
@@ -38,7 +38,7 @@ pub(crate) struct Following {
     pub(crate) drain: Drain,
 }
 
-/// Follows all origins until the drain begins. `fetches`: the objects that are fetched at a time for whomever.
+/// Follows all origins until the drain begins. `fetches`: the most concurrent fetches per origin.
 pub(crate) fn start(following: &Following, cache: Cache, config: &PushConfig, fetches: usize) {
     let prefetcher = Prefetcher::start(following, cache, config.warm_within, fetches);
     periodic_revalidation::start(following, config.ask_interval);

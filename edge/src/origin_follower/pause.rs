@@ -1,45 +1,43 @@
-//! How long to wait before an event stream that ended is begun again. Chance is an argument.
+//! The back-off between connections to an event stream. Pure: chance is an argument.
 
 use std::time::Duration;
 
-/// The first pause, at the most; half of it at the least.
+/// The first back-off; jitter makes it 50 to 100 % of this.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The pause when an origin has no event stream: an older version, which may be upgraded some day.
+/// The back-off when an origin has no event stream, as an older version.
 const NOT_SERVED: Duration = Duration::from_secs(60);
 
-/// The longest pause that an origin may ask for; it may take twice as long.
+/// The longest `Retry-After` that is honoured; jitter may double it.
 const LONGEST_ASKED: Duration = Duration::from_secs(120);
 
-/// The pauses since the stream was last in step.
+/// The failures since the stream was last in sync.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(u32);
 
 impl Pauses {
-    /// The stream was in step.
     pub(super) fn start_over(&mut self) {
         self.0 = 0;
     }
 
-    /// The next pause; `asked`: the origin wants it to be at least so long, and it is up to twice that.
+    /// The next back-off. `asked`: the origin's `Retry-After`, which is a lower bound.
     pub(super) fn next(&mut self, asked: Option<Duration>, chance: f64) -> Duration {
         let longest = FIRST.saturating_mul(1 << self.0.min(16)).min(LONGEST);
         self.0 = self.0.saturating_add(1);
-        // What was asked for is spread above itself: whoever comes sooner was asked in vain.
+        // Jitter only adds to `Retry-After`: an earlier request would be refused.
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED).mul_f64(2.0 * spread(chance));
         longest.mul_f64(spread(chance)).max(asked)
     }
 
-    /// The pause when the origin has no event stream.
+    /// The back-off when the origin has no event stream.
     pub(super) fn when_not_served(chance: f64) -> Duration {
         NOT_SERVED.mul_f64(spread(chance))
     }
 }
 
-/// Half of a pause is by chance, so that the edges of a fleet do not all come at once.
+/// 50 to 100 %, so that the edges of a fleet do not reconnect together.
 fn spread(chance: f64) -> f64 {
     0.5 + chance.clamp(0.0, 1.0) / 2.0
 }

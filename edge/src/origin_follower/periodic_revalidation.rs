@@ -1,5 +1,5 @@
-//! Queries origins now and then about what their event streams cover, so that a stream which lies by silence is found
-//! out: slowly, spread over the interval, and only about services that are in use.
+//! Periodic revalidation of the services in use, spread over the interval: it finds changes that an event stream did
+//! not announce.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::Following;
 use crate::catalog::{Entry, Lookup};
 use crate::clock::Moment;
 
-/// Queries that are under way at a time.
+/// The most concurrent queries.
 const AT_A_TIME: usize = 8;
 
-/// How many times in an interval the services that are due are looked for.
+/// How many times in an interval services that are due are looked for.
 const LOOKS: u32 = 20;
 
-/// Revalidates all services in use, each about once in an `interval`, until the drain begins.
+/// Revalidates each service in use about once per `interval`, until the drain begins.
 pub(super) fn start(following: &Following, interval: Duration) {
     let following = following.clone();
     following.drain.clone().spawn(async move {
@@ -26,7 +26,7 @@ pub(super) fn start(following: &Following, interval: Duration) {
             loop {
                 tokio::time::sleep(interval / LOOKS).await;
                 let (catalog, now) = (following.catalog.clone(), following.clock.now());
-                // A look at all services, which nobody else waits for.
+                // A scan over all services.
                 let due = spawn_blocking(move || {
                     let all = catalog.all().into_iter();
                     all.filter(|(service, entry)| is_due(service, entry, now, interval))
@@ -43,7 +43,7 @@ pub(super) fn start(following: &Following, interval: Duration) {
     });
 }
 
-/// Revalidates these in a task of its own.
+/// Revalidates services in a task of its own.
 pub(super) fn revalidate_soon(following: &Following, services: Vec<ServiceName>) {
     let (lookup, drain) = (following.lookup.clone(), following.drain.clone());
     following.drain.spawn(async move {
@@ -64,7 +64,7 @@ fn is_due(service: &ServiceName, entry: &Entry, now: Moment, interval: Duration)
     is_in_use && entry.since_queried(now) >= jittered(service, entry.last_queried(), interval)
 }
 
-/// Half to one and a half times the interval: another time for each service, and for each of its rounds.
+/// Half to one and a half times the interval, different for each service and round.
 fn jittered(service: &ServiceName, last_queried: Moment, interval: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     (service, last_queried).hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Fetches new versions of services in use before a client asks for them.
+//! Prefetches new versions of services in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::cache::{BodyRequest, Cache};
 use crate::catalog::{Catalog, Entry};
 use crate::clock::Clock;
 
-/// Services that wait for a permit. Further ones are fetched when a client asks.
+/// The most queued services. Further ones are fetched on request.
 const MAX_WAITING: usize = 10_000;
 
-/// Services whose objects are fetched at a time, at the most.
+/// The most concurrent prefetches.
 const MAX_AT_A_TIME: usize = 4;
 
-/// Queues what is to be fetched. Cheap to clone.
+/// A queue of services to prefetch. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Prefetcher {
     waiting: mpsc::Sender<ServiceName>,
@@ -29,8 +29,8 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the objects that are
-    /// fetched at a time for whomever; most of them are left to clients.
+    /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the most
+    /// concurrent fetches per origin, most of which are left to clients.
     pub(super) fn start(following: &Following, cache: Cache, within: Duration, fetches: usize) -> Self {
         let (waiting, next) = mpsc::channel(MAX_WAITING);
         let permits = (fetches / 4).clamp(1, MAX_AT_A_TIME);
@@ -39,7 +39,7 @@ impl Prefetcher {
         Self { waiting, within, clock, metrics }
     }
 
-    /// A service has a new version: it is fetched when a client requested the service not long ago.
+    /// Queues a service with a new version if a client requested it recently.
     pub(super) fn consider(&self, service: ServiceName, entry: &Entry) {
         if !self.within.is_zero() && entry.usage.idle(self.clock.now()) <= self.within {
             let begun = self.waiting.try_send(service).is_ok();
@@ -69,9 +69,9 @@ async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiv
     }
 }
 
-/// Fetches what most clients of a service will want of its version: zstd, from which identity is made, too.
+/// Prefetches the zstd representation of a service: most clients use it, and identity is made from it.
 async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName) {
-    // A version that waited may be superseded by now: only the newest is of use.
+    // Only the newest version is prefetched.
     let Some(entry) = catalog.get(service) else { return };
     let Some(version) = &entry.version else { return };
     let publication = version.descriptor().publication();

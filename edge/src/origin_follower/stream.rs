@@ -1,4 +1,4 @@
-//! An event stream as it is read: lines, many at a time when many are there, and a deadline for silence.
+//! Reads an event stream in batches of lines, with a timeout.
 
 use std::time::Duration;
 
@@ -13,40 +13,39 @@ use weir_runtime::serve::BoxError;
 use crate::clock::{Clock, Moment};
 use crate::origin_client::OriginError;
 
-/// How long a stream may be silent: three heartbeats.
+/// The read timeout: three heartbeats.
 const SILENCE: Duration = Duration::from_secs(3 * HEARTBEAT_SECONDS);
 
-/// Events that are handed on at a time. They are written to disk together.
+/// The most events of a batch. They are written to disk together.
 const MAX_BATCH_EVENTS: usize = 512;
 
-/// Bytes of their lines after which no further event is added: a single line may have 16 MiB.
+/// The size of lines that ends a batch: a single line may have 16 MiB.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// Why a stream is not followed any further.
+/// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
-    /// The origin has none.
+    /// The origin has no event stream.
     #[error("the origin serves no event stream")]
     NotServed,
-    /// The origin could not be reached, or refuses.
+    /// The request failed.
     #[error(transparent)]
     Refused(OriginError),
-    /// The origin ended it, as it does when it stops.
+    /// The origin ended the stream, as it does when it stops.
     #[error("the origin has ended the stream")]
     Ended,
-    /// The origin cut it off, or the connection broke.
+    /// The connection broke.
     #[error("the stream broke off: {0}")]
     Broken(BoxError),
-    /// Not even a heartbeat came.
+    /// Not even a heartbeat arrived.
     #[error("nothing came for {} s", SILENCE.as_secs())]
     Silent,
-    /// What came makes no sense.
+    /// The data is malformed.
     #[error("what the stream says makes no sense: {0}")]
     Malformed(String),
 }
 
 impl End {
-    /// The value of a metric's label.
     pub(super) fn label(&self) -> &'static str {
         match self {
             End::NotServed => "not_served",
@@ -58,7 +57,7 @@ impl End {
         }
     }
 
-    /// Whether something may have been misunderstood: the stream must begin again, without a cursor.
+    /// Whether events may have been misread: the stream must restart without a cursor.
     pub(super) fn voids_the_cursor(&self) -> bool {
         matches!(self, End::Malformed(_))
     }
@@ -79,23 +78,20 @@ impl From<EventError> for End {
     }
 }
 
-/// The events of a body.
+/// An event stream.
 pub(super) struct Stream<B = Incoming> {
     body: B,
     lines: Lines,
     clock: Clock,
-    /// What comes next came after this at the earliest: when the last frame was waited for, or the last events were
-    /// handed on.
+    /// A lower bound of the arrival time of buffered data: the last wait, or the last batch.
     came_after: Option<Moment>,
 }
 
-/// Events that came together.
+/// Events that arrived together.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// At least one.
     pub(super) events: Vec<Event>,
-    /// None of them came before this, and what they say was so by then. Whoever is slow to deal with them, or with those
-    /// before them, makes nothing younger.
+    /// A lower bound of their arrival time: what they say was true then. A slow reader must not make them look younger.
     pub(super) at: Moment,
 }
 
@@ -108,10 +104,10 @@ where
         Self { body, lines: Lines::default(), clock, came_after: None }
     }
 
-    /// The next events: at least one, and all that are there already, up to a bound. Kinds of the future are left out.
+    /// The next batch: at least one event, and all that have arrived, up to a bound. Unknown kinds are skipped.
     pub(super) async fn next(&mut self) -> Result<Batch, End> {
         let (mut events, mut bytes) = (Vec::new(), 0);
-        // What is here already may have come at any time since it was last looked.
+        // Buffered data may have arrived any time since the last wait.
         let mut at = self.came_after;
         loop {
             while let Some(line) = self.lines.next_line()? {
@@ -122,7 +118,7 @@ where
                 }
             }
             let frame = match self.body.frame().now_or_never() {
-                // What ends the stream is met again by whoever reads on.
+                // An end of the stream is returned by the next call.
                 Some(frame) if events.is_empty() || matches!(frame, Some(Ok(_))) => frame,
                 _ if !events.is_empty() => return Ok(self.batch(events, at)),
                 _ => {
@@ -180,7 +176,6 @@ mod tests {
         let begun = stream.next().await.unwrap();
         let looked = stream.clock.now();
         send(EventKind::Heartbeat);
-        // As long as a slow disk takes for the events before.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let batch = stream.next().await.unwrap();
         assert!(begun.at <= batch.at && batch.at <= looked, "{begun:?} {batch:?} {looked:?}");
