@@ -1,4 +1,4 @@
-//! Puts an agent together.
+//! Composition: builds the parts of an agent from its configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,10 +25,10 @@ use crate::reload::Reloading;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
 
-/// Orders that wait for a service at the most; more say nothing new.
+/// The most queued commands per service; more would repeat the same.
 const MAX_COMMANDS: usize = 8;
 
-/// An agent that runs.
+/// A running agent.
 pub struct Running {
     services: Arc<BTreeMap<ServiceName, Service>>,
     admin_address: Option<SocketAddr>,
@@ -42,11 +42,11 @@ struct Service {
     commands: mpsc::Sender<Command>,
 }
 
-/// Starts an agent: locks the root, reads what is there, and begins to poll. Waits for no edge.
+/// Starts an agent: locks the root, reads the state on disk, and starts polling. Does not wait for edges.
 ///
 /// # Errors
-/// The configuration makes no sense, a certificate cannot be read, the root is in use or cannot be written, something
-/// foreign stands where a `current` should, or the admin address cannot be bound.
+/// The configuration is invalid, a certificate cannot be read, another agent uses the root, the root is not writable,
+/// `current` is not a symlink of an agent, or the admin address cannot be bound.
 pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     let started = SystemTime::now();
     config.validate()?;
@@ -67,7 +67,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
         started,
     };
     let mut opened = Vec::new();
-    // All folders before the first task: what cannot start does nothing.
+    // All directories are opened before the first task starts: an agent that cannot start has no effects.
     for service in &start.config.services {
         opened.push((service.clone(), start.open(service).await?));
     }
@@ -95,7 +95,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     Ok(Running { services, admin_address, registry, reloading: reloading.into(), drain: start.drain })
 }
 
-/// What all services share.
+/// The parts that all services share.
 struct Start {
     config: Config,
     lock: Arc<RootLock>,
@@ -201,7 +201,6 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
             let (ready, reasons) = told().told();
-            // What matters first stands first.
             Ok(serde_json::json!({
                 "role": "agent",
                 "name": name,
@@ -218,65 +217,64 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
 }
 
 impl Running {
-    /// Where `/livez`, `/readyz`, `/metrics` and `/status` are served.
+    /// The address of the admin listener, when one is configured.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// The metrics, for a process that shows those of several roles.
+    /// All metrics of this agent, as `/metrics` shows them.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Watches a service; `None` when it is not followed.
+    /// Watches the status of a service; `None` when it is not followed.
     pub fn service(&self, service: &ServiceName) -> Option<watch::Receiver<ServiceStatus>> {
         self.services.get(service).map(|service| service.status.clone())
     }
 
-    /// The services that are followed.
+    /// The names of the followed services.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         self.services.keys()
     }
 
-    /// Polls a service as soon as its task is free; its status says when that is done. Nothing for a service that is
-    /// not followed.
+    /// Polls a service as soon as its task is free; the status shows when that is done. Ignores services that are not
+    /// followed.
     pub fn poll_now(&self, service: &ServiceName) {
         self.command(service, Command::Poll);
     }
 
-    /// Refreshes a service as soon as its task is free: fetches in full, compares with the files on disk.
+    /// Refreshes a service as soon as its task is free: fetches the tarball and compares it with the files on disk.
     pub fn refresh_now(&self, service: &ServiceName) {
         self.command(service, Command::Refresh);
     }
 
     fn command(&self, service: &ServiceName, command: Command) {
         if let Some(service) = self.services.get(service) {
-            // When it is full, what waits does the same.
+            // A full queue already has the same command.
             let _ = service.commands.try_send(command);
         }
     }
 
-    /// Takes over what can change at run time: which edges are asked, and the certificates, keys and authorities, read again
-    /// from their files. Talks that are under way end as they began. What needs a restart is named in the log and left as it
-    /// is. `read`: what came of reading the configuration again.
+    /// Applies a new configuration: edges, certificates, keys and CA. Requests in flight are not affected. Keys that
+    /// need a restart are logged and ignored. `read`: the result of reading the configuration again.
     ///
     /// # Errors
-    /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
+    /// The configuration is invalid, or a file cannot be used. The old configuration stays in use.
     pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let reloading = self.reloading.clone();
         tokio::task::spawn_blocking(move || reloading.take(read)).await??;
-        // What was put off was put off for the edges that were: the new ones are asked at once.
+        // A back-off was for the old edges.
         self.services.keys().for_each(|service| self.poll_now(service));
         Ok(())
     }
 
-    /// Stops: a download is abandoned, a switch and a run of `exec` are finished. True when nothing had to be cut at
+    /// Stops: abandons downloads, and finishes a switch and a run of `exec`. Returns true when nothing was cut off at
     /// the deadline.
     pub async fn drain(self, deadline: Duration) -> bool {
         self.drain.finish(deadline).await
     }
 
-    /// Stops at once, as a crash would.
+    /// Stops immediately, as a crash would.
     pub async fn cut(self) {
         self.drain.cut().await;
     }

@@ -1,4 +1,4 @@
-//! `--once`: until every service has a confirmed release and its `exec` has run; for init containers and pipelines.
+//! `--once`: runs until every service has a confirmed release and its `exec` has succeeded; for init containers and CI.
 
 use std::time::Duration;
 
@@ -10,30 +10,29 @@ use crate::agent::{Running, start};
 use crate::config::Config;
 use crate::status::{HookState, ServiceStatus};
 
-/// How long failures that time may heal are retried, by default.
+/// How long retryable errors are retried, by default.
 pub const DEFAULT_ONCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why `--once` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
     /// The agent did not start.
     #[error("{0:#}")]
     Start(anyhow::Error),
-    /// A service could not be followed.
+    /// A service failed.
     #[error("{service}: {reason}")]
     Service {
-        /// Which one.
+        /// The service.
         service: ServiceName,
-        /// Why.
+        /// The error.
         reason: String,
     },
 }
 
-/// Follows until every service has switched to a verified release, or had the one that it has confirmed, and its
-/// `exec` has ended well. Failures that time may heal are retried for `timeout`.
+/// Follows until every service has a verified release that an edge has confirmed since the start, and its `exec` has
+/// succeeded. Retryable errors are retried for `timeout`.
 ///
 /// # Errors
-/// Another failure, or one of those when the time is up.
+/// An error that is not retryable, or a retryable one after the timeout.
 pub async fn once(config: Config, timeout: Duration) -> Result<(), OnceError> {
     let running = start(config).await.map_err(OnceError::Start)?;
     let result = finish(&running, Instant::now() + timeout).await;
@@ -50,7 +49,7 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
             match verdict {
                 Verdict::Done => break,
                 Verdict::Failed(reason) => return Err(failed(reason)),
-                // What was begun is brought to its end; it has a time limit of its own.
+                // A run of `exec` has a timeout of its own.
                 Verdict::Working => {
                     if status.changed().await.is_err() {
                         return Err(failed("its task has ended".to_owned()));

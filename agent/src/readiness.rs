@@ -1,12 +1,12 @@
-//! Whether an agent can do its work, and what somebody should look at though it can.
+//! Whether an agent is ready, and why it is degraded.
 
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::Readiness;
 
 use crate::status::ServiceStatus;
 
-/// An agent is ready once every service has a release: what is in force stays in force whatever edges say. That a service
-/// cannot be followed just now, or that its `exec` failed, is said beside it.
+/// An agent is ready once every service has a release. Failing polls and hooks degrade it, because the release in force
+/// stays in force.
 pub(crate) fn readiness<'s>(services: impl Iterator<Item = (&'s ServiceName, ServiceStatus)>) -> Readiness {
     let (mut missing, mut troubles) = (Vec::new(), Vec::new());
     for (name, status) in services {
@@ -45,7 +45,6 @@ mod tests {
             Release { digest, generation: 1, commit: None, revision_id: None, directory: "releases/1".into() };
         let well = ServiceStatus { release: Some(release), ..ServiceStatus::default() };
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
-        // It runs again by now.
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
         let both = |one: &ServiceStatus, other: &ServiceStatus| {
             readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter())

@@ -1,7 +1,7 @@
-//! What a running agent takes over from a changed configuration: whom it asks, and how it proves itself and them.
+//! Reloads the configuration of a running agent: its edges and its TLS settings.
 //!
-//! All that can fail is done before anything changes: a configuration is taken over whole, or not at all. Talks that are
-//! under way end as they began.
+//! Everything that can fail happens before anything changes: a configuration is applied in full or not at all. Requests
+//! in flight are not affected.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::edge_client::{EdgeClient, Edges};
 use crate::metrics::Metrics;
 
-/// What of a running agent can be replaced.
+/// Replaces the edges of a running agent.
 pub(crate) struct Reloading {
     started_with: Config,
     edges: Arc<EdgeClient>,
@@ -42,10 +42,10 @@ impl Reloading {
         Ok(Self { started_with, edges, metrics, reloads })
     }
 
-    /// Takes over what can be taken over; `read` is what came of reading the configuration again. Blocks.
+    /// Applies a configuration, as far as that needs no restart; `read` is the result of reading it again. Blocks.
     ///
     /// # Errors
-    /// The configuration, or a file that it names, cannot be used. Everything is as it was.
+    /// The configuration, or a file that it names, cannot be used. The old one stays in use.
     pub(crate) fn take(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let outcome = read.and_then(|config| self.apply(config));
         let result = match &outcome {
@@ -58,7 +58,7 @@ impl Reloading {
                 "refused"
             }
         };
-        // Last: whoever sees the count finds the reason in the log.
+        // Counted last: the reason is in the log once the counter has changed.
         self.reloads.with_label_values(&[result]).inc();
         outcome.context("the configuration was not taken over")
     }
@@ -71,7 +71,7 @@ impl Reloading {
         {
             bail!("the client certificate {} has ended: edges would refuse it", certificate.display());
         }
-        // The last that can fail.
+        // The last step that can fail.
         self.edges.replace(Edges::new(&config, &self.metrics)?);
         for key in left_for_a_restart(&self.started_with, &config) {
             tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
@@ -80,7 +80,7 @@ impl Reloading {
     }
 }
 
-/// The keys that have changed since the start and are not taken over.
+/// The keys that have changed since the start and need a restart.
 fn left_for_a_restart(started_with: &Config, now: &Config) -> Vec<String> {
     let taken = Config {
         edges: started_with.edges.clone(),

@@ -1,5 +1,5 @@
-//! A service's task that panics is said so and started again: a bug in what one tarball or one answer meets must not
-//! end the following of a service in silence.
+//! Restarts the tasks of a service after a panic: a bug that one tarball triggers must not silently stop the following
+//! of a service.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use weir_runtime::shutdown::Drain;
 
-/// The first pause after a panic; doubled by each up to [`LONGEST_PAUSE`].
+/// The first back-off after a panic; doubled by each up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// A task that can go on after a panic: what it owns is on disk, or whole after each step.
+/// A task that can continue after a panic: its state is on disk, or consistent after each step.
 pub(crate) trait Task: Send {
     /// Runs until the drain begins.
     fn run(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// It panicked, and will be run again.
+    /// Reports a panic. The task is run again.
     fn panicked(&mut self, message: &str);
 }
 
-/// Runs a task until it ends by itself or the drain begins.
+/// Runs a task until it ends or the drain begins.
 pub(crate) async fn supervise(task: impl Task, drain: Drain) {
     supervise_with(task, drain, FIRST_PAUSE).await;
 }

@@ -1,36 +1,32 @@
-//! Which version of HTTP to speak to one edge, decided without I/O and without a clock.
+//! Selects the version of HTTP for one edge. Pure.
 //!
-//! HTTP/3 is tried first. When it fails where HTTP/2 then succeeds, UDP does not get through: that is remembered and
-//! HTTP/3 is left alone for a while, each time twice as long up to a limit. When both fail the edge is not there, which
-//! says nothing about UDP.
+//! HTTP/3 is tried first. When it fails and HTTP/2 succeeds, UDP is blocked: HTTP/3 is then avoided for a back-off that
+//! doubles up to a limit. When both fail, the edge is down, which says nothing about UDP.
 
 use std::time::{Duration, Instant};
 
 use crate::config::HttpMode;
 
-/// HTTP/3 is left alone for at most this many times the configured interval.
+/// The longest back-off of HTTP/3, as a multiple of the configured interval.
 const MAX_PAUSE_FACTOR: u32 = 10;
 
-/// After this long, whoever was sent to probe HTTP/3 is taken to have been interrupted, and another one is sent.
+/// How long a probe of HTTP/3 blocks the next one: its task may have been cancelled.
 const PROBE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What to speak for one request.
+/// The versions of HTTP to try for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// HTTP/3, and HTTP/2 should that fail.
+    /// HTTP/3, then HTTP/2 if it fails.
     H3ThenH2,
-    /// HTTP/3 and nothing else.
     H3,
-    /// HTTP/2 and nothing else.
     H2,
 }
 
-/// A change of mind that an operator should hear of.
+/// A change of state that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// HTTP/3 works (again).
     Usable,
-    /// UDP does not get through; HTTP/3 is tried again after this long.
+    /// UDP is blocked; HTTP/3 is tried again after this time.
     Blocked(Duration),
 }
 
@@ -42,7 +38,7 @@ enum Http3 {
     Probing { since: Instant, pause: Duration },
 }
 
-/// What is known of HTTP/3 to one edge.
+/// The state of HTTP/3 to one edge.
 #[derive(Debug)]
 pub(crate) struct Choice {
     mode: HttpMode,
@@ -55,7 +51,7 @@ impl Choice {
         Self { mode, retry_interval, http3: Http3::Untried }
     }
 
-    /// What to speak now. When a pause is over this sends one caller to probe HTTP/3 and keeps the others away.
+    /// The versions to try now. After a back-off one request probes HTTP/3 and the others use HTTP/2.
     pub(crate) fn route(&mut self, now: Instant) -> Route {
         match (self.mode, self.http3) {
             (HttpMode::H3, _) => Route::H3,
@@ -70,19 +66,18 @@ impl Choice {
         }
     }
 
-    /// HTTP/3 answered.
     pub(crate) fn http3_answered(&mut self) -> Option<Change> {
         let change = (self.http3 != Http3::Usable).then_some(Change::Usable);
         self.http3 = Http3::Usable;
         change
     }
 
-    /// HTTP/3 got no answer and HTTP/2 did.
+    /// HTTP/3 failed and HTTP/2 succeeded.
     pub(crate) fn only_http2_answered(&mut self, now: Instant) -> Option<Change> {
         let pause = match self.http3 {
             Http3::Untried | Http3::Usable => self.retry_interval,
             Http3::Probing { pause, .. } => (pause * 2).min(self.retry_interval * MAX_PAUSE_FACTOR),
-            // Requests that set out before the first of them failed; that one has decided.
+            // The first failed request has decided already.
             Http3::Blocked { .. } => return None,
         };
         let known = matches!(self.http3, Http3::Probing { .. });
@@ -90,14 +85,14 @@ impl Choice {
         (!known).then_some(Change::Blocked(pause))
     }
 
-    /// Neither answered: the edge is away. A probe learnt nothing and is due again at once.
+    /// Both failed: the edge is down. An unfinished probe is due again.
     pub(crate) fn nothing_answered(&mut self, now: Instant) {
         if let Http3::Probing { pause, .. } = self.http3 {
             self.http3 = Http3::Blocked { until: now, pause };
         }
     }
 
-    /// Whether HTTP/3 answered last; `None` before the first try.
+    /// Whether HTTP/3 succeeded last; `None` before the first request.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
         match self.http3 {
             Http3::Untried => None,

@@ -1,4 +1,4 @@
-//! One edge, asked by the version of HTTP that gets through.
+//! One edge, over HTTP/3 or HTTP/2.
 
 use std::path::Path as FilePath;
 use std::sync::{Mutex, PoisonError};
@@ -21,28 +21,27 @@ use super::token_file::TokenFile;
 use crate::config::{Config, HttpMode};
 use crate::metrics::Metrics;
 
-/// How long a QUIC handshake may take when there is no alternative to HTTP/3.
+/// The timeout of a QUIC handshake with `http = "h3"`.
 const LONE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("weir-agent/", env!("CARGO_PKG_VERSION"));
 
-/// A question to an edge about the tarball of a service.
+/// A request for the tarball of a service.
 #[derive(Debug, Clone)]
 pub(crate) struct Question<'a> {
     pub(crate) service: &'a ServiceName,
     /// HEAD or GET.
     pub(crate) method: Method,
-    /// What the agent holds: the answer may be `304`.
+    /// The digest on disk, sent as `If-None-Match`.
     pub(crate) holds: Option<TarballDigest>,
-    /// The edge is to ask the origin and to verify what it has.
+    /// Asks the edge to revalidate and to verify its cache.
     pub(crate) no_cache: bool,
-    /// How long to wait for the head of the answer.
+    /// The timeout of the response's head.
     pub(crate) patience: Duration,
-    /// HTTP/3 has just failed in the middle of an answer.
+    /// HTTP/3 has just failed in the middle of a body.
     pub(crate) not_http3: bool,
 }
 
-/// One edge.
 pub(crate) struct Edge {
     url: EdgeUrl,
     http3: Http3,
@@ -68,25 +67,23 @@ impl Edge {
         })
     }
 
-    /// Its address.
     pub(crate) fn url(&self) -> &EdgeUrl {
         &self.url
     }
 
-    /// Where the token stands that is shown to it.
     pub(crate) fn token_file(&self) -> Option<&FilePath> {
         self.token.as_ref().map(TokenFile::path)
     }
 
-    /// Whether HTTP/3 to it works; `None` before the first try.
+    /// Whether HTTP/3 to it works; `None` before the first request.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
         self.choice().http3_usable()
     }
 
-    /// Asks.
+    /// Sends a request.
     ///
     /// # Errors
-    /// No answer came, by whichever version of HTTP may be spoken; or the agent's token cannot be read.
+    /// No version of HTTP gave a response, or the agent's token cannot be read.
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Response, RequestError> {
         let mut request = self.request(question);
         if let Some(token) = &self.token {
@@ -120,7 +117,7 @@ impl Edge {
                 Err(error) if error.is_of_the_way() => {
                     tracing::debug!(edge = %self.url, %error, "no answer over HTTP/3");
                 }
-                // An answer, or a broken one: UDP got through.
+                // A response, or a broken one: UDP works.
                 answer => {
                     let change = self.choice().http3_answered();
                     self.tell(change);

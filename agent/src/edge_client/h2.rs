@@ -22,7 +22,7 @@ impl Http2 {
         Self { client: http2_client(tls), idle_timeout }
     }
 
-    /// Sends a request and waits at most `patience` for the head of its answer.
+    /// Sends a request and waits at most `patience` for the response's head.
     pub(super) async fn request(&self, request: &Request<()>, patience: Duration) -> Result<Response, RequestError> {
         let request = request.clone().map(|()| Empty::<Bytes>::new());
         let answer = tokio::time::timeout(patience, self.client.request(request));

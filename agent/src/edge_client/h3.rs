@@ -1,7 +1,7 @@
-//! HTTP/3 to one edge: one long-lived connection, replaced when it is found dead.
+//! HTTP/3 to one edge: one long-lived connection, replaced when it is dead.
 //!
-//! No 0-RTT: it saves nothing that could be measured and can be replayed. `stop_sending` is never called: h3-quinn
-//! panics on it while a read is pending; a stream that is no longer wanted is dropped.
+//! 0-RTT is not used: it can be replayed and saves nothing measurable. `stop_sending` is never called, because h3-quinn
+//! panics on it while a read is pending; an unwanted stream is dropped.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -21,31 +21,29 @@ use super::edge_url::EdgeUrl;
 use super::error::{RequestError, chain};
 use super::response::{Protocol, Response, ResponseBody};
 
-/// A connection is kept this long without a word; longer than the interval of polls.
+/// The idle timeout of a connection; longer than the poll interval.
 const MAX_IDLE: Duration = Duration::from_secs(120);
 
-/// Keeps the mappings of NAT devices on the way.
+/// Keeps NAT mappings alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// What one download may have under way: 16 MiB fill 1 Gbit/s at 130 ms.
+/// The flow-control window of a stream: 16 MiB fill 1 Gbit/s at 130 ms.
 const STREAM_WINDOW: u32 = 16 << 20;
 
-/// The same for all streams together.
+/// The flow-control window of a connection.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// Not one datagram of the edge for this long after a request means that UDP is dead. An edge that is only slow
-/// acknowledges.
+/// UDP counts as dead when no datagram arrives for this long after a request. A slow edge acknowledges.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// The same once it has acknowledged: then nothing but the answer to a keep-alive need come.
+/// The same after an acknowledgement: then only responses to keep-alives need to arrive.
 const LONG_SILENCE: Duration = KEEP_ALIVE.saturating_add(SILENCE);
 
-/// The largest header section of an answer, in bytes.
+/// The largest header section of a response, in bytes.
 const MAX_HEADER_BYTES: u64 = 16 << 10;
 
 type Requests = SendRequest<h3_quinn::OpenStreams, Bytes>;
 
-/// HTTP/3 to one edge.
 pub(super) struct Http3 {
     url: EdgeUrl,
     config: quinn::ClientConfig,
@@ -59,7 +57,7 @@ pub(super) struct Http3 {
 #[derive(Default)]
 struct Slot {
     live: Option<Live>,
-    /// When connecting failed last, and why: whoever asked before that need not try for himself.
+    /// The last failure to connect: requests that waited for it do not try again.
     failed: Option<(Instant, RequestError)>,
 }
 
@@ -69,7 +67,7 @@ struct Live {
     requests: Requests,
 }
 
-/// The stream of one answer. It holds its connection open, also when that is replaced for others.
+/// The stream of one response. It keeps its connection open, also after that was replaced.
 pub(super) struct Http3Stream {
     stream: RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
     _requests: Requests,
@@ -82,7 +80,7 @@ impl Http3Stream {
 }
 
 impl Http3 {
-    /// `tls` without ALPN. `connect_timeout` is for each address.
+    /// `tls` without ALPN. `connect_timeout` applies to each address.
     pub(super) fn new(
         url: EdgeUrl,
         mut tls: ClientConfig,
@@ -111,8 +109,8 @@ impl Http3 {
         })
     }
 
-    /// Sends a request and waits at most `patience` for the head of its answer. A connection that turns out to be dead
-    /// (the edge was restarted, or UDP is blocked) is replaced once.
+    /// Sends a request and waits at most `patience` for the response's head. A pooled connection that turns out to be
+    /// dead is replaced once.
     pub(super) async fn request(&self, request: &Request<()>, patience: Duration) -> Result<Response, RequestError> {
         let (live, reused) = self.connection().await?;
         let error = match self.exchange(live.clone(), request, patience).await {
@@ -133,7 +131,7 @@ impl Http3 {
         answer
     }
 
-    /// Gives up the connection, so that the next request makes a new one. Answers that still come over it are not cut.
+    /// Drops the connection: the next request opens a new one. Responses in progress continue.
     pub(super) async fn give_up(&self) {
         self.slot.lock().await.live = None;
     }
@@ -145,7 +143,7 @@ impl Http3 {
         }
     }
 
-    /// The connection, and whether it was there before.
+    /// The connection, and whether it is a pooled one.
     async fn connection(&self) -> Result<(Live, bool), RequestError> {
         let asked = Instant::now();
         let mut slot = self.slot.lock().await;
@@ -172,7 +170,7 @@ impl Http3 {
         }
     }
 
-    /// Tries the host's addresses in order.
+    /// Tries the addresses of the host in order.
     async fn connect(&self) -> Result<Live, RequestError> {
         let host = (self.url.host(), self.url.port());
         let addresses = tokio::time::timeout(self.connect_timeout.max(SILENCE), tokio::net::lookup_host(host))
@@ -198,7 +196,7 @@ impl Http3 {
             .connect_with(self.config.clone(), address, self.url.host())
             .map_err(|error| failed(&error))?;
         let quic = connecting.await.map_err(|error| match &error {
-            // 0x100 to 0x1ff are the alerts of TLS.
+            // 0x100 to 0x1ff are TLS alerts.
             quinn::ConnectionError::TransportError(inner) if u64::from(inner.code) & !0xff == 0x100 => {
                 RequestError::Certificate(chain(&error))
             }
@@ -210,7 +208,7 @@ impl Http3 {
             .build(h3_quinn::Connection::new(quic.clone()))
             .await
             .map_err(|error| failed(&error))?;
-        // Ends with the connection, which ends when the last of its requests and this `Http3` let go of it.
+        // Ends with the connection, which ends when its last request and this `Http3` are dropped.
         tokio::spawn(async move {
             let ended = driver.wait_idle().await;
             tracing::debug!(%ended, "an HTTP/3 connection ended");
@@ -238,7 +236,7 @@ impl Http3 {
             stream.finish().await?;
             let head = stream.recv_response().await?;
             if request.method() == Method::HEAD {
-                // Read to the end of the stream: dropping it earlier would tell the edge to stop sending.
+                // Read to the end of the stream: dropping it earlier would send STOP_SENDING.
                 stream.recv_data().await?;
             }
             Ok::<_, StreamError>((head, stream))
@@ -275,7 +273,7 @@ impl Http3 {
     }
 }
 
-/// What an error of a stream says of the way and of the edge.
+/// Classifies a stream error.
 pub(super) fn request_error(error: &StreamError) -> RequestError {
     match error {
         StreamError::ConnectionError { 0: ConnectionError::Timeout { .. }, .. } => RequestError::Silent(MAX_IDLE),

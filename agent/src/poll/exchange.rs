@@ -1,4 +1,4 @@
-//! One poll's talk with the edges: HEAD, and GET where something changed. Changes nothing on disk but `incoming`.
+//! Polls the edges for one service: HEAD, and GET when something changed. Writes to `incoming` only.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,24 +15,23 @@ use crate::edge_client::{Edge, EdgeClient, Protocol, Question, RequestError, Res
 use crate::fetch::{Answer, AnswerError, FetchError, Tarball, coding, fetch, problem_detail, retry_after};
 use crate::metrics::{Metrics, ServiceMetrics};
 
-/// What the agent holds and has seen of a service.
+/// The state of a service on this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Held {
     pub(crate) digest: Option<TarballDigest>,
     pub(crate) highest_generation: u64,
-    /// A tarball whose verified bytes could not be unpacked, and never will be: a poll does not fetch it again.
+    /// A verified tarball that could not be unpacked: polls do not fetch it again.
     pub(crate) refused: Option<TarballDigest>,
 }
 
-/// What an edge said.
+/// The result of a poll.
 pub(crate) enum Found {
-    /// The release is current.
     Unchanged(Answer),
-    /// A verified tarball: another one on a poll, any on a refresh.
+    /// A verified tarball: a new one after a poll, any after a refresh.
     Tarball(Tarball, Answer),
 }
 
-/// Talks with the edges about one service.
+/// Polls the edges for one service.
 pub(crate) struct Exchange {
     pub(crate) service: ServiceName,
     pub(crate) edges: Arc<EdgeClient>,
@@ -40,7 +39,7 @@ pub(crate) struct Exchange {
     pub(crate) max_tarball_bytes: u64,
     pub(crate) request_timeout: Duration,
     pub(crate) fetch_timeout: Duration,
-    /// Bounds the downloads of all services together.
+    /// Limits the concurrent downloads of all services.
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
@@ -68,10 +67,10 @@ impl Exchange {
         }
     }
 
-    /// Asks the edges in turn until one gives an answer that can be used. `refresh`: in full, whatever is held.
+    /// Tries the edges in turn until one gives a usable response. `refresh`: fetch in any case.
     ///
     /// # Errors
-    /// What was the matter with each of them.
+    /// The errors of all edges.
     pub(crate) async fn run(&self, held: Held, refresh: bool) -> Result<(Found, Protocol), Failed> {
         let (mut errors, mut retry_after, mut edge_failed) = (Vec::new(), None, false);
         let edges = self.edges.now();
@@ -79,7 +78,8 @@ impl Exchange {
             let asked = if refresh { self.get(edge, held, true).await } else { self.poll(edge, held).await };
             match asked {
                 Ok(found) => {
-                    // All services share the preference: that an edge does not serve this one says nothing for them.
+                    // The preference is shared by all services, so an error about this service alone does not change
+                    // it.
                     if edge_failed {
                         edges.prefer(edge);
                     }
@@ -98,17 +98,17 @@ impl Exchange {
     }
 
     async fn poll(&self, edge: &Edge, held: Held) -> Result<(Found, Protocol), PollError> {
-        // Whoever holds nothing need not ask whether it changed.
+        // Without a release the tarball is needed in any case.
         if held.digest.is_some() || held.refused.is_some() {
             let mut response = edge.ask(&self.question(Method::HEAD, held.digest, false)).await?;
             if needs_words(response.status) {
-                // An answer to HEAD has no body: the same question once more, so that the edge can say why.
+                // A response to HEAD has no body: a GET gets the problem document.
                 response = edge.ask(&self.question(Method::GET, held.digest, false)).await?;
             }
             let (status, protocol) = (response.status, response.protocol);
             let (answer, _) = self.answer(edge, response, held).await?;
             let offered = match status {
-                // A `304` is about what was asked about.
+                // A `304` without a digest confirms the digest of the request.
                 StatusCode::NOT_MODIFIED if answer.digest.is_none() => held.digest,
                 StatusCode::NOT_MODIFIED if answer.digest != held.digest => {
                     return Err(AnswerError("weir-digest").into());
@@ -125,7 +125,7 @@ impl Exchange {
         self.get(edge, held, false).await
     }
 
-    /// Fetches in full. Bytes that fail to verify are asked for once more, past every cache.
+    /// Fetches the tarball. When it fails to verify, it is requested once more, bypassing all caches.
     async fn get(&self, edge: &Edge, held: Held, no_cache: bool) -> Result<(Found, Protocol), PollError> {
         let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
         match self.download(edge, held, no_cache).await {
@@ -142,7 +142,7 @@ impl Exchange {
         }
     }
 
-    /// One download. When the body stops coming over HTTP/3 it is asked for again over HTTP/2.
+    /// Downloads a tarball. A body that stalls over HTTP/3 is requested again over HTTP/2.
     async fn download(&self, edge: &Edge, held: Held, no_cache: bool) -> Result<(Found, Protocol), PollError> {
         let mut question = self.question(Method::GET, None, no_cache);
         loop {
@@ -154,7 +154,7 @@ impl Exchange {
             let fetched = fetch(body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
             match fetched.await {
                 Ok(tarball) => return Ok((Found::Tarball(tarball, answer), protocol)),
-                // A connection that ended otherwise says nothing about UDP.
+                // Other errors say nothing about UDP.
                 Err(FetchError::Request(error @ RequestError::Silent(_)))
                     if protocol == Protocol::H3 && !question.not_http3 =>
                 {
@@ -172,7 +172,7 @@ impl Exchange {
         Question { service: &self.service, method, holds, no_cache, patience, not_http3: false }
     }
 
-    /// The statement of an answer that is one, and that does not go back.
+    /// Checks the status and the headers of a response, and that its generation is not lower than one seen before.
     async fn answer(&self, edge: &Edge, response: Response, held: Held) -> Result<(Answer, ResponseBody), PollError> {
         if response.status == StatusCode::UNAUTHORIZED {
             let detail = problem_detail(&response.headers, response.body).await;
@@ -201,7 +201,7 @@ impl Exchange {
     }
 }
 
-/// What can be done when an edge answers `401`.
+/// What an operator can do about a `401`.
 fn remedy(token_file: Option<&Path>) -> String {
     match token_file {
         Some(path) => format!("Put a token that it accepts into {}: it is read for each request", path.display()),
@@ -209,7 +209,7 @@ fn remedy(token_file: Option<&Path>) -> String {
     }
 }
 
-/// Whether an error is worth a second question: not when the edge wants to be left alone.
+/// Whether to request the problem document with a GET; not when the edge is overloaded.
 fn needs_words(status: StatusCode) -> bool {
     (status.is_client_error() || status.is_server_error())
         && !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)

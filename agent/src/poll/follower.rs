@@ -1,4 +1,4 @@
-//! The task that follows one service and owns its folder.
+//! The task that follows one service and owns its directory.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -17,16 +17,13 @@ use crate::release::{Record, ReleaseError, ReleaseName, ServiceDirectory, State,
 use crate::status::{HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 
-/// An order from outside.
+/// A command to the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Poll now.
     Poll,
-    /// Refresh now.
     Refresh,
 }
 
-/// Follows one service.
 pub(crate) struct Follower {
     pub(crate) exchange: Exchange,
     pub(crate) directory: Arc<ServiceDirectory>,
@@ -34,14 +31,14 @@ pub(crate) struct Follower {
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) metrics: ServiceMetrics,
-    /// Woken after each switch; `None` without an `exec`.
+    /// Notified after each switch; `None` without an `exec`.
     pub(crate) hook: Option<Arc<Notify>>,
     pub(crate) drain: Drain,
-    /// The tarball that cannot be unpacked, and why not.
+    /// A tarball that cannot be unpacked, with the error.
     pub(crate) refused: Option<(TarballDigest, String)>,
 }
 
-/// What came of a poll or refresh.
+/// The outcome of a poll or refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Unchanged,
@@ -52,9 +49,9 @@ enum Outcome {
 enum Why {
     First,
     Changed,
-    /// A refresh found what polling should have.
+    /// A refresh found a change that polls had missed.
     MissedChange,
-    /// A refresh found the files on disk changed.
+    /// A refresh found modified files on disk.
     Repaired,
 }
 
@@ -70,7 +67,7 @@ impl Why {
 }
 
 impl Task for Follower {
-    /// A download under way is abandoned when the drain begins; a switch is finished.
+    /// A drain abandons a download, and waits for a switch.
     async fn run(&mut self) {
         loop {
             let refresh = match self.schedule.due(Instant::now()) {
@@ -99,7 +96,7 @@ impl Task for Follower {
 }
 
 impl Follower {
-    /// One poll or refresh; `None` when the drain began meanwhile.
+    /// Polls or refreshes once; `None` when the drain began meanwhile.
     async fn once(&mut self, refresh: bool) -> Option<()> {
         let state = self.directory.state();
         let held = Held {
@@ -141,7 +138,7 @@ impl Follower {
         Some(())
     }
 
-    /// Brings the disk to what was found.
+    /// Applies the result of a poll to the disk.
     async fn settle(&self, found: Found, refresh: bool) -> Result<Outcome, PollError> {
         let directory = self.directory.clone();
         let settled = tokio::task::spawn_blocking(move || match found {
@@ -191,7 +188,7 @@ impl Follower {
                 Outcome::Unchanged => status.unchanged += 1,
                 Outcome::Switched(_) => {
                     status.switches += 1;
-                    // The hook's own task may be ahead of this one: what is recorded decides.
+                    // The hook's task may be ahead of this one: the recorded state decides.
                     if self.hook.is_some() && self.directory.hook_job().is_some() {
                         status.hook = HookState::Pending;
                         status.hook_error = None;
@@ -212,7 +209,7 @@ impl Follower {
 
     fn failed(&self, failed: &Failed) {
         let message = match (failed.last(), &self.refused) {
-            // The reason is what it was.
+            // Reports the original error.
             (Some(PollError::RefusedBefore), Some((_, why))) => why.clone(),
             _ => failed.to_string(),
         };
@@ -222,7 +219,7 @@ impl Follower {
     fn ended_badly(&self, message: String, retryable: bool) {
         self.metrics.polls_error.inc();
         self.status.send_modify(|status| {
-            // Once per reason: an edge that is away for an hour is one line, not a hundred.
+            // Logged once per reason, not once per poll.
             if status.last_error.as_ref() == Some(&message) {
                 tracing::debug!(service = %self.exchange.service, error = %message, "a poll failed again");
             } else {
@@ -270,13 +267,13 @@ fn record(directory: ReleaseName, answer: &Answer) -> Record {
     }
 }
 
-/// The release is current, perhaps under a new generation and revision.
+/// Records that the release is current, perhaps under a new generation and revision.
 fn confirm(directory: &ServiceDirectory, answer: &Answer) -> Result<(), ReleaseError> {
     let current = directory.state().release.map(|release| record(release.directory, answer));
     directory.confirm(answer.generation, current)
 }
 
-/// Switches to the tarball's release, unless it is in force and as it should be.
+/// Switches to the release of a tarball, unless it is in force and unmodified.
 fn install(
     directory: &ServiceDirectory,
     tarball: &Tarball,

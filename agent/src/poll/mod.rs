@@ -1,4 +1,4 @@
-//! Follows services: one task each, which asks, fetches, and switches.
+//! Polls services: one task each, which polls, fetches and switches.
 
 mod error;
 mod exchange;
