@@ -1,4 +1,4 @@
-//! What the headers of a tarball say.
+//! The headers of a response for a tarball.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::decode::Coding;
 
-/// An answer without which nothing can be done: a header is missing or says nothing.
+/// A header is missing or malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the edge's answer has no valid `{0}`")]
 pub(crate) struct AnswerError(pub(crate) &'static str);
 
-/// The statement of an edge about the current tarball.
+/// What the headers say about the current tarball.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// `None` on a `304`: it is that of the question.
+    /// `None` on a `304`: that of the request.
     pub(crate) digest: Option<TarballDigest>,
     pub(crate) generation: u64,
     pub(crate) commit: Option<CommitId>,
@@ -26,7 +26,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads the headers of a `200` or `304`.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, AnswerError> {
         Ok(Self {
             digest: read(headers, "weir-digest")?,
@@ -36,13 +35,12 @@ impl Answer {
         })
     }
 
-    /// The digest, which a `200` has to have.
+    /// The digest, which a `200` must have.
     pub(crate) fn require_digest(&self) -> Result<TarballDigest, AnswerError> {
         self.digest.ok_or(AnswerError("weir-digest"))
     }
 }
 
-/// The coding of the body.
 pub(crate) fn coding(headers: &HeaderMap) -> Result<Coding, AnswerError> {
     match headers.get(header::CONTENT_ENCODING).map(http::HeaderValue::as_bytes) {
         None => Ok(Coding::Identity),
@@ -52,7 +50,7 @@ pub(crate) fn coding(headers: &HeaderMap) -> Result<Coding, AnswerError> {
     }
 }
 
-/// `Retry-After` in seconds; a date is not understood.
+/// `Retry-After` in seconds; a date is ignored.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     read(headers, "retry-after").ok().flatten().map(Duration::from_secs)
 }

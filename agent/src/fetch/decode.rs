@@ -1,4 +1,4 @@
-//! From a coded body to a hashed file, on a blocking thread.
+//! Decodes, hashes and writes a body on a blocking thread.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -10,23 +10,21 @@ use weir_protocol::digest::TarballDigest;
 
 use super::FetchError;
 
-/// What is hashed and written at a time.
+/// The buffer size in bytes.
 const PART: usize = 256 << 10;
 
-/// The largest window of a zstd frame: 8 MiB, as the protocol has it.
+/// The largest window of a zstd frame: 8 MiB, as the protocol limits it.
 const MAX_WINDOW_LOG: u32 = 23;
 
-/// The content codings that the agent asks for.
+/// A content coding that the agent accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// None.
     Identity,
     /// One or several zstd frames.
     Zstd,
 }
 
-/// Writes what comes, decoded, to a file that has no name and so leaves nothing behind; returns it with its digest and
-/// size.
+/// Decodes a body into an unnamed file, which leaves nothing behind; returns it with its digest and size.
 pub(super) fn write(
     parts: Receiver<Bytes>,
     coding: Coding,
@@ -72,7 +70,7 @@ fn copy(
     }
 }
 
-/// The parts of a body as a reader.
+/// A reader of the parts of a body.
 struct Parts {
     parts: Receiver<Bytes>,
     part: Bytes,

@@ -1,4 +1,4 @@
-//! Fetches a tarball into a file and verifies it. Nothing that failed to verify leaves this module.
+//! Fetches a tarball into a file and verifies it.
 
 mod answer;
 mod decode;
@@ -19,17 +19,17 @@ pub(crate) use problem::problem_detail;
 use crate::edge_client::{RequestError, ResponseBody};
 use crate::metrics::Metrics;
 
-/// Parts of a body between the network and the disk; each is at most as large as the edge's frames.
+/// The most parts of a body between the network and the disk.
 const PARTS_BETWEEN: usize = 16;
 
-/// A download that is slower than this many bytes a second, after its first minute, is given up: whoever sends a byte
-/// now and then would keep the agent from asking anybody else.
+/// The minimum rate of a download in bytes per second, after its first minute: a slow edge must not keep the agent from
+/// trying another one.
 const MIN_RATE: u64 = 1 << 10;
 
-/// How long a download may be as slow as it likes.
+/// How long the minimum rate does not apply.
 const SLOW_START: Duration = Duration::from_secs(60);
 
-/// The most bytes of a body: no coding makes a tarball much larger, but empty frames decode to nothing for ever.
+/// The most bytes of an encoded body: no coding expands a tarball much, but empty frames can go on for ever.
 fn max_coded(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
 }
@@ -38,7 +38,7 @@ fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SLOW_START && bytes < MIN_RATE.saturating_mul(elapsed.as_secs())
 }
 
-/// A tarball whose bytes are those of its digest.
+/// A verified tarball.
 pub(crate) struct Tarball {
     pub(crate) file: File,
     pub(crate) digest: TarballDigest,
@@ -47,29 +47,20 @@ pub(crate) struct Tarball {
 /// Why there is no verified tarball.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The body did not come to its end.
+    /// The body is incomplete.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The body cannot be decoded.
     #[error("the tarball cannot be decoded: {0}")]
     Decode(std::io::Error),
-    /// The bytes are not those of the digest.
     #[error("the tarball's digest is {found} and should be {expected}")]
     Mismatch { expected: TarballDigest, found: TarballDigest },
-    /// It comes too slowly to be waited for.
+    /// The download is below the minimum rate.
     #[error("the tarball comes too slowly: {0} bytes in {1:?}")]
     Slow(u64, Duration),
-    /// It is larger than the limit.
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
-    /// The disk.
     #[error("the tarball cannot be written to {}: {error}", directory.display())]
-    Disk {
-        /// Where it was to be.
-        directory: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    Disk { directory: PathBuf, error: std::io::Error },
 }
 
 impl FetchError {
@@ -77,13 +68,13 @@ impl FetchError {
         move |error| Self::Disk { directory: directory.to_owned(), error }
     }
 
-    /// Whether the bytes were wrong, so that other ones from the same edge may be right.
+    /// Whether the bytes were wrong, so that a second download may succeed.
     pub(crate) fn is_of_the_bytes(&self) -> bool {
         matches!(self, Self::Decode(_) | Self::Mismatch { .. })
     }
 }
 
-/// Reads a body to its end, decodes it, writes the tarball to a file without a name in `incoming`, and verifies it.
+/// Receives and decodes a body, writes it to an unnamed file in `incoming`, and verifies it.
 pub(crate) async fn fetch(
     mut body: ResponseBody,
     coding: Coding,
@@ -93,7 +84,7 @@ pub(crate) async fn fetch(
     metrics: &Metrics,
 ) -> Result<Tarball, FetchError> {
     let (parts, received) = mpsc::channel::<Bytes>(PARTS_BETWEEN);
-    // Decoding and hashing are work for a thread of their own.
+    // Decoding and hashing block.
     let into = incoming.clone();
     let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &into, max_bytes));
     let begun = Instant::now();
@@ -109,7 +100,7 @@ pub(crate) async fn fetch(
                 return Err(FetchError::Slow(coded, begun.elapsed()));
             }
             if parts.send(part).await.is_err() {
-                // The writer gave up; it says why.
+                // The writer failed and returns the error.
                 break;
             }
         }

@@ -17,13 +17,13 @@ use crate::release::{HookJob, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::Task;
 
-/// Runs one service's `exec`.
+/// The task that runs the `exec` of one service.
 pub(crate) struct Hook {
     pub(crate) service: ServiceName,
     pub(crate) command: String,
     pub(crate) timeout: Duration,
     pub(crate) directory: Arc<ServiceDirectory>,
-    /// Woken after each switch.
+    /// Notified after each switch.
     pub(crate) switched: Arc<Notify>,
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) metrics: HookMetrics,
@@ -40,10 +40,9 @@ pub(crate) struct Run {
 }
 
 impl Task for Hook {
-    /// A run under way is finished when the drain begins.
+    /// A drain waits for the run in progress.
     async fn run(&mut self) {
-        // Runs in a row that are still to be done, in this process: what cannot be recorded must not be repeated
-        // without a pause either.
+        // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
         let mut in_vain = 0u32;
         while !self.drain.has_begun() {
             let Some(job) = self.directory.hook_begins() else {
@@ -62,7 +61,7 @@ impl Task for Hook {
             in_vain = in_vain.saturating_add(1);
             tokio::select! {
                 () = self.drain.begun() => return,
-                // A newer release does not wait for the older one's turn.
+                // A newer release does not wait for the back-off.
                 () = self.switched.notified() => in_vain = 0,
                 () = tokio::time::sleep(pause) => {}
             }
@@ -81,7 +80,7 @@ impl Task for Hook {
 }
 
 impl Hook {
-    /// One run; whether it succeeded.
+    /// Runs the command; returns whether it succeeded.
     async fn once(&self, job: &HookJob) -> bool {
         let release = job.release.directory;
         self.status.send_modify(|status| status.hook = HookState::Running);
@@ -120,7 +119,7 @@ impl Hook {
         let directory = self.directory.clone();
         let recorded = tokio::task::spawn_blocking(move || directory.hook_ended(release, succeeded)).await;
         if let Ok(Err(error)) = &recorded {
-            // It runs once more than it had to.
+            // It will run once more than necessary.
             tracing::warn!(service = %self.service, %error, "the end of exec cannot be recorded");
         }
         let recorded = matches!(recorded, Ok(Ok(())));

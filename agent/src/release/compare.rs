@@ -1,4 +1,4 @@
-//! Compares a verified tarball with the files that were unpacked from it.
+//! Compares a verified tarball with the files unpacked from it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,12 +12,12 @@ use weir_protocol::entry_path::percent_encode;
 use super::beneath::{Beneath, has_mode, is_type};
 use super::tar_reader::{Entry, Kind, TarError, TarReader};
 
-/// The first difference that was found.
+/// The first difference found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Where; what is not text percent-encoded.
+    /// The path, percent-encoded where it is not text.
     pub(crate) path: String,
-    /// What is the matter there.
+    /// The kind of difference.
     pub(crate) what: &'static str,
 }
 
@@ -27,10 +27,11 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Contents, types, modes, targets of links, what is missing and what is there besides. `None`: they are equal.
+/// Compares contents, types, permissions and symlink targets, and looks for missing and extra entries. `None`: no
+/// difference.
 ///
 /// # Errors
-/// The tarball is not one, or the disk fails.
+/// The tarball is malformed, or the disk fails.
 pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Difference>, TarError> {
     let difference = |path: &[u8], what| Some(Difference { path: percent_encode(path), what });
     let mut beneath = match Beneath::open(with) {
@@ -45,7 +46,7 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
         return Ok(difference(b".", "its mode was changed"));
     }
     let mut reader = TarReader::new(tarball);
-    // Of each path its hash: paths may be long, and each has all those above it.
+    // Hashes, because paths may be long and each has parents.
     let mut expected = HashSet::new();
     while let Some(entry) = reader.next()? {
         match compare_entry(&entry, &mut reader, &mut beneath) {
@@ -54,7 +55,7 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
             Err(CompareError::Release(error)) if is_damage(&error) => return Ok(difference(&entry.path, UNREADABLE)),
             Err(CompareError::Release(error) | CompareError::Tarball(error)) => return Err(error.into()),
         }
-        // The directories above stand for themselves, also where the tarball does not name them.
+        // Parents count as expected, also when the tarball does not name them.
         let ends = entry.path.iter().enumerate().rev().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         for end in ends {
             if !expected.insert(blake3::hash(&entry.path[..end])) {
@@ -79,13 +80,12 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
 
 const UNREADABLE: &str = "it cannot be read";
 
-/// Which side failed.
 enum CompareError {
     Tarball(io::Error),
     Release(io::Error),
 }
 
-/// Whether an error says that the files are damaged, and not that the machine has no more of something.
+/// Whether an I/O error means damaged files rather than exhausted resources.
 fn is_damage(error: &io::Error) -> bool {
     let damage =
         [Errno::IO, Errno::ACCESS, Errno::PERM, Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::ISDIR, Errno::BADMSG];
@@ -118,7 +118,7 @@ fn compare_entry<R: Read>(
     })
 }
 
-/// Whether the contents of an entry and a file have the same bytes to the end.
+/// Whether an entry and a file have the same contents.
 fn equal(mut tarball: impl Read, mut file: impl Read) -> Result<bool, CompareError> {
     const PART: usize = 64 << 10;
     let (mut a, mut b) = (Vec::with_capacity(PART), Vec::with_capacity(PART));

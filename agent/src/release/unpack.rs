@@ -1,4 +1,4 @@
-//! Unpacks a verified tarball below a new directory.
+//! Unpacks a verified tarball into a new directory.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,19 +9,19 @@ use weir_protocol::entry_path::turning_points;
 use super::beneath::{Beneath, is_type};
 use super::tar_reader::{Kind, TarError, TarReader};
 
-/// The most bytes that the path of one entry may have.
+/// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;
 
-/// What a tarball may hold at the most.
+/// The limits of a tarball.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Entries of any kind, and directories that only stand above them.
+    /// Entries of any kind, created parent directories included.
     pub(crate) max_files: u64,
-    /// Bytes of all files together.
+    /// Bytes of all files.
     pub(crate) max_bytes: u64,
 }
 
-/// Unpacks into the empty directory at `into`. What stands there after an error is to be removed by the caller.
+/// Unpacks into the empty directory `into`. After an error the caller removes it.
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
@@ -71,7 +71,7 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
     Ok(())
 }
 
-/// Looks at all links once all names are there: what a link turns at may come after it.
+/// Checks all symlinks once all entries exist, because the entries that a target passes through may come after it.
 fn refuse_turning_at_links(root: &Path, beneath: &mut Beneath) -> Result<(), TarError> {
     let mut verdict = Ok(());
     Beneath::open(root)?.walk(|path, is_directory| {
