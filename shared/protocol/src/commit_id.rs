@@ -17,7 +17,7 @@ fn is_valid(text: &str) -> bool {
 }
 
 impl CommitId {
-    /// The first twelve digits, for people.
+    /// The first twelve digits, for display.
     pub fn short(&self) -> &str {
         &self.0[..12]
     }

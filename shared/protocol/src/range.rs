@@ -1,19 +1,19 @@
-//! Byte ranges (RFC 9110 section 14): one range is served, several are answered in full, as the RFC allows.
+//! Byte ranges (RFC 9110 section 14). Multiple ranges are answered in full, as the RFC allows.
 
 use std::ops::Range;
 
-/// What a `Range` header asks of a representation of a known length.
+/// The result of a `Range` header for a representation of known length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requested {
-    /// Everything: no range, several, a unit that is not bytes, or a header that cannot be read.
+    /// The full body: no range, several, another unit than bytes, or a malformed header.
     Full,
-    /// These bytes: never empty, and within the length.
+    /// One range: not empty, and within the length.
     Part(Range<u64>),
-    /// A range that begins beyond the end: `416`.
+    /// The range starts beyond the end: `416`.
     Unsatisfiable,
 }
 
-/// Reads a `Range` header for a representation of `length` bytes.
+/// Evaluates a `Range` header for a representation of `length` bytes.
 pub fn requested(header: Option<&str>, length: u64) -> Requested {
     header.and_then(|header| parse(header, length)).unwrap_or(Requested::Full)
 }
@@ -41,7 +41,7 @@ fn parse(header: &str, length: u64) -> Option<Requested> {
     Some(if part.is_empty() { Requested::Unsatisfiable } else { Requested::Part(part) })
 }
 
-/// Digits only: `str::parse` would take a sign as well.
+/// Digits only: `str::parse` would accept a sign.
 fn number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -49,7 +49,7 @@ fn number(text: &str) -> Option<u64> {
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// The `Content-Range` of a part.
+/// The `Content-Range` of a partial response.
 pub fn content_range(part: &Range<u64>, length: u64) -> String {
     format!("bytes {}-{}/{length}", part.start, part.end - 1)
 }

@@ -35,7 +35,7 @@ fn verify(token: &str) -> Result<Claims, TokenError> {
     UnverifiedToken::parse(token)?.verify(key().public())
 }
 
-/// A token with this header and payload, signed by the key of the tests.
+/// A token with this header and payload, signed by the test's key.
 fn signed(header: &str, payload: &str) -> String {
     let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload));
     let der = PrivatePkcs8KeyDer::from_pem_slice(RFC_KEY.as_bytes()).unwrap();
@@ -62,7 +62,7 @@ fn what_is_issued_is_verified() {
     assert_eq!(SigningKey::from_pem(pem.as_bytes()).unwrap().public(), new.public());
     let foreign = new.issue(&claims()).unwrap();
     assert_eq!(verify(&foreign), Err(TokenError::UnknownKey(new.public().id().clone())));
-    // The same id, and another key behind it.
+    // The same id with another key.
     let impostor = PublicKey::with_id(new.public().id().clone(), [7; 32]);
     assert_eq!(UnverifiedToken::parse(&foreign).unwrap().verify(&impostor), Err(TokenError::BadSignature));
     let endless = Claims { services: vec!["shop-*".parse().unwrap(); 1000], ..claims() };
