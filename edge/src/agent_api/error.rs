@@ -143,7 +143,7 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
             problem(TOO_STALE, format!("What is held of `{service}` is older than this edge may serve, and {reason}."))
         }
         LookupError::Regressed => problem(REGRESSED, nothing(&LookupError::Regressed.reason())),
-        LookupError::Full => problem(OVERLOADED, "Too many services are being asked for at their origins."),
+        LookupError::Overloaded => problem(OVERLOADED, "Too many services are being asked for at their origins."),
         LookupError::Internal => internal(),
     };
     problem.about("service", service).retry_after(RETRY_AFTER)

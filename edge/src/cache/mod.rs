@@ -1,20 +1,20 @@
 //! The object cache: immutable objects in memory and on disk, and the bodies made of them.
 //!
 //! An object is looked up in [`memory`], then on [`disk`], then fetched from an origin by [`fetch`]. Requests for the
-//! same object share one fetch ([`waiter`]). A [`body`] is the concatenated frames of a [`representation`]. Every
+//! same object share one fetch ([`in_flight`]). A [`body`] is the concatenated frames of a [`representation`]. Every
 //! object is verified after it arrived and after each read from disk.
 
 mod body;
 mod budget;
 mod disk;
 mod fetch;
+mod in_flight;
 mod manifests;
 mod memory;
 mod metrics;
 mod purge;
 mod representation;
 mod slots;
-mod waiter;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,12 +36,12 @@ use self::body::{FrameReader, part};
 use self::budget::Budget;
 use self::disk::Disk;
 use self::fetch::Fetcher;
+use self::in_flight::{FetchWaiter, InFlightFetches, MAX_IN_FLIGHT};
 use self::manifests::Manifests;
 use self::memory::Memory;
 use self::metrics::{CacheMetrics, Dropped, Usage};
 use self::representation::Frames;
 use self::slots::Slots;
-use self::waiter::{Flights, MAX_FLIGHTS, Waiter};
 use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::origin_client::Origins;
@@ -70,7 +70,7 @@ struct Inner {
     budget: Arc<Budget>,
     in_flight: u64,
     manifests: Manifests,
-    flights: Flights,
+    fetches: InFlightFetches,
     fetcher: Fetcher,
     decoders: Slots,
     encoders: Slots,
@@ -88,16 +88,16 @@ struct Loaded {
     source: Source,
 }
 
-type Outcome = Result<Loaded, FetchError>;
+type LoadResult = Result<Loaded, FetchError>;
 
 /// A loaded object, or the fetch to wait for.
 enum Loading {
     Done(Loaded),
-    Waiting(Waiter),
+    Waiting(FetchWaiter),
 }
 
 impl Loading {
-    async fn result(self) -> Outcome {
+    async fn result(self) -> LoadResult {
         match self {
             Loading::Done(loaded) => Ok(loaded),
             Loading::Waiting(waiter) => waiter.result().await,
@@ -167,7 +167,7 @@ impl Cache {
             budget,
             in_flight,
             manifests: Manifests::new(),
-            flights: Flights::new(config.waiters, metrics.clone(), drain),
+            fetches: InFlightFetches::new(config.waiters, metrics.clone(), drain),
             fetcher,
             decoders: Slots::new(config.decoders),
             encoders: Slots::new(config.encoders),
@@ -285,7 +285,7 @@ impl Cache {
     }
 
     /// Loads an object from memory, disk or origin.
-    async fn load(&self, request: &ObjectRequest, verify_again: bool) -> Outcome {
+    async fn load(&self, request: &ObjectRequest, verify_again: bool) -> LoadResult {
         self.begin_load(request, verify_again, true)?.result().await
     }
 
@@ -301,20 +301,20 @@ impl Cache {
             inner.keep(*digest, bytes.clone(), purges);
             return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
-        inner.flights.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
+        inner.fetches.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
     /// Starts read-ahead of an object from disk or origin. `None`: no memory or slot is free for that.
-    fn fetch_ahead(&self, request: &ObjectRequest) -> Option<Waiter> {
+    fn fetch_ahead(&self, request: &ObjectRequest) -> Option<FetchWaiter> {
         let inner = &self.inner;
         inner.budget.is_ample().then_some(())?;
-        inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
+        inner.fetches.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
     }
 
     /// Prefetches the manifest of a body that a client will probably request next: this saves a round trip to the
     /// origin. `request` is called only when it is needed.
     pub(crate) fn announce(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
-        let is_quiet = self.inner.flights.len() < ANNOUNCED_BEHIND;
+        let is_quiet = self.inner.fetches.len() < ANNOUNCED_BEHIND;
         if stored.frames > 1 && is_quiet && self.tier(&stored.digest).is_none() {
             drop(self.fetch_ahead(&request().named()));
         }
@@ -342,8 +342,8 @@ impl Cache {
             ("memory_bytes", usage.memory_bytes, usage.memory_limit_bytes),
             ("in_flight_bytes", usage.in_flight_bytes, usage.in_flight_limit_bytes),
             ("parsed_manifest_bytes", manifests, most),
-            ("queued_fills", inner.flights.len() as u64, MAX_FLIGHTS as u64),
-            inner.flights.waiters(),
+            ("queued_fills", inner.fetches.len() as u64, MAX_IN_FLIGHT as u64),
+            inner.fetches.waiters(),
             inner.fetcher.fetches(),
             inner.decoders.bound("decoders"),
             inner.encoders.bound("gzip_encoders"),
@@ -357,7 +357,7 @@ impl Cache {
 
 impl Inner {
     /// Reads an object from disk, or takes it from memory, or fetches it and stores it in the background.
-    async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
+    async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> LoadResult {
         let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.keep(digest, bytes.clone(), purges);
@@ -425,7 +425,7 @@ impl Inner {
             in_flight_bytes: self.budget.used().saturating_sub(memory_bytes),
             in_flight_limit_bytes: self.in_flight,
             is_writing: self.disk.last_failure().is_none(),
-            being_fetched: self.flights.len() as u64,
+            being_fetched: self.fetches.len() as u64,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::metrics::StaleReason;
 use crate::origin_client::OriginError;
-use crate::single_flight::{Abandoned, Full};
+use crate::single_flight::{Abandoned, Overloaded};
 
 #[derive(Debug, Clone)]
 pub(crate) enum LookupError {
@@ -17,7 +17,7 @@ pub(crate) enum LookupError {
     /// Nothing is stored, and the origin offers an older version than was seen before.
     Regressed,
     /// Too many queries are in flight.
-    Full,
+    Overloaded,
     /// A bug in the edge.
     Internal,
 }
@@ -33,7 +33,7 @@ impl LookupError {
             LookupError::Regressed => {
                 "the origin offers an older version than was seen before, which is refused".to_owned()
             }
-            LookupError::Full => "too many queries to origins are under way".to_owned(),
+            LookupError::Overloaded => "too many queries to origins are under way".to_owned(),
             LookupError::Internal => "the edge failed to ask the origin".to_owned(),
         }
     }
@@ -43,16 +43,16 @@ impl LookupError {
         match self {
             LookupError::TooSlow => StaleReason::OriginSlow,
             LookupError::Regressed => StaleReason::Regressed,
-            LookupError::Full => StaleReason::EdgeBusy,
+            LookupError::Overloaded => StaleReason::EdgeBusy,
             LookupError::Internal => StaleReason::EdgeFailed,
             LookupError::Absent | LookupError::Expired(_) | LookupError::Origin(_) => StaleReason::OriginFailed,
         }
     }
 }
 
-impl From<Full> for LookupError {
-    fn from(_: Full) -> Self {
-        LookupError::Full
+impl From<Overloaded> for LookupError {
+    fn from(_: Overloaded) -> Self {
+        LookupError::Overloaded
     }
 }
 

@@ -22,7 +22,7 @@ use super::store::Catalog;
 use super::updates::Outcome;
 use crate::clock::Clock;
 use crate::origin_client::{OriginId, Origins, Word};
-use crate::single_flight::{Full, Seat, SingleFlight};
+use crate::single_flight::{Overloaded, SingleFlight, Waiter};
 use crate::version::Version;
 
 /// The timeout of the first query about a service, or about a version of it.
@@ -160,7 +160,7 @@ impl Lookup {
         let age = self.catalog.age(&entry, now);
         let freshness = entry.evaluate(age);
         // A query in flight is joined whenever it began: its answer is the newest there is.
-        let may_force = || entry.since_queried(now) >= FORCED_INTERVAL || self.queries.is_under_way(service);
+        let may_force = || entry.since_queried(now) >= FORCED_INTERVAL || self.queries.is_in_flight(service);
         let why = match freshness {
             _ if mode == RevalidateMode::Always => Forward::Stale,
             _ if mode == RevalidateMode::Forced && may_force() => Forward::Request,
@@ -228,10 +228,10 @@ impl Lookup {
     /// Revalidates a service that no client waits for, and waits for the result.
     pub(crate) async fn revalidate(&self, service: &ServiceName) {
         if self.negative.get(service).is_none()
-            && let Ok(seat) = self.join(service)
+            && let Ok(waiter) = self.join(service)
         {
             // The result is in the catalog.
-            let _ = seat.result().await;
+            let _ = waiter.result().await;
         }
     }
 
@@ -265,19 +265,19 @@ impl Lookup {
         if let Some(failure) = self.negative.get(service) {
             return Err(failure);
         }
-        let seat = self.join(service)?;
-        let collapsed = seat.collapsed;
+        let waiter = self.join(service)?;
+        let collapsed = waiter.collapsed;
         if collapsed {
             self.metrics.collapsed_queries.inc();
         }
-        Ok((within(wait, seat).await?, collapsed))
+        Ok((within(wait, waiter).await?, collapsed))
     }
 
     fn is_down(&self, entry: &Entry) -> bool {
         entry.origin.is_some_and(|id| self.origins.all()[id].is_down())
     }
 
-    fn join(&self, service: &ServiceName) -> Result<Seat<Answered>, Full> {
+    fn join(&self, service: &ServiceName) -> Result<Waiter<Answered>, Overloaded> {
         self.queries.join(service, || self.clone().ask_origin(service.clone()))
     }
 
@@ -337,7 +337,7 @@ fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<LookupResu
 }
 
 /// The result of a task, awaited at most `wait` from its start.
-pub(super) async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {
-    let left = wait.saturating_sub(seat.under_way());
-    tokio::time::timeout(left, seat.result()).await.map_err(|_| LookupError::TooSlow)??
+pub(super) async fn within<T: Clone>(wait: Duration, waiter: Waiter<Result<T, LookupError>>) -> Result<T, LookupError> {
+    let left = wait.saturating_sub(waiter.elapsed());
+    tokio::time::timeout(left, waiter.result()).await.map_err(|_| LookupError::TooSlow)??
 }

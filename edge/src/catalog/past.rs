@@ -92,11 +92,11 @@ impl PastVersions {
         let owner = entry.origin;
         let of_service = |(name, other): &Key| name == service && other != digest;
         if self.queries.count(of_service) >= MAX_QUERIES_PER_SERVICE {
-            return Err(LookupError::Full);
+            return Err(LookupError::Overloaded);
         }
-        let seat = self.queries.join(&key, || self.clone().ask_origin(query, owner))?;
-        let collapsed = seat.collapsed;
-        Ok((within(FIRST_ANSWER_WAIT, seat).await?, collapsed))
+        let waiter = self.queries.join(&key, || self.clone().ask_origin(query, owner))?;
+        let collapsed = waiter.collapsed;
+        Ok((within(FIRST_ANSWER_WAIT, waiter).await?, collapsed))
     }
 
     /// Removes negative entries of a service, and with a hard purge its past versions.

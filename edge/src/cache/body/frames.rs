@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use weir_protocol::manifest::{Frame, Slice};
 
 use super::super::fetch::FetchError;
+use super::super::in_flight::FetchWaiter;
 use super::super::representation::{BodyRequest, Frames};
-use super::super::waiter::Waiter;
 use super::super::{Cache, Loaded};
 
 /// The initial read-ahead window in bytes. The first frame shares the line with it: at 1 Mbit/s it arrives within half
@@ -34,7 +34,7 @@ pub(crate) struct FrameReader {
     /// The slices beyond the window.
     slices: VecDeque<Slice>,
     /// The slices within the window, with the fetches of those that were missing.
-    ahead: VecDeque<(Slice, Option<Waiter>)>,
+    ahead: VecDeque<(Slice, Option<FetchWaiter>)>,
     ahead_bytes: u64,
     /// The current window. It grows with the bytes received, so that the first frame gets most of a slow line.
     window: u64,
