@@ -140,7 +140,7 @@ impl Inner {
     /// Answers a `HEAD` that finds a new version, whose body the client will request next.
     fn head(&self, found: &LookupResult, which: &Which, variant: &Variant<'_>) -> Answer {
         if let Which::Current(_) = which {
-            self.cache.announce(variant.stored, || body_request(found, variant));
+            self.cache.prefetch_manifest(variant.stored, || body_request(found, variant));
         }
         self.answer(found, which, variant, found.status, Body::Empty)
     }

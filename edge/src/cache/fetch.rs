@@ -15,7 +15,7 @@ use weir_protocol::name::RepositoryName;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
 
-use super::budget::Budget;
+use super::budget::MemoryBudget;
 use super::metrics::{CacheMetrics, Tier};
 use super::slots::Slots;
 use crate::origin_client::{OriginError, OriginId, Origins};
@@ -31,7 +31,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MIN_RATE: u64 = 256;
 
 /// Bytes that are hashed at a time while an object arrives: enough to use the processor well.
-const HASHED_AT_A_TIME: usize = 64 << 10;
+const HASH_CHUNK: usize = 64 << 10;
 
 /// An object, and the origin to fetch it from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -109,14 +109,14 @@ impl FetchError {
 
     /// The back-off before the next attempt, `waited` after the first one started; `None`: give up. `chance`, from 0 to
     /// 1, adds jitter.
-    fn pause(&self, attempts: u32, waited: Duration, patience: Duration, chance: f64) -> Option<Duration> {
+    fn pause(&self, attempts: u32, waited: Duration, max_wait: Duration, chance: f64) -> Option<Duration> {
         if attempts >= MAX_ATTEMPTS {
             return None;
         }
         match self {
             FetchError::Origin(OriginError::Refused { retry_after: Some(after), .. }) => {
                 let pause = after.checked_add(FIRST_PAUSE.mul_f64(chance))?;
-                (waited.checked_add(pause)? <= patience).then_some(pause)
+                (waited.checked_add(pause)? <= max_wait).then_some(pause)
             }
             FetchError::Origin(OriginError::BadAnswer { .. } | OriginError::Misdirected(_)) => None,
             FetchError::Origin(_) | FetchError::Broken(_) | FetchError::Slow | FetchError::Corrupt => {
@@ -139,13 +139,13 @@ impl From<OriginError> for FetchError {
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pub(super) origins: Arc<Origins>,
-    pub(super) budget: Arc<Budget>,
+    pub(super) budget: Arc<MemoryBudget>,
     /// The concurrent fetches per origin: a slow origin does not block fetches from others.
     pub(super) slots: Vec<Slots>,
     /// How long a body may stall.
     pub(super) idle: Duration,
     /// How long clients wait for an object. A longer `Retry-After` ends the fetch.
-    pub(super) patience: Duration,
+    pub(super) max_wait: Duration,
     pub(super) metrics: CacheMetrics,
 }
 
@@ -175,7 +175,7 @@ impl Fetcher {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => error,
             };
-            let pause = error.pause(attempt, begun.elapsed(), self.patience, fastrand::f64());
+            let pause = error.pause(attempt, begun.elapsed(), self.max_wait, fastrand::f64());
             let Some(pause) = pause else { return Err(error) };
             self.metrics.retried(error.label());
             // After corrupt bytes, caches on the path are bypassed.
@@ -210,12 +210,12 @@ impl Fetcher {
     async fn request(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
         let most = request.size.limit();
         // Reserved before the request: an unread response blocks others on the same connection.
-        let charge = self.budget.charge(most).await.ok_or(FetchError::TimedOut)?;
+        let reservation = self.budget.reserve(most).await.ok_or(FetchError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
         let body = self.origins.object(id, &route, no_cache).await?;
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
         let bytes = timeout(in_all, self.receive(id, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
-        Ok(charge.attach(bytes))
+        Ok(reservation.attach(bytes))
     }
 
     async fn receive(&self, id: OriginId, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FetchError> {
@@ -229,7 +229,7 @@ impl Fetcher {
                 return Err(self.corrupt(request));
             }
             bytes.extend_from_slice(&data);
-            if bytes.len() - hashed >= HASHED_AT_A_TIME {
+            if bytes.len() - hashed >= HASH_CHUNK {
                 hasher.update(&bytes[hashed..]);
                 hashed = bytes.len();
             }

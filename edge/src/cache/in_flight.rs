@@ -57,7 +57,7 @@ impl InFlightFetches {
     }
 
     /// Joins or starts read-ahead. `None`: half of the bound is in use.
-    pub(super) fn join_ahead<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Option<FetchWaiter>
+    pub(super) fn join_read_ahead<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Option<FetchWaiter>
     where
         F: Future<Output = LoadResult> + Send + 'static,
     {

@@ -33,13 +33,13 @@ use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
 use self::body::{FrameReader, part};
-use self::budget::Budget;
+use self::budget::MemoryBudget;
 use self::disk::Disk;
 use self::fetch::Fetcher;
 use self::in_flight::{FetchWaiter, InFlightFetches, MAX_IN_FLIGHT};
 use self::manifests::Manifests;
 use self::memory::Memory;
-use self::metrics::{CacheMetrics, Dropped, Usage};
+use self::metrics::{CacheMetrics, RemovalReason, Usage};
 use self::representation::Frames;
 use self::slots::Slots;
 use crate::clock::Clock;
@@ -54,10 +54,10 @@ pub(crate) use self::representation::BodyRequest;
 pub(crate) use self::slots::Slot;
 
 /// Concurrent fetches of one prefetch: most slots are left to clients.
-const PREFETCHED_AT_A_TIME: usize = 4;
+const PREFETCH_CONCURRENCY: usize = 4;
 
 /// Manifests are not prefetched on `HEAD` while more fetches than this are in flight, because clients wait for those.
-const ANNOUNCED_BEHIND: usize = 64;
+const MANIFEST_PREFETCH_LIMIT: usize = 64;
 
 #[derive(Clone)]
 pub(crate) struct Cache {
@@ -67,7 +67,7 @@ pub(crate) struct Cache {
 struct Inner {
     memory: Memory,
     disk: Arc<Disk>,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     in_flight: u64,
     manifests: Manifests,
     fetches: InFlightFetches,
@@ -152,13 +152,13 @@ impl Cache {
         let metrics = CacheMetrics::register(registry)?;
         let slots = origins.all().iter().map(|_| Slots::new(config.fetches)).collect();
         let (memory, in_flight) = (config.memory.as_u64(), config.in_flight.as_u64());
-        let budget = Arc::new(Budget::new(memory, in_flight, config.fetch_wait));
+        let budget = Arc::new(MemoryBudget::new(memory, in_flight, config.fetch_wait));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
             slots,
             idle: config.fetch_idle,
-            patience: config.fetch_wait,
+            max_wait: config.fetch_wait,
             metrics: metrics.clone(),
         };
         let inner = Inner {
@@ -195,7 +195,7 @@ impl Cache {
         let frames = Frames::Many(self.known_manifest(&request).ok()??);
         let slices = frames.slices(range, false);
         let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, false));
-        frames.begin_in_memory()?;
+        frames.read_first_in_memory()?;
         let length = Some(range.end - range.start);
         Some(ReadyBody::Frames { frames, delivery: Delivery::Stored, slot: None, length })
     }
@@ -213,7 +213,7 @@ impl Cache {
         slots.try_take().map(Some).ok_or(FetchError::Overloaded)
     }
 
-    /// Opens a range of a body (or of the tar, when it is decoded) once its first frame is loaded. `verify_again`: also
+    /// Opens a range of a body (or of the tar, when it is decoded) once its first frame is loaded. `reverify`: also
     /// frames in memory are verified.
     ///
     /// # Errors
@@ -224,33 +224,33 @@ impl Cache {
         delivery: Delivery,
         slot: Option<Slot>,
         range: Range<u64>,
-        verify_again: bool,
+        reverify: bool,
     ) -> Result<(ReadyBody, Source), FetchError> {
-        let begin = async {
-            let (frames, listed) = self.frames(&request, verify_again).await?;
+        let open = async {
+            let (frames, listed) = self.frames(&request, reverify).await?;
             let is_stored = delivery == Delivery::Stored;
             if !is_stored && !frames.are_decodable() {
                 return Err(FetchError::BadManifest("a frame holds more of the tar than a frame may".to_owned()));
             }
             let slices = frames.slices(&range, !is_stored);
-            let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, verify_again));
-            let first = frames.begin().await?.map_or(Source::Memory, |first| first.source);
+            let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, reverify));
+            let first = frames.read_first().await?.map_or(Source::Memory, |first| first.source);
             let length = (delivery != Delivery::Gzip).then_some(range.end - range.start);
             Ok((ReadyBody::Frames { frames, delivery, slot, length }, first.and(listed)))
         };
         // Boxed: every handler's future would contain it otherwise.
-        tokio::time::timeout(self.inner.wait, Box::pin(begin)).await.unwrap_or(Err(FetchError::TimedOut))
+        tokio::time::timeout(self.inner.wait, Box::pin(open)).await.unwrap_or(Err(FetchError::TimedOut))
     }
 
     /// The frames of a representation, and the source of their list.
-    async fn frames(&self, request: &BodyRequest, verify_again: bool) -> Result<(Frames, Source), FetchError> {
+    async fn frames(&self, request: &BodyRequest, reverify: bool) -> Result<(Frames, Source), FetchError> {
         if !request.has_manifest() {
             return Ok((Frames::one(request), Source::Memory));
         }
-        if let Some(manifest) = self.known_manifest(request)?.filter(|_| !verify_again) {
+        if let Some(manifest) = self.known_manifest(request)?.filter(|_| !reverify) {
             return Ok((Frames::Many(manifest), Source::Memory));
         }
-        let loaded = self.load(&request.named(), verify_again).await?;
+        let loaded = self.load(&request.named(), reverify).await?;
         let manifest = self.inner.manifests.parse(&request.stored.digest, request, &loaded.bytes)?;
         Ok((Frames::Many(manifest), loaded.source))
     }
@@ -269,7 +269,7 @@ impl Cache {
             let missing: Vec<ObjectRequest> =
                 frames.filter(|frame| self.tier(&frame.digest).is_none()).map(|frame| request.frame(frame)).collect();
             let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
-            stream::iter(fetches).buffer_unordered(PREFETCHED_AT_A_TIME).try_for_each(async |_| Ok(())).await
+            stream::iter(fetches).buffer_unordered(PREFETCH_CONCURRENCY).try_for_each(async |_| Ok(())).await
         };
         // A client that needs it retries and gets the error.
         if let Err(error) = Box::pin(read_all).await {
@@ -285,38 +285,38 @@ impl Cache {
     }
 
     /// Loads an object from memory, disk or origin.
-    async fn load(&self, request: &ObjectRequest, verify_again: bool) -> LoadResult {
-        self.begin_load(request, verify_again, true)?.result().await
+    async fn load(&self, request: &ObjectRequest, reverify: bool) -> LoadResult {
+        self.start_load(request, reverify, true)?.result().await
     }
 
     /// Starts to load an object. `is_first`: nothing of the body was sent yet.
-    fn begin_load(&self, request: &ObjectRequest, verify_again: bool, is_first: bool) -> Result<Loading, FetchError> {
+    fn start_load(&self, request: &ObjectRequest, reverify: bool, is_first: bool) -> Result<Loading, FetchError> {
         let inner = &self.inner;
         let digest = &request.digest;
-        if !verify_again && let Some(bytes) = self.in_memory(digest) {
+        if !reverify && let Some(bytes) = self.in_memory(digest) {
             return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
         }
         let purges = inner.purges.load(Ordering::SeqCst);
         if let Some(bytes) = inner.disk.read_cached(digest, &inner.budget) {
-            inner.keep(*digest, bytes.clone(), purges);
+            inner.insert_in_memory(*digest, bytes.clone(), purges);
             return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
         inner.fetches.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
     /// Starts read-ahead of an object from disk or origin. `None`: no memory or slot is free for that.
-    fn fetch_ahead(&self, request: &ObjectRequest) -> Option<FetchWaiter> {
+    fn read_ahead(&self, request: &ObjectRequest) -> Option<FetchWaiter> {
         let inner = &self.inner;
-        inner.budget.is_ample().then_some(())?;
-        inner.fetches.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
+        inner.budget.has_room().then_some(())?;
+        inner.fetches.join_read_ahead(request, || inner.clone().read_or_fetch(request.clone()))
     }
 
     /// Prefetches the manifest of a body that a client will probably request next: this saves a round trip to the
     /// origin. `request` is called only when it is needed.
-    pub(crate) fn announce(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
-        let is_quiet = self.inner.fetches.len() < ANNOUNCED_BEHIND;
+    pub(crate) fn prefetch_manifest(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
+        let is_quiet = self.inner.fetches.len() < MANIFEST_PREFETCH_LIMIT;
         if stored.frames > 1 && is_quiet && self.tier(&stored.digest).is_none() {
-            drop(self.fetch_ahead(&request().named()));
+            drop(self.read_ahead(&request().named()));
         }
     }
 
@@ -360,7 +360,7 @@ impl Inner {
     async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> LoadResult {
         let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
-            self.keep(digest, bytes.clone(), purges);
+            self.insert_in_memory(digest, bytes.clone(), purges);
             return Ok(Loaded { bytes, source: Source::Disk });
         }
         // It has to be verified again, or another task was faster.
@@ -369,7 +369,7 @@ impl Inner {
         }
         let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
         // Objects that the disk rejects are served from memory.
-        let in_memory = self.keep(digest, bytes.clone(), purges);
+        let in_memory = self.insert_in_memory(digest, bytes.clone(), purges);
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
         let (inner, storing) = (self.clone(), bytes.clone());
         self.metrics.writes.inc();
@@ -384,7 +384,7 @@ impl Inner {
     }
 
     /// Inserts an object into memory, unless there was a purge since `purges` was read. True when it is there.
-    fn keep(&self, digest: ObjectDigest, bytes: Bytes, purges: u64) -> bool {
+    fn insert_in_memory(&self, digest: ObjectDigest, bytes: Bytes, purges: u64) -> bool {
         let in_memory = self.memory.insert(digest, bytes);
         // Checked after the insert: a later purge finds the object.
         let is_purged = self.purges.load(Ordering::SeqCst) != purges;
@@ -398,7 +398,7 @@ impl Inner {
     fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
         self.manifests.remove(digest);
         let in_memory = self.memory.remove(digest);
-        self.disk.remove(digest, Dropped::Purged).or(in_memory)
+        self.disk.remove(digest, RemovalReason::Purged).or(in_memory)
     }
 
     /// An object in memory, verified now. Corrupt bytes are removed.
@@ -442,10 +442,10 @@ mod tests {
         let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::begin(), &Registry::new(), &drain)
             .unwrap();
         let digest = ObjectDigest::of(b"object");
-        let keep = |purges| cache.inner.keep(digest, Bytes::from_static(b"object"), purges);
-        assert!(keep(0) && cache.tier(&digest) == Some(Tier::Memory));
+        let insert_in_memory = |purges| cache.inner.insert_in_memory(digest, Bytes::from_static(b"object"), purges);
+        assert!(insert_in_memory(0) && cache.tier(&digest) == Some(Tier::Memory));
         assert_eq!(cache.purge_object(&digest), Some(6));
-        assert!(!keep(0) && cache.tier(&digest).is_none());
-        assert!(keep(1) && cache.tier(&digest).is_some());
+        assert!(!insert_in_memory(0) && cache.tier(&digest).is_none());
+        assert!(insert_in_memory(1) && cache.tier(&digest).is_some());
     }
 }

@@ -14,7 +14,7 @@ use super::frames::{FrameReader, ReadFrame, part};
 use crate::cache::slots::Slot;
 
 /// Bytes per compression step: it keeps an async worker busy only briefly.
-const ENCODED_CHUNK: usize = 16 << 10;
+const GZIP_CHUNK: usize = 16 << 10;
 
 /// The tar of the frames, each decoded on a blocking thread. `slot` is released at the end.
 pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
@@ -43,14 +43,14 @@ fn decode(read: &ReadFrame) -> io::Result<Bytes> {
 /// The tar of the frames, compressed with gzip.
 pub(super) fn gzipped(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let small = |tar: Bytes| {
-        let chunks = (0..tar.len()).step_by(ENCODED_CHUNK);
-        stream::iter(chunks.map(move |at| Ok(tar.slice(at..tar.len().min(at + ENCODED_CHUNK)))))
+        let chunks = (0..tar.len()).step_by(GZIP_CHUNK);
+        stream::iter(chunks.map(move |at| Ok(tar.slice(at..tar.len().min(at + GZIP_CHUNK)))))
     };
     let tar = decoded(frames, slot).flat_map(move |tar| match tar {
         Ok(tar) => small(tar).left_stream(),
         Err(error) => stream::iter([Err(error)]).right_stream(),
     });
-    ReaderStream::with_capacity(GzipEncoder::new(StreamReader::new(Box::pin(tar))), ENCODED_CHUNK)
+    ReaderStream::with_capacity(GzipEncoder::new(StreamReader::new(Box::pin(tar))), GZIP_CHUNK)
 }
 
 #[cfg(test)]

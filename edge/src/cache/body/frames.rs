@@ -40,7 +40,7 @@ pub(crate) struct FrameReader {
     window: u64,
     /// The first frame, read before the response starts.
     first: Option<(Slice, Bytes)>,
-    verify_again: bool,
+    reverify: bool,
 }
 
 pub(in super::super) struct ReadFrame {
@@ -55,21 +55,21 @@ impl FrameReader {
         request: BodyRequest,
         frames: Frames,
         slices: Vec<Slice>,
-        verify_again: bool,
+        reverify: bool,
     ) -> Self {
         let (slices, ahead, window) = (slices.into(), VecDeque::new(), FIRST_WINDOW);
-        Self { cache, request, frames, slices, ahead, ahead_bytes: 0, window, first: None, verify_again }
+        Self { cache, request, frames, slices, ahead, ahead_bytes: 0, window, first: None, reverify }
     }
 
     /// Reads the first frame; [`FrameReader::next`] returns it again. `None`: there is no frame.
-    pub(in super::super) async fn begin(&mut self) -> Result<Option<Loaded>, FetchError> {
+    pub(in super::super) async fn read_first(&mut self) -> Result<Option<Loaded>, FetchError> {
         let Some((slice, loaded)) = self.load(true).await? else { return Ok(None) };
         self.first = Some((slice, loaded.bytes.clone()));
         Ok(Some(loaded))
     }
 
     /// Reads the first frame from memory. `None`: it is not there.
-    pub(in super::super) fn begin_in_memory(&mut self) -> Option<()> {
+    pub(in super::super) fn read_first_in_memory(&mut self) -> Option<()> {
         let bytes = self.cache.in_memory(&self.frames.get(self.slices.front()?.index).digest)?;
         self.first = self.slices.pop_front().map(|slice| (slice, bytes));
         Some(())
@@ -86,7 +86,7 @@ impl FrameReader {
         };
         self.window = MAX_WINDOW.min(self.window + bytes.len() as u64);
         // The next frames arrive while this one is sent.
-        self.fetch_ahead();
+        self.read_ahead();
         Ok(Some(ReadFrame { frame: *self.frames.get(slice.index), bytes, slice }))
     }
 
@@ -108,24 +108,24 @@ impl FrameReader {
         }
         // A failed read-ahead is retried now.
         let request = self.request.frame(self.frames.get(slice.index));
-        let mut loading = pin!(self.cache.begin_load(&request, self.verify_again, is_first)?.result());
+        let mut loading = pin!(self.cache.start_load(&request, self.reverify, is_first)?.result());
         if is_first && let Ok(loaded) = timeout(HEAD_START, &mut loading).await {
             return Ok(Some((slice, loaded?)));
         }
         // The next frames are requested while this one arrives.
-        self.fetch_ahead();
+        self.read_ahead();
         Ok(Some((slice, loading.await?)))
     }
 
     /// Starts fetches within the window and the memory budget.
-    fn fetch_ahead(&mut self) {
+    fn read_ahead(&mut self) {
         while let Some(slice) = self.slices.front() {
             let frame = self.frames.get(slice.index);
             if self.ahead_bytes > 0 && self.ahead_bytes + frame.size > self.window {
                 return;
             }
             let is_missing = self.cache.tier(&frame.digest).is_none();
-            let waiter = is_missing.then(|| self.cache.fetch_ahead(&self.request.frame(frame)));
+            let waiter = is_missing.then(|| self.cache.read_ahead(&self.request.frame(frame)));
             if let Some(None) = waiter {
                 return;
             }

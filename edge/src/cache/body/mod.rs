@@ -58,21 +58,21 @@ impl ReadyBody {
             Delivery::Decoded => Box::pin(decode::decoded(*frames, slot)),
             Delivery::Gzip => Box::pin(decode::gzipped(*frames, slot)),
         };
-        Body::stream(Sending { chunks: Some(chunks), left, sent: sent.clone() })
+        Body::stream(StreamedBody { chunks: Some(chunks), left, sent: sent.clone() })
     }
 }
 
 type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// A streamed body. It ends with an error when its length is wrong, and never cleanly.
-struct Sending {
+struct StreamedBody {
     chunks: Option<Chunks>,
     /// The bytes left to send, when the length is known.
     left: Option<u64>,
     sent: IntCounter,
 }
 
-impl HttpBody for Sending {
+impl HttpBody for StreamedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -121,7 +121,7 @@ mod tests {
             let given: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
             let sent = IntCounter::new("sent", "sent").unwrap();
             let chunks: Chunks = Box::pin(stream::iter(given));
-            let mut body = Sending { chunks: Some(chunks), left: Some(length), sent: sent.clone() };
+            let mut body = StreamedBody { chunks: Some(chunks), left: Some(length), sent: sent.clone() };
             let end = loop {
                 match body.frame().await {
                     Some(Ok(_)) => {}

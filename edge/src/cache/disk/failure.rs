@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::clock::{AtomicMoment, Moment};
 
 /// The back-off after the disk was full, read-only or failing, and of reads after it hung.
-const LENGTH: Duration = Duration::from_secs(30);
+const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Why the disk rejects an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,21 +43,21 @@ impl DiskFailure {
 
 /// The end of the back-off of reads or writes.
 #[derive(Debug)]
-pub(super) struct Pause(AtomicMoment);
+pub(super) struct Backoff(AtomicMoment);
 
-impl Pause {
-    pub(super) fn none(now: Moment) -> Self {
+impl Backoff {
+    pub(super) fn inactive(now: Moment) -> Self {
         Self(AtomicMoment::new(now))
     }
 
-    pub(super) fn is_on(&self, now: Moment) -> bool {
+    pub(super) fn is_active(&self, now: Moment) -> bool {
         now < self.0.get()
     }
 
     /// Starts the back-off after a failed write; true when it was off. A lack of file descriptors is temporary and says
     /// nothing about the disk.
-    pub(super) fn after(&self, failure: DiskFailure, now: Moment) -> bool {
-        failure != DiskFailure::TooManyFiles && self.0.advance(now.after(LENGTH)) <= now
+    pub(super) fn start(&self, failure: DiskFailure, now: Moment) -> bool {
+        failure != DiskFailure::TooManyFiles && self.0.advance(now.after(BACKOFF)) <= now
     }
 }
 
@@ -81,9 +81,11 @@ mod tests {
     #[test]
     fn a_failing_disk_is_left_alone_for_a_while() {
         let now = Clock::begin().now();
-        let pause = Pause::none(now);
-        assert!(!pause.after(DiskFailure::TooManyFiles, now) && !pause.is_on(now));
-        assert!(pause.after(DiskFailure::NoSpace, now) && !pause.after(DiskFailure::NoSpace, now));
-        assert!(pause.is_on(now.after(LENGTH - Duration::from_millis(1))) && !pause.is_on(now.after(LENGTH)));
+        let backoff = Backoff::inactive(now);
+        assert!(!backoff.start(DiskFailure::TooManyFiles, now) && !backoff.is_active(now));
+        assert!(backoff.start(DiskFailure::NoSpace, now) && !backoff.start(DiskFailure::NoSpace, now));
+        assert!(
+            backoff.is_active(now.after(BACKOFF - Duration::from_millis(1))) && !backoff.is_active(now.after(BACKOFF))
+        );
     }
 }

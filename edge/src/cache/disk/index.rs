@@ -8,7 +8,7 @@ use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use weir_protocol::digest::ObjectDigest;
 
 use super::super::memory::shards;
-use super::super::metrics::{CacheMetrics, Dropped};
+use super::super::metrics::{CacheMetrics, RemovalReason};
 use super::layout::Layout;
 
 /// The block size in which file sizes are accounted, in bytes.
@@ -39,7 +39,7 @@ impl EventListener for Unlink {
     fn on_leave(&self, reason: Event, digest: &ObjectDigest, bytes: &u32) {
         if reason == Event::Evict {
             self.layout.unlink(digest);
-            self.metrics.dropped(Dropped::Size, u64::from(*bytes));
+            self.metrics.dropped(RemovalReason::Size, u64::from(*bytes));
         }
     }
 }

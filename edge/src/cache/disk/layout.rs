@@ -27,11 +27,11 @@ pub(super) struct Layout {
 
 /// A file in a directory of objects.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum ListedFile {
     /// An object and its size.
     Object(ObjectDigest, u64),
     /// A temporary file of an earlier process.
-    Leftover(PathBuf),
+    Temporary(PathBuf),
 }
 
 impl Layout {
@@ -80,7 +80,7 @@ impl Layout {
     ///
     /// # Errors
     /// The directory cannot be read completely.
-    pub(super) fn list(&self, first: u8) -> io::Result<Vec<Found>> {
+    pub(super) fn list(&self, first: u8) -> io::Result<Vec<ListedFile>> {
         let folder = self.folder(&format!("{first:02x}"));
         let entries = match fs::read_dir(&folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -92,13 +92,13 @@ impl Layout {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.starts_with(NEW) {
-                found.extend((!name.starts_with(&*self.new)).then(|| Found::Leftover(entry.path())));
+                found.extend((!name.starts_with(&*self.new)).then(|| ListedFile::Temporary(entry.path())));
                 continue;
             }
             let digest = format!("b3-{name}").parse::<ObjectDigest>().ok();
             let Some(digest) = digest.filter(|digest| digest.as_bytes()[0] == first) else { continue };
             match entry.metadata() {
-                Ok(metadata) if metadata.is_file() => found.push(Found::Object(digest, metadata.len())),
+                Ok(metadata) if metadata.is_file() => found.push(ListedFile::Object(digest, metadata.len())),
                 // It was evicted meanwhile, or is no file.
                 _ => {}
             }
@@ -125,8 +125,8 @@ mod tests {
         fs::write(folder.join(format!("{}abc", layout.new)), "it is being written").unwrap();
         fs::write(folder.join("note.txt"), "mine").unwrap();
         let mut found = layout.list(first).unwrap();
-        found.sort_by_key(|found| matches!(found, Found::Leftover(_)));
-        assert_eq!(found, [Found::Object(digest, 5), Found::Leftover(folder.join(".new-abc"))]);
+        found.sort_by_key(|found| matches!(found, ListedFile::Temporary(_)));
+        assert_eq!(found, [ListedFile::Object(digest, 5), ListedFile::Temporary(folder.join(".new-abc"))]);
         layout.unlink(&digest);
         layout.unlink(&digest);
         assert_eq!(layout.list(first).unwrap().len(), 1);

@@ -21,11 +21,11 @@ use weir_protocol::digest::ObjectDigest;
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
-use self::failure::Pause;
+use self::failure::Backoff;
 use self::index::Index;
 use self::layout::Layout;
-use super::budget::Budget;
-use super::metrics::{CacheMetrics, Dropped, NotStored, Tier};
+use super::budget::MemoryBudget;
+use super::metrics::{CacheMetrics, NotStored, RemovalReason, Tier};
 use crate::clock::Clock;
 
 pub(crate) use self::failure::DiskFailure;
@@ -48,11 +48,11 @@ pub(super) struct Disk {
     index: Index,
     /// Until the scan is complete, an object that is not indexed may be on disk.
     is_scanned: AtomicBool,
-    pause: Pause,
+    write_backoff: Backoff,
     writes: Semaphore,
     /// Bounds the threads that a hanging disk can block.
     reads: Arc<Semaphore>,
-    read_pause: Pause,
+    read_backoff: Backoff,
     last_failure: Mutex<Option<String>>,
     clock: Clock,
     metrics: CacheMetrics,
@@ -73,10 +73,10 @@ impl Disk {
             index: Index::new(limit, layout.clone(), metrics.clone()),
             layout,
             is_scanned: AtomicBool::new(false),
-            pause: Pause::none(clock.now()),
+            write_backoff: Backoff::inactive(clock.now()),
             writes: Semaphore::new(MAX_WRITES),
             reads: Arc::new(Semaphore::new(MAX_READS)),
-            read_pause: Pause::none(clock.now()),
+            read_backoff: Backoff::inactive(clock.now()),
             last_failure: Mutex::default(),
             clock,
             metrics,
@@ -108,28 +108,33 @@ impl Disk {
     }
 
     /// Reads an object from the page cache and verifies it, without waiting for the disk. `None`: use [`Disk::read`].
-    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Option<Bytes> {
+    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &MemoryBudget) -> Option<Bytes> {
         self.index.get(digest)?;
-        let (bytes, charge) = read::cached(&self.layout.path(digest), budget)?;
+        let (bytes, reservation) = read::cached(&self.layout.path(digest), budget)?;
         (ObjectDigest::of(&bytes) == *digest).then(|| {
             self.metrics.hit(Tier::Disk, bytes.len() as u64);
-            charge.attach(bytes)
+            reservation.attach(bytes)
         })
     }
 
     /// Reads and verifies an object of up to `most` bytes. `None`: it is not on disk, or the read failed or timed out.
-    pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, most: u64, budget: &Budget) -> Option<Bytes> {
-        if !self.may_have(&digest) || self.read_pause.is_on(self.clock.now()) {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        digest: ObjectDigest,
+        most: u64,
+        budget: &MemoryBudget,
+    ) -> Option<Bytes> {
+        if !self.may_have(&digest) || self.read_backoff.is_active(self.clock.now()) {
             return None;
         }
         // A lack of memory is no fault of the disk, and a fetch would not help.
-        let charge = budget.charge(most).await?;
+        let reservation = budget.reserve(most).await?;
         let disk = self.clone();
         let reading = async {
             // Held by the thread, also after the timeout.
-            let turn = self.reads.clone().acquire_owned().await.ok()?;
+            let permit = self.reads.clone().acquire_owned().await.ok()?;
             let read = spawn_blocking(move || {
-                let _turn = turn;
+                let _permit = permit;
                 match read::whole(&disk.layout.path(&digest)) {
                     Ok(bytes) => disk.verified(&digest, bytes),
                     Err(error) => {
@@ -143,10 +148,10 @@ impl Disk {
         let Ok(bytes) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
             self.metrics.read_failures.inc();
             tracing::warn!(object = %digest, "the disk does not give an object in time");
-            self.read_pause.after(DiskFailure::Failed, self.clock.now());
+            self.read_backoff.start(DiskFailure::Failed, self.clock.now());
             return None;
         };
-        Some(charge.attach(bytes?))
+        Some(reservation.attach(bytes?))
     }
 
     /// Verifies the bytes of a file, and removes a corrupt one.
@@ -161,7 +166,7 @@ impl Disk {
         }
         tracing::warn!(object = %digest, "a file of the cache was damaged; its object is fetched again");
         self.metrics.verify_failed(Tier::Disk);
-        self.remove(digest, Dropped::Corrupt);
+        self.remove(digest, RemovalReason::Corrupt);
         None
     }
 
@@ -170,12 +175,12 @@ impl Disk {
         match error.kind() {
             io::ErrorKind::NotFound => {
                 if let Some(bytes) = self.index.remove(digest) {
-                    self.metrics.dropped(Dropped::Vanished, u64::from(bytes));
+                    self.metrics.dropped(RemovalReason::Vanished, u64::from(bytes));
                 }
             }
             io::ErrorKind::InvalidData => {
                 self.metrics.verify_failed(Tier::Disk);
-                self.remove(digest, Dropped::Corrupt);
+                self.remove(digest, RemovalReason::Corrupt);
             }
             _ => {
                 self.metrics.read_failures.inc();
@@ -186,7 +191,7 @@ impl Disk {
 
     /// Whether an object of this size would be stored now.
     pub(super) fn accepts(&self, bytes: u64) -> bool {
-        self.index.takes(bytes) && !self.pause.is_on(self.clock.now())
+        self.index.takes(bytes) && !self.write_backoff.is_active(self.clock.now())
     }
 
     /// Stores a verified object. A failure is counted and shown in `/readyz`.
@@ -202,9 +207,9 @@ impl Disk {
         let Some(size) = u32::try_from(length).ok().filter(|_| self.index.takes(length)) else {
             return Err(NotStored::TooLarge);
         };
-        let turn = tokio::time::timeout(WRITE_WAIT, self.writes.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(NotStored::QueueFull) };
-        if self.pause.is_on(self.clock.now()) {
+        let permit = tokio::time::timeout(WRITE_WAIT, self.writes.acquire()).await;
+        let Ok(Ok(_permit)) = permit else { return Err(NotStored::QueueFull) };
+        if self.write_backoff.is_active(self.clock.now()) {
             return Err(NotStored::Paused);
         }
         let disk = self.clone();
@@ -218,7 +223,7 @@ impl Disk {
         let Err(error) = written else { return Ok(()) };
         let failure = DiskFailure::of(&error);
         tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
-        if self.pause.after(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
+        if self.write_backoff.start(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
             // Leaves free space for the time after the back-off.
             let disk = self.clone();
             let _ = spawn_blocking(move || disk.index.shrink()).await;
@@ -239,7 +244,7 @@ impl Disk {
     }
 
     /// Removes an object. Returns its size when it was indexed. Blocks.
-    pub(super) fn remove(&self, digest: &ObjectDigest, why: Dropped) -> Option<u64> {
+    pub(super) fn remove(&self, digest: &ObjectDigest, why: RemovalReason) -> Option<u64> {
         let bytes = self.index.remove(digest).map(u64::from);
         self.layout.unlink(digest);
         if let Some(bytes) = bytes {

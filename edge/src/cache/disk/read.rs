@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
-use super::super::budget::{Budget, Charge};
+use super::super::budget::{MemoryBudget, Reservation};
 
 /// Reads a file. Blocks.
 pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
@@ -29,12 +29,12 @@ fn length(file: &File) -> io::Result<u64> {
 }
 
 /// Reads a file that is in the page cache and fits into the memory budget.
-pub(super) fn cached(path: &Path, budget: &Budget) -> Option<(Vec<u8>, Charge)> {
+pub(super) fn cached(path: &Path, budget: &MemoryBudget) -> Option<(Vec<u8>, Reservation)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     // Fails also when the path is not in the dentry cache, or the kernel lacks RESOLVE_CACHED.
     let file: File = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?.into();
     let length = length(&file).ok()?;
-    let charge = budget.try_charge(length)?;
+    let reservation = budget.try_reserve(length)?;
     let mut bytes = vec![0; usize::try_from(length).expect("an object fits in memory")];
     let mut done = 0;
     while done < bytes.len() {
@@ -47,5 +47,5 @@ pub(super) fn cached(path: &Path, budget: &Budget) -> Option<(Vec<u8>, Charge)> 
             Err(_) => return None,
         }
     }
-    Some((bytes, charge))
+    Some((bytes, reservation))
 }

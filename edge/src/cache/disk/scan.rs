@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 
 use super::Disk;
-use super::layout::Found;
+use super::layout::ListedFile;
 
 /// Indexes all files and removes temporary ones. Blocks; returns early when `stop` is true.
 pub(super) fn scan(disk: &Disk, stop: impl Fn() -> bool) {
@@ -27,15 +27,15 @@ pub(super) fn scan(disk: &Disk, stop: impl Fn() -> bool) {
     tracing::info!(objects = disk.index.entries(), bytes = disk.index.bytes(), "the cache's files are known");
 }
 
-fn note(disk: &Disk, found: Found) {
+fn note(disk: &Disk, found: ListedFile) {
     match found {
         // A file written since the start is indexed already.
-        Found::Object(digest, _) if disk.index.contains(&digest) => {}
-        Found::Object(digest, bytes) => match u32::try_from(bytes) {
+        ListedFile::Object(digest, _) if disk.index.contains(&digest) => {}
+        ListedFile::Object(digest, bytes) => match u32::try_from(bytes) {
             Ok(size) if disk.index.takes(bytes) => disk.index.insert(digest, size),
             _ => disk.layout.unlink(&digest),
         },
-        Found::Leftover(path) => {
+        ListedFile::Temporary(path) => {
             if let Err(error) = fs::remove_file(&path) {
                 tracing::debug!(%error, "a half-written file of the cache cannot be removed");
             }
