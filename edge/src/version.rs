@@ -10,7 +10,7 @@ use weir_protocol::descriptor::{Descriptor, Representation};
 use weir_protocol::encoding::{self, Encoding};
 use weir_protocol::route::Route;
 
-use crate::cache::Delivery;
+use crate::cache::Transcoding;
 
 #[derive(Debug)]
 pub(crate) struct Version {
@@ -50,7 +50,7 @@ pub(crate) struct Variant<'a> {
     /// The stored representation it is made from.
     pub(crate) stored: &'a Representation,
     /// How the stored representation is transcoded.
-    pub(crate) delivery: Delivery,
+    pub(crate) transcoding: Transcoding,
     /// Bytes of the body. Unknown for gzip compressed on the fly, which therefore supports no ranges.
     pub(crate) length: Option<u64>,
     pub(crate) tag: &'a Tag,
@@ -111,12 +111,12 @@ impl Version {
         let available = |wanted| !without.contains(&wanted) && from(wanted).is_some();
         let encoding = encoding::negotiate(accept_encoding, available)?;
         let (position, stored) = from(encoding)?;
-        let (delivery, length, tag) = match encoding {
-            coded if coded == stored.encoding => (Delivery::Stored, Some(stored.size), &self.tags[position]),
-            Encoding::Gzip => (Delivery::Gzip, None, &self.gzip_tag),
-            _ => (Delivery::Decoded, Some(self.descriptor.publication().size), &self.identity_tag),
+        let (transcoding, length, tag) = match encoding {
+            coded if coded == stored.encoding => (Transcoding::Passthrough, Some(stored.size), &self.tags[position]),
+            Encoding::Gzip => (Transcoding::Gzip, None, &self.gzip_tag),
+            _ => (Transcoding::Decode, Some(self.descriptor.publication().size), &self.identity_tag),
         };
-        Some(Variant { encoding, stored, delivery, length, tag })
+        Some(Variant { encoding, stored, transcoding, length, tag })
     }
 
     fn stored(&self, encoding: Encoding) -> Option<(usize, &Representation)> {

@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::headers::{Lifetime, joined};
 use super::timing::Waited;
 use super::{Answer, Inner, is_forced, revalidate_mode};
-use crate::cache::{BodyRequest, Delivery, FetchError, ReadyBody, Source};
+use crate::cache::{BodyRequest, FetchError, ReadyBody, Source, Transcoding};
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
 use crate::version::Variant;
 
@@ -69,7 +69,7 @@ impl Inner {
         if request.method() == Method::HEAD {
             return Some(self.head(&found, which, &variant));
         }
-        if variant.delivery != Delivery::Stored {
+        if variant.transcoding != Transcoding::Passthrough {
             return None;
         }
         let range = part.clone().unwrap_or(0..variant.stored.size);
@@ -97,14 +97,14 @@ impl Inner {
             if request.method() == Method::HEAD {
                 return Ok(self.head(&found, which, &variant));
             }
-            let Ok(slot) = self.cache.slot(variant.delivery) else {
+            let Ok(slot) = self.cache.slot(variant.transcoding) else {
                 // The next acceptable coding may need no slot.
                 without.push(variant.encoding);
                 continue;
             };
             let range = part.clone().unwrap_or(0..variant.length.unwrap_or(found.tar_size()));
             let wanted = body_request(&found, &variant);
-            match self.cache.open_body(wanted, variant.delivery, slot, range, is_forced(request)).await {
+            match self.cache.open_body(wanted, variant.transcoding, slot, range, is_forced(request)).await {
                 Ok((body, source)) => {
                     let waited = Waited { version, body: Some(begun.elapsed().saturating_sub(version)) };
                     return Ok(self.sent(&found, which, &variant, part, body, source).after(waited));

@@ -46,7 +46,7 @@ use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::origin_client::Origins;
 
-pub(crate) use self::body::{Delivery, ReadyBody};
+pub(crate) use self::body::{ReadyBody, Transcoding};
 pub(crate) use self::fetch::FetchError;
 use self::fetch::ObjectRequest;
 pub(crate) use self::metrics::Tier;
@@ -197,18 +197,18 @@ impl Cache {
         let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, false));
         frames.read_first_in_memory()?;
         let length = Some(range.end - range.start);
-        Some(ReadyBody::Frames { frames, delivery: Delivery::Stored, slot: None, length })
+        Some(ReadyBody::Frames { frames, transcoding: Transcoding::Passthrough, slot: None, length })
     }
 
     /// The slot that transcoding needs while the body is sent. Fails instead of waiting when all are in use.
     ///
     /// # Errors
     /// [`FetchError::Overloaded`].
-    pub(crate) fn slot(&self, delivery: Delivery) -> Result<Option<Slot>, FetchError> {
-        let slots = match delivery {
-            Delivery::Stored => return Ok(None),
-            Delivery::Decoded => &self.inner.decoders,
-            Delivery::Gzip => &self.inner.encoders,
+    pub(crate) fn slot(&self, transcoding: Transcoding) -> Result<Option<Slot>, FetchError> {
+        let slots = match transcoding {
+            Transcoding::Passthrough => return Ok(None),
+            Transcoding::Decode => &self.inner.decoders,
+            Transcoding::Gzip => &self.inner.encoders,
         };
         slots.try_take().map(Some).ok_or(FetchError::Overloaded)
     }
@@ -221,22 +221,22 @@ impl Cache {
     pub(crate) async fn open_body(
         &self,
         request: BodyRequest,
-        delivery: Delivery,
+        transcoding: Transcoding,
         slot: Option<Slot>,
         range: Range<u64>,
         reverify: bool,
     ) -> Result<(ReadyBody, Source), FetchError> {
         let open = async {
             let (frames, listed) = self.frames(&request, reverify).await?;
-            let is_stored = delivery == Delivery::Stored;
+            let is_stored = transcoding == Transcoding::Passthrough;
             if !is_stored && !frames.are_decodable() {
                 return Err(FetchError::BadManifest("a frame holds more of the tar than a frame may".to_owned()));
             }
             let slices = frames.slices(&range, !is_stored);
             let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, reverify));
             let first = frames.read_first().await?.map_or(Source::Memory, |first| first.source);
-            let length = (delivery != Delivery::Gzip).then_some(range.end - range.start);
-            Ok((ReadyBody::Frames { frames, delivery, slot, length }, first.and(listed)))
+            let length = (transcoding != Transcoding::Gzip).then_some(range.end - range.start);
+            Ok((ReadyBody::Frames { frames, transcoding, slot, length }, first.and(listed)))
         };
         // Boxed: every handler's future would contain it otherwise.
         tokio::time::timeout(self.inner.wait, Box::pin(open)).await.unwrap_or(Err(FetchError::TimedOut))

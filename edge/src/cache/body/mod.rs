@@ -20,11 +20,11 @@ pub(super) use self::frames::{FrameReader, part};
 
 /// How frames are transcoded while they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub(crate) enum Transcoding {
     /// As stored.
-    Stored,
+    Passthrough,
     /// Decoded to tar.
-    Decoded,
+    Decode,
     /// Decoded and compressed with gzip.
     Gzip,
 }
@@ -35,7 +35,7 @@ pub(crate) enum ReadyBody {
     Part(Bytes),
     Frames {
         frames: Box<FrameReader>,
-        delivery: Delivery,
+        transcoding: Transcoding,
         /// Released with the body.
         slot: Option<Slot>,
         /// Bytes of the body; unknown for gzip.
@@ -46,17 +46,17 @@ pub(crate) enum ReadyBody {
 impl ReadyBody {
     /// The response body. `sent` counts its bytes.
     pub(crate) fn into_body(self, sent: &IntCounter) -> Body {
-        let (frames, delivery, slot, left) = match self {
+        let (frames, transcoding, slot, left) = match self {
             ReadyBody::Part(bytes) => {
                 sent.inc_by(bytes.len() as u64);
                 return Body::Full(bytes);
             }
-            ReadyBody::Frames { frames, delivery, slot, length } => (frames, delivery, slot, length),
+            ReadyBody::Frames { frames, transcoding, slot, length } => (frames, transcoding, slot, length),
         };
-        let chunks: Chunks = match delivery {
-            Delivery::Stored => Box::pin(frames.stream().map(|read| read?.stored())),
-            Delivery::Decoded => Box::pin(decode::decoded(*frames, slot)),
-            Delivery::Gzip => Box::pin(decode::gzipped(*frames, slot)),
+        let chunks: Chunks = match transcoding {
+            Transcoding::Passthrough => Box::pin(frames.stream().map(|read| read?.stored())),
+            Transcoding::Decode => Box::pin(decode::decoded(*frames, slot)),
+            Transcoding::Gzip => Box::pin(decode::gzipped(*frames, slot)),
         };
         Body::stream(StreamedBody { chunks: Some(chunks), left, sent: sent.clone() })
     }
