@@ -123,7 +123,7 @@ impl Status {
                 "up": origin.is_up(),
                 "circuit": origin.circuit().as_str(),
                 "last_error": origin.last_error(),
-                "events_followed": self.catalog.lease(id).is_in_step(),
+                "events_followed": self.catalog.lease(id).is_in_sync(),
                 "last_heartbeat_seconds": self.catalog.lease(id).last_heartbeat().map(|at| now.since(at).as_secs()),
             })).collect::<Vec<_>>(),
             "cache": self.cache.usage(),
@@ -189,7 +189,7 @@ impl Status {
                 "held": self.cache.tier(&r.digest),
             })).collect::<Vec<_>>(),
             "last_failure": failures.get(name).map(LookupError::reason),
-            "refused_generation": entry.and_then(Entry::refused),
+            "refused_generation": entry.and_then(Entry::rejected_generation),
             "why": why,
         })
     }

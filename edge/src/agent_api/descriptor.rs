@@ -10,7 +10,7 @@ use weir_runtime::serve::{Body, RequestBody};
 use super::conditions::holds_if_match;
 use super::error::ApiError;
 use super::headers::{Lifetime, joined};
-use super::seen::with_seen;
+use super::revision_status::with_revision_status;
 use super::timing::Waited;
 use super::{Answer, Inner, revalidate_mode};
 
@@ -25,8 +25,8 @@ impl Inner {
         let waited = Waited { version: begun.elapsed(), body: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
         let (bytes, tag) = (found.version.descriptor().bytes(), &found.version.values.descriptor_tag.text);
-        let (bytes, tag) = match self.lookup.seen(&found) {
-            Some(seen) => with_seen(bytes, tag, &seen),
+        let (bytes, tag) = match self.lookup.revision_status(&found) {
+            Some(seen) => with_revision_status(bytes, tag, &seen),
             None => (bytes.clone(), tag.clone()),
         };
         if !holds_if_match(request.headers(), &tag) {

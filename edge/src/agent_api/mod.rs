@@ -5,7 +5,7 @@ mod descriptor;
 mod error;
 mod headers;
 mod metrics;
-mod seen;
+mod revision_status;
 mod tarball;
 mod timing;
 

@@ -15,7 +15,7 @@ use crate::version::Version;
 const ENTRY_BYTES: u64 = 1024;
 
 /// The order of the versions of a service: generation, then revision.
-pub(crate) type Order = (Generation, u64);
+pub(crate) type VersionNumber = (Generation, u64);
 
 /// The catalog's entry of one service.
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub(crate) struct Entry {
     /// The current version; `None` is a tombstone.
     pub(crate) version: Option<Arc<Version>>,
     /// The highest version ever seen, also before a tombstone.
-    pub(crate) highest: Order,
+    pub(crate) highest: VersionNumber,
     /// The owner; `None` when that origin is no longer configured.
     pub(crate) origin: Option<OriginId>,
     pub(crate) policy: Arc<FreshnessPolicy>,
     /// When a client last requested it. Shared by all versions of the service.
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) last_request: Arc<LastRequest>,
     /// When this version, or the tombstone, was stored.
     pub(super) since: Moment,
     last_validated: AtomicMoment,
@@ -38,11 +38,11 @@ pub(crate) struct Entry {
     /// Confirmations up to this time are ignored.
     suspect_until: AtomicMoment,
     /// The last validation is not on disk yet.
-    unwritten: AtomicBool,
+    dirty: AtomicBool,
     soft_purged_at: AtomicMoment,
     hard_purged_at: AtomicMoment,
     /// The generation of the last rejected update; 0 for none.
-    refused: AtomicU64,
+    rejected_generation: AtomicU64,
 }
 
 /// The mode of an operator's purge.
@@ -56,16 +56,16 @@ pub(crate) enum PurgeMode {
 
 /// When a client last requested a service.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct LastRequest {
     last: AtomicMoment,
 }
 
-impl Usage {
+impl LastRequest {
     pub(crate) fn new(last: Moment) -> Arc<Self> {
         Arc::new(Self { last: AtomicMoment::new(last) })
     }
 
-    pub(crate) fn requested(&self, now: Moment) {
+    pub(crate) fn record(&self, now: Moment) {
         self.last.advance(now);
     }
 
@@ -82,10 +82,10 @@ impl Usage {
 impl Entry {
     pub(super) fn new(
         version: Option<Arc<Version>>,
-        highest: Order,
+        highest: VersionNumber,
         origin: Option<OriginId>,
         policy: Arc<FreshnessPolicy>,
-        usage: Arc<Usage>,
+        last_request: Arc<LastRequest>,
         since: Moment,
     ) -> Self {
         let never = || AtomicMoment::new(Moment::EARLIEST);
@@ -94,21 +94,21 @@ impl Entry {
             highest,
             origin,
             policy,
-            usage,
+            last_request,
             since,
             last_validated: AtomicMoment::new(since),
             last_queried: AtomicMoment::new(since),
             confirmed_at: never(),
             suspect_until: never(),
-            unwritten: AtomicBool::new(false),
+            dirty: AtomicBool::new(false),
             soft_purged_at: never(),
             hard_purged_at: never(),
-            refused: AtomicU64::new(0),
+            rejected_generation: AtomicU64::new(0),
         }
     }
 
     /// Counts as confirmed at the time it was stored.
-    pub(super) fn confirmed_when_taken(self) -> Self {
+    pub(super) fn confirmed_when_stored(self) -> Self {
         self.confirmed_at.set(self.since);
         self
     }
@@ -127,7 +127,7 @@ impl Entry {
     }
 
     /// Whether the freshness lease of its origin may cover the entry.
-    pub(super) fn can_be_leased(&self) -> bool {
+    pub(super) fn is_leasable(&self) -> bool {
         self.confirmed_at.get() > self.suspect_until.get()
     }
 
@@ -151,12 +151,12 @@ impl Entry {
     /// The lease validated the entry at this time.
     pub(super) fn validate(&self, at: Moment) {
         self.last_validated.advance(at);
-        self.unwritten.store(true, Ordering::Relaxed);
+        self.dirty.store(true, Ordering::Relaxed);
     }
 
     /// Whether the last validation has to be written; marks it as written.
-    pub(super) fn take_unwritten(&self) -> bool {
-        self.unwritten.swap(false, Ordering::Relaxed)
+    pub(super) fn take_dirty(&self) -> bool {
+        self.dirty.swap(false, Ordering::Relaxed)
     }
 
     /// Evaluates the freshness at this age, with purges since the last validation.
@@ -182,7 +182,7 @@ impl Entry {
     }
 
     /// A hard purge that was not followed by a validation yet.
-    pub(super) fn hard_purge(&self) -> Option<Moment> {
+    pub(super) fn pending_hard_purge(&self) -> Option<Moment> {
         Some(self.hard_purged_at.get()).filter(|at| *at > Moment::EARLIEST && *at >= self.last_validated.get())
     }
 
@@ -194,12 +194,12 @@ impl Entry {
     }
 
     /// Records a rejected update.
-    pub(super) fn refuse(&self, offered: Generation) {
-        self.refused.store(offered, Ordering::Relaxed);
+    pub(super) fn reject(&self, offered: Generation) {
+        self.rejected_generation.store(offered, Ordering::Relaxed);
     }
 
-    pub(crate) fn refused(&self) -> Option<Generation> {
-        Some(self.refused.load(Ordering::Relaxed)).filter(|generation| *generation > 0)
+    pub(crate) fn rejected_generation(&self) -> Option<Generation> {
+        Some(self.rejected_generation.load(Ordering::Relaxed)).filter(|generation| *generation > 0)
     }
 
     /// Records a query to the origin.
@@ -252,7 +252,7 @@ pub(super) mod tests {
     pub(in crate::catalog) fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
         let policy = FreshnessPolicies::new([], limits(15, None), false).of(&"shop".parse().unwrap()).clone();
         let version = version.map(|version| Arc::new(Version::new(version)));
-        Entry::new(version, (5, 2), Some(0), policy, Usage::new(now), now)
+        Entry::new(version, (5, 2), Some(0), policy, LastRequest::new(now), now)
     }
 
     #[test]
@@ -262,21 +262,21 @@ pub(super) mod tests {
         for (mode, expected) in
             [(PurgeMode::Soft, Freshness::StaleWhileRevalidate), (PurgeMode::Hard, Freshness::Revalidate)]
         {
-            let entry = entry(None, begun).confirmed_when_taken();
+            let entry = entry(None, begun).confirmed_when_stored();
             let at = |entry: &Entry, seconds| entry.evaluate(later(seconds).since(entry.last_validated()));
             assert_eq!(at(&entry, 1), Freshness::Fresh);
             entry.purge(mode, later(2));
             assert_eq!(at(&entry, 2), expected);
-            assert!(!entry.can_be_leased(), "what is said of all services is not said of it");
+            assert!(!entry.is_leasable(), "what is said of all services is not said of it");
             // The response to a query from before the purge does not lift it.
             entry.confirm(later(1));
             assert_eq!(at(&entry, 3), expected);
-            assert!(!entry.can_be_leased(), "and the next heartbeat is none either");
+            assert!(!entry.is_leasable(), "and the next heartbeat is none either");
             assert_eq!(at(&entry, 100), Freshness::Revalidate, "it ages as ever");
-            assert_eq!(entry.hard_purge().is_some(), mode == PurgeMode::Hard);
+            assert_eq!(entry.pending_hard_purge().is_some(), mode == PurgeMode::Hard);
             entry.confirm(later(4));
             assert_eq!(at(&entry, 4), Freshness::Fresh);
-            assert!(entry.can_be_leased() && entry.hard_purge().is_none());
+            assert!(entry.is_leasable() && entry.pending_hard_purge().is_none());
             assert_eq!(entry.highest, (5, 2));
         }
     }

@@ -58,7 +58,7 @@ impl From<Overloaded> for LookupError {
 
 impl From<Abandoned> for LookupError {
     fn from(error: Abandoned) -> Self {
-        tracing::error!(%error, "a query about a service failed within the edge");
+        tracing::error!(%error, "a query about a service failed wait_for the edge");
         LookupError::Internal
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use weir_runtime::directory_lock::DirectoryLock;
 
-use super::record::{Record, Stored};
+use super::record::{JournalContents, Record};
 
 /// Bytes that may be appended before the next rewrite, however small the file was.
 const MIN_GROWTH: u64 = 1 << 20;
 
 /// Attempts to read the file, and the pause between them.
 const READ_ATTEMPTS: u32 = 3;
-const READ_PAUSE: Duration = Duration::from_millis(300);
+const READ_BACKOFF: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -36,20 +36,20 @@ impl Journal {
     }
 
     /// Reads the file, with retries. On an I/O error the records before it are returned too.
-    pub(super) fn read(&mut self) -> (Stored, io::Result<()>) {
+    pub(super) fn read(&mut self) -> (JournalContents, io::Result<()>) {
         for _ in 1..READ_ATTEMPTS {
             if let (stored, Ok(())) = self.try_read() {
                 return (stored, Ok(()));
             }
-            std::thread::sleep(READ_PAUSE);
+            std::thread::sleep(READ_BACKOFF);
         }
         let (stored, result) = self.try_read();
         self.is_unread = result.is_err();
         (stored, result)
     }
 
-    fn try_read(&self) -> (Stored, io::Result<()>) {
-        let mut stored = Stored::default();
+    fn try_read(&self) -> (JournalContents, io::Result<()>) {
+        let mut stored = JournalContents::default();
         let result = match File::open(&self.path) {
             Ok(file) => read_lines(&mut BufReader::new(file), &mut stored),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -119,7 +119,7 @@ impl Journal {
     }
 }
 
-fn read_lines(file: &mut impl BufRead, stored: &mut Stored) -> io::Result<()> {
+fn read_lines(file: &mut impl BufRead, stored: &mut JournalContents) -> io::Result<()> {
     let mut line = Vec::new();
     while file.read_until(b'\n', &mut line)? > 0 {
         // A line without an end was cut off by a crash; it was never acknowledged.
@@ -134,10 +134,10 @@ fn read_lines(file: &mut impl BufRead, stored: &mut Stored) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::record::StoredRow;
+    use crate::catalog::record::EntryRecord;
 
     fn record(number: u64, generation: u64) -> Record {
-        let row = StoredRow {
+        let row = EntryRecord {
             highest: (generation, 1),
             origin: "o:1".to_owned(),
             since: 1,
@@ -165,7 +165,7 @@ mod tests {
         fs::write(&path, &whole[..whole.len() - 500]).unwrap();
         let (stored, result) = open(dir.path()).read();
         assert!(result.is_ok() && stored.damaged == 0);
-        assert_eq!((stored.rows.len(), stored.rows["s1"].highest), (3, (2, 1)));
+        assert_eq!((stored.entries.len(), stored.entries["s1"].highest), (3, (2, 1)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) struct FreshnessLease {
     /// The last heartbeat.
     at: AtomicMoment,
     /// The stream is open, and all its events are applied.
-    in_step: AtomicBool,
+    in_sync: AtomicBool,
 }
 
 impl Default for FreshnessLease {
@@ -25,20 +25,20 @@ impl Default for FreshnessLease {
         Self {
             since: AtomicMoment::new(Moment::LATEST),
             at: AtomicMoment::new(Moment::EARLIEST),
-            in_step: AtomicBool::new(false),
+            in_sync: AtomicBool::new(false),
         }
     }
 }
 
 impl FreshnessLease {
     /// The last validation of an entry, by itself or by the lease.
-    pub(crate) fn validated(&self, by_itself: Moment) -> Moment {
-        if self.covers(by_itself) { by_itself.max(self.at.get()) } else { by_itself }
+    pub(crate) fn validated(&self, own: Moment) -> Moment {
+        if self.covers(own) { own.max(self.at.get()) } else { own }
     }
 
     /// Whether the lease covers an entry with this last validation of its own.
-    pub(crate) fn covers(&self, by_itself: Moment) -> bool {
-        by_itself >= self.since.get()
+    pub(crate) fn covers(&self, own: Moment) -> bool {
+        own >= self.since.get()
     }
 
     /// A new snapshot begins. Validations of the old lease must have been copied to the entries.
@@ -47,34 +47,34 @@ impl FreshnessLease {
     }
 
     /// The snapshot is complete.
-    pub(crate) fn in_step(&self) {
-        self.in_step.store(true, Ordering::Relaxed);
+    pub(crate) fn in_sync(&self) {
+        self.in_sync.store(true, Ordering::Relaxed);
     }
 
     /// All events up to now were received.
     pub(crate) fn heartbeat(&self, now: Moment) {
         self.at.advance(now);
-        self.in_step();
+        self.in_sync();
     }
 
     /// The stream broke off or ended.
-    pub(crate) fn out_of_step(&self) {
-        self.in_step.store(false, Ordering::Relaxed);
+    pub(crate) fn lost_sync(&self) {
+        self.in_sync.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn last_heartbeat(&self) -> Option<Moment> {
         Some(self.at.get()).filter(|at| *at > Moment::EARLIEST)
     }
 
-    pub(crate) fn is_in_step(&self) -> bool {
-        self.in_step.load(Ordering::Relaxed)
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.in_sync.load(Ordering::Relaxed)
     }
 }
 
 /// The last validation of a tombstone. Another origin may publish the service, so the leases of all origins must cover
 /// it.
-pub(super) fn absence_validated(leases: &[FreshnessLease], by_itself: Moment) -> Moment {
-    leases.iter().map(|lease| lease.validated(by_itself)).min().unwrap_or(by_itself)
+pub(super) fn tombstone_validated(leases: &[FreshnessLease], own: Moment) -> Moment {
+    leases.iter().map(|lease| lease.validated(own)).min().unwrap_or(own)
 }
 
 #[cfg(test)]
@@ -91,11 +91,11 @@ mod tests {
         let leases = [FreshnessLease::default(), FreshnessLease::default()];
         leases[0].begin(later(1));
         leases[0].heartbeat(later(9));
-        assert_eq!(absence_validated(&leases, later(2)), later(2), "one of them is silent");
+        assert_eq!(tombstone_validated(&leases, later(2)), later(2), "one of them is silent");
         leases[1].begin(later(3));
         leases[1].heartbeat(later(8));
-        assert_eq!(absence_validated(&leases, later(2)), later(2), "it may have appeared before that stream began");
-        assert_eq!(absence_validated(&leases, later(4)), later(8));
+        assert_eq!(tombstone_validated(&leases, later(2)), later(2), "it may have appeared before that stream began");
+        assert_eq!(tombstone_validated(&leases, later(4)), later(8));
     }
 
     #[derive(Debug, Clone)]
@@ -115,23 +115,23 @@ mod tests {
         ) {
             let lease = FreshnessLease::default();
             let mut now = Clock::begin().now();
-            let (mut began, mut heartbeat, mut by_itself) = (None, None, now);
+            let (mut began, mut heartbeat, mut own) = (None, None, now);
             for (number, (step, wait)) in steps.into_iter().enumerate() {
                 now = now.after(Duration::from_millis(wait));
                 match step {
                     Step::Begin => { lease.begin(now); began = Some(now); }
                     Step::Heartbeat => { lease.heartbeat(now); heartbeat = Some(now); }
-                    Step::Break => lease.out_of_step(),
+                    Step::Break => lease.lost_sync(),
                 }
                 if number == validated_after {
-                    by_itself = now;
+                    own = now;
                 }
                 let expected = match (began, heartbeat) {
-                    (Some(began), Some(heartbeat)) if by_itself >= began => by_itself.max(heartbeat),
-                    _ => by_itself,
+                    (Some(began), Some(heartbeat)) if own >= began => own.max(heartbeat),
+                    _ => own,
                 };
-                prop_assert_eq!(lease.validated(by_itself), expected);
-                prop_assert!(lease.validated(by_itself) <= now);
+                prop_assert_eq!(lease.validated(own), expected);
+                prop_assert!(lease.validated(own) <= now);
             }
         }
     }

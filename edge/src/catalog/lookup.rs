@@ -10,26 +10,26 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
-use super::decision::{Update, UpdateContent, UpdateSource};
+use super::apply::UpdateOutcome;
 use super::entry::{Entry, PurgeMode};
 use super::error::LookupError;
 use super::freshness::{Freshness, FreshnessPolicies, FreshnessPolicy};
 use super::metrics::{CatalogMetrics, StaleReason};
-use super::negative::Negative;
-use super::past::{PastVersion, PastVersions};
-use super::revisions::Seen;
+use super::negative_cache::NegativeCache;
+use super::past_versions::{PastVersion, PastVersions};
+use super::revisions::RevisionStatus;
 use super::store::Catalog;
-use super::updates::Outcome;
+use super::update::{Update, UpdateContent, UpdateSource};
 use crate::clock::Clock;
-use crate::origin_client::{OriginId, Origins, Word};
+use crate::origin_client::{OriginId, OriginResponse, Origins};
 use crate::single_flight::{Overloaded, SingleFlight, Waiter};
 use crate::version::Version;
 
 /// The timeout of the first query about a service, or about a version of it.
-pub(super) const FIRST_ANSWER_WAIT: Duration = Duration::from_secs(15);
+pub(super) const FIRST_QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often clients can force a revalidation of one service.
-const FORCED_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_FORCED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most queries in flight.
 pub(super) const MAX_QUERIES: usize = 1024;
@@ -65,19 +65,19 @@ impl LookupResult {
 
 /// The result of a query: the stored entry and the status of the origin's response.
 #[derive(Debug, Clone)]
-struct Answer {
+struct QueryAnswer {
     entry: Arc<Entry>,
     status: u16,
 }
 
-type Answered = Result<Answer, LookupError>;
+type QueryResult = Result<QueryAnswer, LookupError>;
 
 #[derive(Clone)]
 pub(crate) struct Lookup {
     catalog: Arc<Catalog>,
     origins: Arc<Origins>,
-    queries: SingleFlight<ServiceName, Answered>,
-    negative: Negative<ServiceName>,
+    queries: SingleFlight<ServiceName, QueryResult>,
+    negative: NegativeCache<ServiceName>,
     past: PastVersions,
     policies: Arc<FreshnessPolicies>,
     clock: Clock,
@@ -90,7 +90,7 @@ impl Lookup {
         Self {
             past: PastVersions::new(catalog.clone(), origins.clone(), clock, drain),
             queries: SingleFlight::new(MAX_QUERIES, drain),
-            negative: Negative::new(),
+            negative: NegativeCache::new(),
             policies: catalog.policies.clone(),
             metrics: catalog.metrics.clone(),
             clock,
@@ -113,7 +113,7 @@ impl Lookup {
     /// [durable](Catalog::durable).
     pub(crate) fn purge(&self, service: &ServiceName, mode: PurgeMode) {
         self.catalog.purge(service, mode);
-        self.negative.forget(service);
+        self.negative.remove(service);
         self.past.purge(service, mode);
     }
 
@@ -130,8 +130,8 @@ impl Lookup {
     }
 
     /// The newest revision of a ref for which this version is current, when the origin's event stream reports it.
-    pub(crate) fn seen(&self, found: &LookupResult) -> Option<Seen> {
-        self.catalog.seen(&found.version.descriptor().publication().service, &found.version)
+    pub(crate) fn revision_status(&self, found: &LookupResult) -> Option<RevisionStatus> {
+        self.catalog.revision_status(&found.version.descriptor().publication().service, &found.version)
     }
 
     /// The current version of a service when it is fresh. Does no I/O, starts no task, and never waits.
@@ -142,7 +142,7 @@ impl Lookup {
         if entry.evaluate(age) != Freshness::Fresh {
             return None;
         }
-        entry.usage.requested(now);
+        entry.last_request.record(now);
         found(&entry, age, CacheStatus::Hit { stale_for: 0 }).ok()
     }
 
@@ -152,32 +152,32 @@ impl Lookup {
     /// No version can be served.
     pub(crate) async fn find(&self, service: &ServiceName, mode: RevalidateMode) -> Result<LookupResult, LookupError> {
         let Some(entry) = self.catalog.get(service) else {
-            let (answer, collapsed) = self.query(service, FIRST_ANSWER_WAIT).await?;
-            return self.answered(&answer, Forward::Miss, collapsed);
+            let (answer, collapsed) = self.query(service, FIRST_QUERY_TIMEOUT).await?;
+            return self.found_by_query(&answer, Forward::Miss, collapsed);
         };
         let now = self.clock.now();
-        entry.usage.requested(now);
+        entry.last_request.record(now);
         let age = self.catalog.age(&entry, now);
         let freshness = entry.evaluate(age);
         // A query in flight is joined whenever it began: its answer is the newest there is.
-        let may_force = || entry.since_queried(now) >= FORCED_INTERVAL || self.queries.is_in_flight(service);
+        let may_force = || entry.since_queried(now) >= MIN_FORCED_INTERVAL || self.queries.is_in_flight(service);
         let why = match freshness {
             _ if mode == RevalidateMode::Always => Forward::Stale,
             _ if mode == RevalidateMode::Forced && may_force() => Forward::Request,
             Freshness::Fresh => return found(&entry, age, CacheStatus::Hit { stale_for: 0 }),
             Freshness::StaleWhileRevalidate => {
-                self.revalidate_behind(service);
+                self.revalidate_in_background(service);
                 return self.stale(&entry, StaleReason::Revalidating);
             }
             // The origin is known to be down: do not wait for a timeout.
             Freshness::Revalidate if self.is_down(&entry) => {
-                self.revalidate_behind(service);
+                self.revalidate_in_background(service);
                 return self.stale(&entry, StaleReason::OriginFailed);
             }
             Freshness::Revalidate | Freshness::Expired => Forward::Stale,
         };
         match self.query(service, entry.policy.limits.wait).await {
-            Ok((answer, collapsed)) => self.answered(&answer, why, collapsed),
+            Ok((answer, collapsed)) => self.found_by_query(&answer, why, collapsed),
             Err(LookupError::Absent) => Err(LookupError::Absent),
             Err(error) if freshness == Freshness::Expired => Err(LookupError::Expired(error.reason())),
             Err(error) => self.stale(&entry, error.stale_reason()),
@@ -208,7 +208,7 @@ impl Lookup {
         if mode != RevalidateMode::Always {
             let is_it = |version: &Arc<Version>| version.descriptor().publication().digest == *digest;
             if entry.version.as_ref().is_some_and(is_it) {
-                entry.usage.requested(now);
+                entry.last_request.record(now);
                 return found(&entry, self.catalog.age(&entry, now), hit);
             }
             if let Some(past) = self.past.get(service, digest) {
@@ -221,8 +221,8 @@ impl Lookup {
     }
 
     /// Removes the negative entry of a service after an update.
-    pub(crate) fn forget_failure(&self, service: &ServiceName) {
-        self.negative.forget(service);
+    pub(crate) fn clear_failure(&self, service: &ServiceName) {
+        self.negative.remove(service);
     }
 
     /// Revalidates a service that no client waits for, and waits for the result.
@@ -236,18 +236,18 @@ impl Lookup {
     }
 
     /// Starts a revalidation in the background.
-    pub(crate) fn revalidate_behind(&self, service: &ServiceName) {
+    pub(crate) fn revalidate_in_background(&self, service: &ServiceName) {
         if self.negative.get(service).is_none() {
             // With too many queries in flight a later request starts it.
             let _ = self.join(service);
         }
     }
 
-    fn answered(&self, answer: &Answer, why: Forward, collapsed: bool) -> Result<LookupResult, LookupError> {
+    fn found_by_query(&self, answer: &QueryAnswer, why: Forward, collapsed: bool) -> Result<LookupResult, LookupError> {
         let stored = answer.status == 200;
         let status = CacheStatus::Forwarded { why, status: Some(answer.status), stored, collapsed };
         let now = self.clock.now();
-        answer.entry.usage.requested(now);
+        answer.entry.last_request.record(now);
         found(&answer.entry, self.catalog.age(&answer.entry, now), status)
     }
 
@@ -261,7 +261,7 @@ impl Lookup {
     }
 
     /// Queries the origin, or joins the query in flight. Waits at most `wait` from the start of the query.
-    async fn query(&self, service: &ServiceName, wait: Duration) -> Result<(Answer, bool), LookupError> {
+    async fn query(&self, service: &ServiceName, wait: Duration) -> Result<(QueryAnswer, bool), LookupError> {
         if let Some(failure) = self.negative.get(service) {
             return Err(failure);
         }
@@ -270,30 +270,30 @@ impl Lookup {
         if collapsed {
             self.metrics.collapsed_queries.inc();
         }
-        Ok((within(wait, waiter).await?, collapsed))
+        Ok((wait_for(wait, waiter).await?, collapsed))
     }
 
     fn is_down(&self, entry: &Entry) -> bool {
         entry.origin.is_some_and(|id| self.origins.all()[id].is_down())
     }
 
-    fn join(&self, service: &ServiceName) -> Result<Waiter<Answered>, Overloaded> {
-        self.queries.join(service, || self.clone().ask_origin(service.clone()))
+    fn join(&self, service: &ServiceName) -> Result<Waiter<QueryResult>, Overloaded> {
+        self.queries.join(service, || self.clone().query_origin(service.clone()))
     }
 
-    async fn ask_origin(self, service: ServiceName) -> Answered {
-        let answered = self.ask(&service).await;
+    async fn query_origin(self, service: ServiceName) -> QueryResult {
+        let answered = self.query_and_apply(&service).await;
         match &answered {
-            Ok(_) => self.negative.forget(&service),
+            Ok(_) => self.negative.remove(&service),
             Err(error) => {
                 tracing::debug!(%service, error = %error.reason(), "the origin could not be asked");
-                self.negative.remember(service, error.clone(), self.catalog.all_streams_in_step());
+                self.negative.insert(service, error.clone(), self.catalog.all_streams_in_sync());
             }
         }
         answered
     }
 
-    async fn ask(&self, service: &ServiceName) -> Answered {
+    async fn query_and_apply(&self, service: &ServiceName) -> QueryResult {
         let stored = self.catalog.get(service);
         let at = self.clock.now();
         let source = UpdateSource::Query(self.catalog.highest(service));
@@ -301,26 +301,28 @@ impl Lookup {
         let owner = stored.as_ref().and_then(|stored| stored.origin);
         let version = stored.as_ref().and_then(|stored| stored.version.as_ref());
         let tag = version.map(|version| version.values.descriptor_tag.text.as_str());
-        let word = self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?;
-        let update = match (word, stored) {
-            (Word::Unchanged, Some(stored)) => {
+        let response = self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?;
+        let update = match (response, stored) {
+            (OriginResponse::Unchanged, Some(stored)) => {
                 stored.confirm(at);
                 // A newer version may have arrived meanwhile.
-                return Ok(Answer { entry: self.catalog.get(service).unwrap_or(stored), status: 304 });
+                return Ok(QueryAnswer { entry: self.catalog.get(service).unwrap_or(stored), status: 304 });
             }
-            (Word::Descriptor(origin, descriptor), _) => {
+            (OriginResponse::Descriptor(origin, descriptor), _) => {
                 Update { origin: Some(origin), source, at, content: UpdateContent::Current(descriptor) }
             }
-            (Word::Absent | Word::Unchanged, _) => {
+            (OriginResponse::Absent | OriginResponse::Unchanged, _) => {
                 Update { origin: owner, source, at, content: UpdateContent::Gone(service.clone(), None) }
             }
         };
         match self.catalog.apply(update).await {
             // Also when the response was "gone": the service has appeared meanwhile.
-            Outcome::Taken(entry) | Outcome::Revised(entry) | Outcome::Unchanged(entry) if entry.version.is_some() => {
-                Ok(Answer { entry, status: 200 })
+            UpdateOutcome::Stored(entry) | UpdateOutcome::Revised(entry) | UpdateOutcome::Unchanged(entry)
+                if entry.version.is_some() =>
+            {
+                Ok(QueryAnswer { entry, status: 200 })
             }
-            Outcome::Regressed => Err(LookupError::Regressed),
+            UpdateOutcome::Regressed => Err(LookupError::Regressed),
             _ => Err(LookupError::Absent),
         }
     }
@@ -337,7 +339,10 @@ fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<LookupResu
 }
 
 /// The result of a task, awaited at most `wait` from its start.
-pub(super) async fn within<T: Clone>(wait: Duration, waiter: Waiter<Result<T, LookupError>>) -> Result<T, LookupError> {
+pub(super) async fn wait_for<T: Clone>(
+    wait: Duration,
+    waiter: Waiter<Result<T, LookupError>>,
+) -> Result<T, LookupError> {
     let left = wait.saturating_sub(waiter.elapsed());
     tokio::time::timeout(left, waiter.result()).await.map_err(|_| LookupError::TooSlow)??
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::ServiceName;
 
-use super::entry::Order;
+use super::entry::VersionNumber;
 
 /// Hexadecimal digits of the checksum: the first of the BLAKE3 of the JSON.
 const CHECKSUM_DIGITS: usize = 16;
@@ -20,11 +20,11 @@ pub(super) enum Record {
     /// A stored service; a tombstone when it has no descriptor.
     Service {
         service: ServiceName,
-        row: StoredRow,
+        row: EntryRecord,
     },
     Evicted {
         service: ServiceName,
-        floor: Floor,
+        floor: GenerationFloor,
     },
     /// The individual validation of a service.
     Validated {
@@ -46,9 +46,9 @@ pub(super) enum Record {
 
 /// A stored service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StoredRow {
+pub(super) struct EntryRecord {
     /// The highest version ever seen.
-    pub(super) highest: Order,
+    pub(super) highest: VersionNumber,
     /// The origin's name; empty when it is no longer configured.
     pub(super) origin: String,
     /// When the version, or the tombstone, was stored.
@@ -65,9 +65,9 @@ pub(super) struct StoredRow {
 
 /// What is remembered of an evicted service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Floor {
+pub(super) struct GenerationFloor {
     /// The highest version ever seen.
-    pub(super) highest: Order,
+    pub(super) highest: VersionNumber,
     /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
@@ -75,9 +75,9 @@ pub(super) struct Floor {
 
 /// The state that the records of a journal add up to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) rows: HashMap<ServiceName, StoredRow>,
-    pub(super) floors: HashMap<ServiceName, Floor>,
+pub(super) struct JournalContents {
+    pub(super) entries: HashMap<ServiceName, EntryRecord>,
+    pub(super) floors: HashMap<ServiceName, GenerationFloor>,
     leases: HashMap<String, (u64, HashSet<ServiceName>)>,
     /// Lines that are damaged, or of another version of this program.
     pub(super) damaged: u64,
@@ -105,7 +105,7 @@ fn checksum(json: &[u8]) -> String {
     blake3::hash(json).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
-impl Stored {
+impl JournalContents {
     /// Applies the next line, without its end.
     pub(super) fn apply_line(&mut self, line: &[u8]) {
         match Record::parse(line) {
@@ -117,31 +117,31 @@ impl Stored {
     fn apply(&mut self, record: Record) {
         match record {
             Record::Service { service, mut row } => {
-                let (earlier, floor) = (self.rows.get(&service), self.floors.get(&service));
+                let (earlier, floor) = (self.entries.get(&service), self.floors.get(&service));
                 if earlier.map(|row| row.highest).max(floor.map(|floor| floor.highest)) > Some(row.highest) {
                     return;
                 }
                 let purges = [row.purged, earlier.and_then(|row| row.purged), floor.and_then(|floor| floor.purged)];
                 row.purged = purges.into_iter().max().flatten();
                 self.floors.remove(&service);
-                self.rows.insert(service, row);
+                self.entries.insert(service, row);
             }
             Record::Evicted { service, mut floor } => {
-                if self.rows.get(&service).is_some_and(|row| row.highest > floor.highest) {
+                if self.entries.get(&service).is_some_and(|row| row.highest > floor.highest) {
                     return;
                 }
-                self.rows.remove(&service);
+                self.entries.remove(&service);
                 if let Some(earlier) = self.floors.get(&service) {
                     floor.highest = floor.highest.max(earlier.highest);
                 }
                 self.floors.insert(service, floor);
             }
             Record::Validated { service, at } => {
-                if let Some(row) = self.rows.get_mut(&service) {
+                if let Some(row) = self.entries.get_mut(&service) {
                     row.validated = row.validated.max(at);
                 }
             }
-            Record::Purged { service, at } => match self.rows.get_mut(&service) {
+            Record::Purged { service, at } => match self.entries.get_mut(&service) {
                 Some(row) => row.purged = row.purged.max(Some(at)),
                 None => self.floors.entry(service).or_default().purged = Some(at),
             },
@@ -153,7 +153,7 @@ impl Stored {
 
     /// Applies the leases after the last record.
     pub(super) fn finish(&mut self) {
-        for (service, row) in &mut self.rows {
+        for (service, row) in &mut self.entries {
             if row.descriptor.is_some()
                 && let Some((at, except)) = self.leases.get(&row.origin)
                 && !except.contains(service)
@@ -170,25 +170,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn row(generation: u64, validated: u64) -> StoredRow {
+    fn row(generation: u64, validated: u64) -> EntryRecord {
         let descriptor = Some(format!("{{\n\"a\": {generation}}}"));
         let origin = "o:1".to_owned();
-        StoredRow { highest: (generation, 1), origin, since: 1, validated, descriptor, purged: None }
+        EntryRecord { highest: (generation, 1), origin, since: 1, validated, descriptor, purged: None }
     }
 
     fn any_record() -> impl Strategy<Value = Record> {
         let service = (0u8..4).prop_map(|number| -> ServiceName { format!("s{number}").parse().unwrap() });
         (service, 0u8..5, 1u64..8, 0u64..100).prop_map(|(service, kind, generation, at)| match kind {
             0 => Record::Service { service, row: row(generation, at) },
-            1 => Record::Evicted { service, floor: Floor { highest: (generation, 1), purged: None } },
+            1 => Record::Evicted { service, floor: GenerationFloor { highest: (generation, 1), purged: None } },
             2 => Record::Validated { service, at },
             3 => Record::Purged { service, at },
             _ => Record::Leased { origin: "o:1".to_owned(), at, except: HashSet::from([service]) },
         })
     }
 
-    fn read(lines: &[Vec<u8>]) -> Stored {
-        let mut stored = Stored::default();
+    fn read(lines: &[Vec<u8>]) -> JournalContents {
+        let mut stored = JournalContents::default();
         lines.iter().for_each(|line| stored.apply_line(line));
         stored.finish();
         stored
@@ -218,8 +218,8 @@ mod tests {
             let (mut highest, mut damaged) = (HashMap::new(), 0);
             for (record, line) in records.iter().zip(&lines) {
                 match (record, Record::parse(line)) {
-                    (Record::Service { service, row: StoredRow { highest: order, .. } }, Some(_))
-                    | (Record::Evicted { service, floor: Floor { highest: order, .. } }, Some(_)) => {
+                    (Record::Service { service, row: EntryRecord { highest: order, .. } }, Some(_))
+                    | (Record::Evicted { service, floor: GenerationFloor { highest: order, .. } }, Some(_)) => {
                         let seen = highest.entry(service).or_insert(*order);
                         *seen = (*seen).max(*order);
                     }
@@ -229,7 +229,7 @@ mod tests {
             }
             prop_assert_eq!(stored.damaged, damaged);
             for (service, order) in highest {
-                let row = stored.rows.get(service).map(|row| row.highest);
+                let row = stored.entries.get(service).map(|row| row.highest);
                 let floor = stored.floors.get(service).map(|floor| floor.highest);
                 prop_assert!(row.is_none() || floor.is_none());
                 prop_assert_eq!(row.or(floor), Some(order));
@@ -238,7 +238,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_counted(bytes: Vec<u8>) {
-            Stored::default().apply_line(&bytes);
+            JournalContents::default().apply_line(&bytes);
         }
     }
 
@@ -246,7 +246,7 @@ mod tests {
     fn a_purge_outlives_eviction_and_a_lease_covers_all_but_its_exceptions() {
         let name = |name: &str| -> ServiceName { name.parse().unwrap() };
         let service = |service: &str, row| Record::Service { service: name(service), row };
-        let evicted = Floor { highest: (7, 1), purged: Some(40) };
+        let evicted = GenerationFloor { highest: (7, 1), purged: Some(40) };
         let stored = read(&[
             line(&service("a", row(7, 10))),
             line(&Record::Purged { service: name("a"), at: 40 }),
@@ -255,9 +255,9 @@ mod tests {
             line(&service("b", row(7, 10))),
             line(&Record::Leased { origin: "o:1".to_owned(), at: 50, except: HashSet::from([name("a")]) }),
         ]);
-        let a = &stored.rows[&name("a")];
+        let a = &stored.entries[&name("a")];
         assert_eq!((a.highest, a.purged, a.validated), ((8, 1), Some(40), 20));
-        let b = &stored.rows[&name("b")];
+        let b = &stored.entries[&name("b")];
         assert_eq!((b.purged, b.validated), (None, 50));
     }
 }

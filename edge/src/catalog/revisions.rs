@@ -16,22 +16,22 @@ const MAX_REF_BYTES: usize = 1024;
 
 /// The revision status of a ref that a service follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct RevisionStatus {
     /// The published content is current as of this revision.
     pub(crate) revision_id: RevisionId,
     /// Since when the upstream does not answer; `None` while it does.
     pub(crate) upstream_unreachable_since: Option<SystemTime>,
 }
 
-/// The announced revisions of all origins, in the order of the configuration.
+/// The record revisions of all origins, in the order of the configuration.
 #[derive(Debug)]
 pub(crate) struct Revisions {
-    origins: Vec<RwLock<Announced>>,
+    origins: Vec<RwLock<OriginRevisions>>,
 }
 
 #[derive(Debug, Default)]
-struct Announced {
-    refs: HashMap<RepositoryName, HashMap<String, (Seen, u64)>>,
+struct OriginRevisions {
+    refs: HashMap<RepositoryName, HashMap<String, (RevisionStatus, u64)>>,
     count: usize,
     /// The number of the current snapshot.
     snapshot: u64,
@@ -42,10 +42,10 @@ impl Revisions {
         Self { origins: (0..origins).map(|_| RwLock::default()).collect() }
     }
 
-    /// Records an announced revision. False: the bound is reached.
-    pub(crate) fn announced(&self, origin: usize, seen: RevisionSeen) -> bool {
+    /// Records an record revision. False: the bound is reached.
+    pub(crate) fn record(&self, origin: usize, seen: RevisionSeen) -> bool {
         let unreachable = !seen.upstream.reachable;
-        let announced = Seen {
+        let record = RevisionStatus {
             revision_id: seen.revision_id,
             upstream_unreachable_since: unreachable.then_some(seen.upstream.since),
         };
@@ -53,13 +53,13 @@ impl Revisions {
         let snapshot = all.snapshot;
         let known = all.refs.get_mut(&seen.repository).and_then(|refs| refs.get_mut(&seen.followed_ref));
         if let Some(known) = known {
-            *known = (announced, snapshot);
+            *known = (record, snapshot);
             return true;
         }
         if all.count >= MAX_REFS || seen.followed_ref.len() > MAX_REF_BYTES {
             return false;
         }
-        all.refs.entry(seen.repository).or_default().insert(seen.followed_ref, (announced, snapshot));
+        all.refs.entry(seen.repository).or_default().insert(seen.followed_ref, (record, snapshot));
         all.count += 1;
         true
     }
@@ -79,14 +79,15 @@ impl Revisions {
         all.count = all.refs.values().map(HashMap::len).sum();
     }
 
-    pub(super) fn get(&self, origin: usize, repository: &RepositoryName, followed_ref: &str) -> Option<Seen> {
+    pub(super) fn get(&self, origin: usize, repository: &RepositoryName, followed_ref: &str) -> Option<RevisionStatus> {
         let all = self.origins[origin].read().unwrap_or_else(PoisonError::into_inner);
         all.refs.get(repository)?.get(followed_ref).map(|(seen, _)| seen.clone())
     }
 
     /// The number of refs, and the most.
     pub(super) fn fill_level(&self) -> (u64, u64) {
-        let count = |origin: &RwLock<Announced>| origin.read().unwrap_or_else(PoisonError::into_inner).count as u64;
+        let count =
+            |origin: &RwLock<OriginRevisions>| origin.read().unwrap_or_else(PoisonError::into_inner).count as u64;
         (self.origins.iter().map(count).sum(), (MAX_REFS * self.origins.len()) as u64)
     }
 }
@@ -112,11 +113,11 @@ mod tests {
     fn a_snapshot_replaces_what_was_known_of_that_origin_alone() {
         let (revisions, shop) = (Revisions::new(2), "shop".parse().unwrap());
         for origin in 0..2 {
-            assert!(revisions.announced(origin, seen("main", "sha1:aa", true)));
-            assert!(revisions.announced(origin, seen("semver:1.x", "sha1:bb", false)));
+            assert!(revisions.record(origin, seen("main", "sha1:aa", true)));
+            assert!(revisions.record(origin, seen("semver:1.x", "sha1:bb", false)));
         }
         revisions.snapshot_begun(0);
-        assert!(revisions.announced(0, seen("main", "sha1:cc", false)));
+        assert!(revisions.record(0, seen("main", "sha1:cc", false)));
         assert!(revisions.get(0, &shop, "semver:1.x").is_some(), "it may still be named");
         revisions.snapshot_ended(0);
         assert_eq!(revisions.get(0, &shop, "semver:1.x"), None);
@@ -130,11 +131,11 @@ mod tests {
     #[test]
     fn the_number_of_refs_and_their_length_are_bounded() {
         let revisions = Revisions::new(1);
-        assert!(!revisions.announced(0, seen(&"x".repeat(MAX_REF_BYTES + 1), "sha1:aa", true)));
+        assert!(!revisions.record(0, seen(&"x".repeat(MAX_REF_BYTES + 1), "sha1:aa", true)));
         for number in 0..MAX_REFS {
-            assert!(revisions.announced(0, seen(&format!("r{number}"), "sha1:aa", true)));
+            assert!(revisions.record(0, seen(&format!("r{number}"), "sha1:aa", true)));
         }
-        assert!(!revisions.announced(0, seen("one-more", "sha1:aa", true)));
-        assert!(revisions.announced(0, seen("r0", "sha1:bb", true)), "what is known can change");
+        assert!(!revisions.record(0, seen("one-more", "sha1:aa", true)));
+        assert!(revisions.record(0, seen("r0", "sha1:bb", true)), "what is known can change");
     }
 }

@@ -10,24 +10,24 @@ use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
 use weir_runtime::directory_lock::DirectoryLock;
 
-use super::entry::{Entry, Order, PurgeMode, Usage};
+use super::entries::{CatalogBounds, Entries, MAX_FLOORS};
+use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
 use super::freshness::FreshnessPolicies;
 use super::journal::Journal;
-use super::lease::{FreshnessLease, absence_validated};
+use super::lease::{FreshnessLease, tombstone_validated};
 use super::metrics::CatalogMetrics;
-use super::record::{Floor, Record, Stored, StoredRow};
-use super::revisions::{Revisions, Seen};
-use super::rows::{CatalogBounds, MAX_FLOORS, Rows};
-use super::writer::{Ledger, WriteState};
+use super::record::{EntryRecord, GenerationFloor, JournalContents, Record};
+use super::revisions::{RevisionStatus, Revisions};
+use super::writer::{WriteQueue, WriteState};
 use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, Origins};
 use crate::version::Version;
 
 pub(crate) struct Catalog {
-    pub(super) rows: Rows,
+    pub(super) entries: Entries,
     pub(super) bounds: CatalogBounds,
     /// The write-behind queue and the floors of evicted services. Held while an update is decided.
-    pub(super) ledger: Mutex<Ledger>,
+    pub(super) write_queue: Mutex<WriteQueue>,
     pub(super) journal: Mutex<Journal>,
     pub(super) writes: watch::Sender<WriteState>,
     pub(super) origins: Arc<Origins>,
@@ -55,9 +55,9 @@ impl Catalog {
         let mut journal = Journal::new(path, lock);
         let (stored, result) = journal.read();
         let catalog = Self {
-            rows: Rows::default(),
+            entries: Entries::default(),
             bounds,
-            ledger: Mutex::default(),
+            write_queue: Mutex::default(),
             journal: Mutex::new(journal),
             writes: watch::Sender::new(WriteState::default()),
             revisions: Revisions::new(origins.all().len()),
@@ -76,24 +76,24 @@ impl Catalog {
         }
         catalog.metrics.damaged_records.inc_by(stored.damaged);
         let is_whole = result.is_ok() && stored.damaged == 0;
-        catalog.take_stored(stored, is_whole);
+        catalog.restore(stored, is_whole);
         catalog.metrics.writable.set(1);
         // The first change rewrites the file.
-        catalog.ledger().rewrite = true;
+        catalog.write_queue().rewrite = true;
         Arc::new(catalog)
     }
 
     /// `is_whole`: no record is missing. Otherwise everything is revalidated before it is served.
-    fn take_stored(&self, stored: Stored, is_whole: bool) {
+    fn restore(&self, stored: JournalContents, is_whole: bool) {
         let (now, wall) = (self.clock.now(), SystemTime::now());
-        let mut ledger = self.ledger();
-        stored.floors.into_iter().for_each(|(service, floor)| ledger.floors.insert(service, floor));
-        for (service, row) in stored.rows {
+        let mut queue = self.write_queue();
+        stored.floors.into_iter().for_each(|(service, floor)| queue.floors.insert(service, floor));
+        for (service, row) in stored.entries {
             let version = match row.descriptor.map(|bytes| Descriptor::parse(bytes.into())).transpose() {
                 Ok(descriptor) => descriptor.map(|descriptor| Arc::new(Version::new(descriptor))),
                 Err(error) => {
                     tracing::warn!(%service, %error, "a stored descriptor cannot be read: its origin will be asked");
-                    ledger.floors.insert(service, Floor { highest: row.highest, purged: row.purged });
+                    queue.floors.insert(service, GenerationFloor { highest: row.highest, purged: row.purged });
                     continue;
                 }
             };
@@ -104,13 +104,13 @@ impl Catalog {
             let since = self.moment(row.since);
             let origin = self.origins.find(&row.origin);
             // Entries count as requested once a client asks after the restart.
-            let usage = Usage::new(Moment::EARLIEST);
-            let entry = Entry::new(version, row.highest, origin, policy, usage, since);
+            let last_request = LastRequest::new(Moment::EARLIEST);
+            let entry = Entry::new(version, row.highest, origin, policy, last_request, since);
             let entry = entry.validated_at(validated);
             row.purged.into_iter().for_each(|at| entry.purge(PurgeMode::Hard, self.moment(at)));
-            self.rows.insert(service, Arc::new(entry));
+            self.entries.insert(service, Arc::new(entry));
         }
-        self.make_room(&mut ledger);
+        self.evict_excess(&mut queue);
     }
 
     /// The moment of a Unix time in milliseconds; now when the wall clock was set back since.
@@ -120,14 +120,14 @@ impl Catalog {
     }
 
     pub(crate) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
-        self.rows.get(service)
+        self.entries.get(service)
     }
 
     /// The highest version of a service ever seen, if it is remembered.
-    pub(super) fn highest(&self, service: &ServiceName) -> Order {
-        let ledger = self.ledger();
-        let entry = ledger.pending.get(service).cloned().or_else(|| self.rows.get(service));
-        let floor = || ledger.floors.get(service).map(|floor| floor.highest);
+    pub(super) fn highest(&self, service: &ServiceName) -> VersionNumber {
+        let queue = self.write_queue();
+        let entry = queue.pending.get(service).cloned().or_else(|| self.entries.get(service));
+        let floor = || queue.floors.get(service).map(|floor| floor.highest);
         entry.map(|entry| entry.highest).or_else(floor).unwrap_or_default()
     }
 
@@ -137,13 +137,13 @@ impl Catalog {
     }
 
     pub(super) fn validated(&self, entry: &Entry) -> Moment {
-        let by_itself = entry.last_validated();
+        let own = entry.last_validated();
         match entry.origin.and_then(|origin| self.leases.get(origin)) {
-            Some(lease) if entry.can_be_leased() => match entry.version {
-                Some(_) => lease.validated(by_itself),
-                None => absence_validated(&self.leases, by_itself),
+            Some(lease) if entry.is_leasable() => match entry.version {
+                Some(_) => lease.validated(own),
+                None => tombstone_validated(&self.leases, own),
             },
-            _ => by_itself,
+            _ => own,
         }
     }
 
@@ -162,19 +162,19 @@ impl Catalog {
     }
 
     /// Records the announced revision of a ref.
-    pub(crate) fn announced(&self, origin: OriginId, seen: RevisionSeen) {
-        if !self.revisions.announced(origin, seen) {
+    pub(crate) fn record_revision(&self, origin: OriginId, seen: RevisionSeen) {
+        if !self.revisions.record(origin, seen) {
             self.metrics.revisions_dropped.inc();
         }
     }
 
     /// The revision status of a stored version, when the event stream of its origin is followed.
-    pub(crate) fn seen(&self, service: &ServiceName, version: &Version) -> Option<Seen> {
-        let entry = self.rows.get(service)?;
+    pub(crate) fn revision_status(&self, service: &ServiceName, version: &Version) -> Option<RevisionStatus> {
+        let entry = self.entries.get(service)?;
         let is_current = entry.version.as_ref().is_some_and(|current| std::ptr::eq(&**current, version));
-        let origin = entry.origin.filter(|_| is_current && entry.can_be_leased())?;
+        let origin = entry.origin.filter(|_| is_current && entry.is_leasable())?;
         let lease = &self.leases[origin];
-        let holds = lease.is_in_step() && lease.covers(entry.last_validated());
+        let holds = lease.is_in_sync() && lease.covers(entry.last_validated());
         let descriptor = version.descriptor();
         holds.then(|| self.revisions.get(origin, &descriptor.publication().repository, descriptor.followed_ref()))?
     }
@@ -185,13 +185,13 @@ impl Catalog {
     }
 
     /// Whether the event stream of every origin would announce a new service.
-    pub(super) fn all_streams_in_step(&self) -> bool {
-        self.leases.iter().all(FreshnessLease::is_in_step)
+    pub(super) fn all_streams_in_sync(&self) -> bool {
+        self.leases.iter().all(FreshnessLease::is_in_sync)
     }
 
     /// Copies the validations of a lease to the entries, before the lease is reset.
-    pub(crate) fn settle(&self) {
-        for (_, entry) in self.rows.all() {
+    pub(crate) fn copy_lease_validations(&self) {
+        for (_, entry) in self.entries.all() {
             let validated = self.validated(&entry);
             if validated > entry.last_validated() {
                 entry.validate(validated);
@@ -201,29 +201,29 @@ impl Catalog {
 
     /// The services of an origin that its lease does not cover, without tombstones.
     pub(crate) fn missing_from_snapshot(&self, origin: OriginId) -> Vec<ServiceName> {
-        let all = self.rows.all().into_iter();
+        let all = self.entries.all().into_iter();
         all.filter(|(_, entry)| self.is_uncovered(entry, origin)).map(|(service, _)| service).collect()
     }
 
     pub(super) fn is_uncovered(&self, entry: &Entry, origin: OriginId) -> bool {
         let is_its = entry.origin == Some(origin) && entry.version.is_some();
-        is_its && !(entry.can_be_leased() && self.leases[origin].covers(entry.last_validated()))
+        is_its && !(entry.is_leasable() && self.leases[origin].covers(entry.last_validated()))
     }
 
     /// Purges a service. A hard purge is queued for disk: see [`Catalog::durable`].
     pub(super) fn purge(self: &Arc<Self>, service: &ServiceName, mode: PurgeMode) {
         let now = self.clock.now();
-        let mut ledger = self.ledger();
-        let known = [ledger.pending.get(service).cloned(), self.rows.get(service)];
+        let mut queue = self.write_queue();
+        let known = [queue.pending.get(service).cloned(), self.entries.get(service)];
         known.iter().flatten().for_each(|entry| entry.purge(mode, now));
         if mode == PurgeMode::Hard {
             let at = now.on_the_wall(now, SystemTime::now());
             if known.iter().all(Option::is_none) {
-                let highest = ledger.floors.get(service).unwrap_or_default().highest;
-                ledger.floors.insert(service.clone(), Floor { highest, purged: Some(at) });
+                let highest = queue.floors.get(service).unwrap_or_default().highest;
+                queue.floors.insert(service.clone(), GenerationFloor { highest, purged: Some(at) });
             }
             let service = service.clone();
-            self.queue(&mut ledger, |ledger| ledger.push(Record::Purged { service, at }));
+            self.enqueue(&mut queue, |queue| queue.push(Record::Purged { service, at }));
         }
     }
 
@@ -233,37 +233,37 @@ impl Catalog {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.rows.count() == 0
+        self.entries.count() == 0
     }
 
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
-        self.rows.all()
+        self.entries.all()
     }
 
     /// The fill level of each bound.
     pub(super) fn fill_levels(&self) -> [(&'static str, u64, u64); 3] {
         [
-            ("services", self.rows.count(), self.bounds.services),
-            ("service_bytes", self.rows.bytes(), self.bounds.bytes),
-            ("service_floors", self.ledger().floors.len() as u64, MAX_FLOORS as u64),
+            ("services", self.entries.count(), self.bounds.services),
+            ("service_bytes", self.entries.bytes(), self.bounds.bytes),
+            ("service_floors", self.write_queue().floors.len() as u64, MAX_FLOORS as u64),
         ]
     }
 
-    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn write_queue(&self) -> MutexGuard<'_, WriteQueue> {
+        self.write_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The journal record of an entry.
-    pub(super) fn row(&self, entry: &Entry, now: Moment, wall: SystemTime) -> StoredRow {
+    pub(super) fn row(&self, entry: &Entry, now: Moment, wall: SystemTime) -> EntryRecord {
         let text = |version: &Arc<Version>| String::from_utf8_lossy(version.descriptor().bytes()).into_owned();
-        StoredRow {
+        EntryRecord {
             highest: entry.highest,
             origin: entry.origin.and_then(|id| self.origins.name(id)).unwrap_or_default().to_owned(),
             since: entry.since.on_the_wall(now, wall),
             validated: self.validated(entry).on_the_wall(now, wall),
             descriptor: entry.version.as_ref().map(text),
-            purged: entry.hard_purge().map(|at| at.on_the_wall(now, wall)),
+            purged: entry.pending_hard_purge().map(|at| at.on_the_wall(now, wall)),
         }
     }
 }

@@ -8,16 +8,16 @@ use prometheus::Registry;
 use weir_protocol::name::ServiceName;
 use weir_runtime::directory_lock::DirectoryLock;
 
-use super::decision::{Update, UpdateContent, UpdateSource};
+use super::apply::UpdateOutcome;
+use super::entries::CatalogBounds;
 use super::entry::tests::descriptor;
-use super::entry::{Order, PurgeMode};
+use super::entry::{PurgeMode, VersionNumber};
 use super::freshness::tests::limits;
 use super::freshness::{Freshness, FreshnessPolicies};
 use super::metrics::CatalogMetrics;
-use super::record::Stored;
-use super::rows::CatalogBounds;
+use super::record::JournalContents;
 use super::store::Catalog;
-use super::updates::Outcome;
+use super::update::{Update, UpdateContent, UpdateSource};
 use crate::clock::{Clock, Moment};
 use crate::origin_client::Origins;
 
@@ -66,10 +66,10 @@ fn gone(catalog: &Catalog, service: &str) -> Update {
     Update { origin: None, source, at: catalog.clock.now(), content: UpdateContent::Gone(name(service), None) }
 }
 
-fn stored(path: &Path) -> HashMap<ServiceName, Order> {
-    let mut stored = Stored::default();
+fn stored(path: &Path) -> HashMap<ServiceName, VersionNumber> {
+    let mut stored = JournalContents::default();
     fs::read(path).unwrap_or_default().split(|byte| *byte == b'\n').for_each(|line| stored.apply_line(line));
-    stored.rows.into_iter().map(|(service, row)| (service, row.highest)).collect()
+    stored.entries.into_iter().map(|(service, row)| (service, row.highest)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +116,7 @@ async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
     };
     for generation in 2..=200 {
         let outcome = catalog.apply(pushed(&catalog, "shop", generation)).await;
-        assert!(matches!(outcome, Outcome::Taken(entry) if entry.highest == (generation, 1)));
+        assert!(matches!(outcome, UpdateOutcome::Stored(entry) if entry.highest == (generation, 1)));
         assert_eq!(catalog.get(&shop).unwrap().highest, (generation, 1), "it is served once it is answered");
     }
     reader.await.unwrap();
@@ -133,13 +133,13 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
     for n in 0..20 {
         first.apply(queried(&first, &format!("s{n}"), 1)).await;
     }
-    assert!(first.rows.count() <= 8 && first.get(&name("a")).is_none(), "nobody has requested it");
+    assert!(first.entries.count() <= 8 && first.get(&name("a")).is_none(), "nobody has requested it");
     first.flush();
     first.durable().await.unwrap();
     kill(first).await;
     assert!(stored(&file(&dir)).len() <= 8);
     let second = load(&dir, ROOMY);
-    assert!(matches!(second.apply(queried(&second, "a", 6)).await, Outcome::Regressed));
+    assert!(matches!(second.apply(queried(&second, "a", 6)).await, UpdateOutcome::Regressed));
     // The response to a query from before the purge arrives late.
     let early = Moment::EARLIEST;
     second.apply(update(UpdateSource::Query((7, 1)), early, "a", 7)).await;
@@ -148,7 +148,7 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
     second.durable().await.unwrap();
     kill(second).await;
     let third = load(&dir, ROOMY);
-    assert!(third.get(&name("a")).unwrap().hard_purge().is_some(), "over the next restart, too");
+    assert!(third.get(&name("a")).unwrap().pending_hard_purge().is_some(), "over the next restart, too");
     third.apply(queried(&third, "a", 7)).await;
     kill(third).await;
 }
@@ -164,7 +164,7 @@ async fn a_tombstone_ends_and_its_generation_is_remembered() {
     catalog.apply(gone(&catalog, "b")).await;
     catalog.flush();
     assert!(catalog.get(&name("a")).is_none() && catalog.get(&name("b")).is_some());
-    assert!(matches!(catalog.apply(queried(&catalog, "a", 4)).await, Outcome::Regressed));
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 4)).await, UpdateOutcome::Regressed));
 }
 
 #[tokio::test]
@@ -175,35 +175,35 @@ async fn a_disk_that_hangs_holds_up_no_version() {
     let fifo = file(&dir).with_extension("unfinished");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     catalog.apply(pushed(&catalog, "a", 1)).await;
-    while catalog.ledger().write_begun.is_none() {
+    while catalog.write_queue().write_begun.is_none() {
         tokio::task::yield_now().await;
     }
     let waiting = tokio::spawn({
         let (catalog, update) = (catalog.clone(), pushed(&catalog, "a", 2));
         async move { catalog.apply(update).await }
     });
-    while catalog.ledger().pending.is_empty() {
+    while catalog.write_queue().pending.is_empty() {
         tokio::task::yield_now().await;
     }
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (1, 1), "it is not on disk yet");
-    catalog.ledger().write_begun = Some(Moment::EARLIEST);
+    catalog.write_queue().write_begun = Some(Moment::EARLIEST);
     assert!(catalog.durable().await.is_err());
-    assert!(matches!(waiting.await.unwrap(), Outcome::Taken(_)));
+    assert!(matches!(waiting.await.unwrap(), UpdateOutcome::Stored(_)));
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (2, 1));
     assert_eq!((catalog.metrics.writable.get(), catalog.write_failure().is_some()), (0, true));
     catalog.apply(pushed(&catalog, "a", 3)).await;
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "and nobody waits again");
-    assert!(matches!(catalog.apply(queried(&catalog, "a", 2)).await, Outcome::Regressed), "it is remembered");
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 2)).await, UpdateOutcome::Regressed), "it is remembered");
 
     // The write returns and fails, because a FIFO is no file; the next one succeeds.
     let mut writes = catalog.writes.subscribe();
     let reader = fs::File::open(&fifo).unwrap();
-    while catalog.ledger().write_begun.is_some() {
+    while catalog.write_queue().write_begun.is_some() {
         writes.changed().await.unwrap();
     }
     drop(reader);
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "nothing older takes its place");
-    catalog.ledger().retry_now();
+    catalog.write_queue().retry_now();
     catalog.flush();
     catalog.durable().await.unwrap();
     assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((3, 1), 1));
@@ -217,16 +217,16 @@ async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() 
     catalog.durable().await.unwrap();
     // No file can be created there.
     fs::rename(dir.path().join("cache"), dir.path().join("away")).unwrap();
-    catalog.ledger().rewrite = true;
+    catalog.write_queue().rewrite = true;
     for generation in 2..5 {
-        assert!(matches!(catalog.apply(pushed(&catalog, "a", generation)).await, Outcome::Taken(_)));
+        assert!(matches!(catalog.apply(pushed(&catalog, "a", generation)).await, UpdateOutcome::Stored(_)));
         assert_eq!(catalog.get(&name("a")).unwrap().highest, (generation, 1));
     }
-    assert!(matches!(catalog.apply(queried(&catalog, "a", 3)).await, Outcome::Regressed), "it is remembered");
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 3)).await, UpdateOutcome::Regressed), "it is remembered");
     assert!(catalog.write_failure().is_some() && catalog.durable().await.is_err());
     assert_eq!(catalog.metrics.writable.get(), 0);
     fs::rename(dir.path().join("away"), dir.path().join("cache")).unwrap();
-    catalog.ledger().retry_now();
+    catalog.write_queue().retry_now();
     catalog.flush();
     catalog.durable().await.unwrap();
     assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((4, 1), 1));

@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
 
+use super::entries::GenerationFloors;
 use super::entry::Entry;
 use super::metrics::EvictionReason;
-use super::record::{Floor, Record};
-use super::rows::Floors;
+use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
 use crate::clock::Moment;
 
@@ -24,7 +24,7 @@ const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The back-off after a failed write.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 
 /// The most bytes of queued records. Beyond it they are dropped, and the file is rewritten instead.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
@@ -34,8 +34,8 @@ const MAX_EXCEPTIONS: usize = 1000;
 
 /// The write-behind queue, and the floors of evicted services.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
-    pub(super) floors: Floors,
+pub(super) struct WriteQueue {
+    pub(super) floors: GenerationFloors,
     /// Entries that replace others once they are on disk.
     pub(super) pending: HashMap<ServiceName, Arc<Entry>>,
     /// The next write rewrites the file.
@@ -45,13 +45,13 @@ pub(super) struct Ledger {
     /// The number of changes so far.
     queued: u64,
     /// The last change in a batch.
-    taken: u64,
+    batched: u64,
     is_writing: bool,
     /// The start of the write in progress.
     pub(super) write_begun: Option<Moment>,
     retry_at: Option<Moment>,
     /// The heartbeat of each origin that was written last.
-    leased_at: HashMap<usize, Moment>,
+    written_heartbeats: HashMap<usize, Moment>,
 }
 
 /// The progress of the writer.
@@ -64,16 +64,16 @@ pub(super) struct WriteState {
 }
 
 /// One write.
-struct Batch {
+struct WriteBatch {
     records: Vec<Record>,
     rewrite: bool,
     pending: HashMap<ServiceName, Arc<Entry>>,
     queued: u64,
     /// The disk failed recently, and is not tried.
-    is_paused: bool,
+    is_backing_off: bool,
 }
 
-impl Ledger {
+impl WriteQueue {
     pub(super) fn push(&mut self, record: Record) {
         self.record_bytes += match &record {
             Record::Service { row, .. } => 256 + row.descriptor.as_ref().map_or(0, String::len),
@@ -88,7 +88,7 @@ impl Ledger {
     }
 
     /// Whether the write in progress has exceeded its timeout.
-    pub(super) fn is_stuck(&self, now: Moment) -> bool {
+    pub(super) fn is_hanging(&self, now: Moment) -> bool {
         self.write_begun.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
     }
 
@@ -97,32 +97,32 @@ impl Ledger {
         self.retry_at = None;
     }
 
-    fn next_batch(&mut self, now: Moment) -> Option<Batch> {
-        if !self.rewrite && self.records.is_empty() && self.taken == self.queued {
+    fn next_batch(&mut self, now: Moment) -> Option<WriteBatch> {
+        if !self.rewrite && self.records.is_empty() && self.batched == self.queued {
             return None;
         }
-        (self.taken, self.record_bytes) = (self.queued, 0);
-        let is_paused = self.retry_at.is_some_and(|at| now < at);
-        self.write_begun = (!is_paused).then_some(now);
-        Some(Batch {
+        (self.batched, self.record_bytes) = (self.queued, 0);
+        let is_backing_off = self.retry_at.is_some_and(|at| now < at);
+        self.write_begun = (!is_backing_off).then_some(now);
+        Some(WriteBatch {
             records: std::mem::take(&mut self.records),
             rewrite: std::mem::take(&mut self.rewrite),
             pending: self.pending.clone(),
             queued: self.queued,
-            is_paused,
+            is_backing_off,
         })
     }
 }
 
 impl Catalog {
     /// Queues a change and starts the writer.
-    pub(super) fn queue(self: &Arc<Self>, ledger: &mut Ledger, change: impl FnOnce(&mut Ledger)) {
-        change(ledger);
-        ledger.queued += 1;
-        self.give_up_when_stuck(ledger);
-        if !std::mem::replace(&mut ledger.is_writing, true) {
+    pub(super) fn enqueue(self: &Arc<Self>, queue: &mut WriteQueue, change: impl FnOnce(&mut WriteQueue)) {
+        change(queue);
+        queue.queued += 1;
+        self.fail_hanging_write(queue);
+        if !std::mem::replace(&mut queue.is_writing, true) {
             // Counted from here, in case no thread becomes free.
-            ledger.write_begun = Some(self.clock.now());
+            queue.write_begun = Some(self.clock.now());
             let catalog = self.clone();
             tokio::task::spawn_blocking(move || catalog.write_queued());
         }
@@ -133,10 +133,10 @@ impl Catalog {
     /// # Errors
     /// The write failed: the changes are in memory only.
     pub(crate) async fn durable(&self) -> Result<(), String> {
-        let queued = self.ledger().queued;
+        let queued = self.write_queue().queued;
         let mut writes = self.writes.subscribe();
         loop {
-            self.give_up_when_stuck(&mut self.ledger());
+            self.fail_hanging_write(&mut self.write_queue());
             let written = writes.wait_for(|state| state.written >= queued);
             match tokio::time::timeout(WRITE_TIMEOUT, written).await {
                 Ok(Ok(state)) => return state.failure.clone().map_or(Ok(()), Err),
@@ -146,17 +146,17 @@ impl Catalog {
         }
     }
 
-    /// Fails a write that hangs, and serves its entries from memory. Should it return later, [`Catalog::publish`]
+    /// Fails a write that hangs, and serves its entries from memory. Should it return later, [`Catalog::complete`]
     /// records its result.
-    fn give_up_when_stuck(&self, ledger: &mut Ledger) {
-        if !ledger.is_stuck(self.clock.now()) {
+    fn fail_hanging_write(&self, queue: &mut WriteQueue) {
+        if !queue.is_hanging(self.clock.now()) {
             return;
         }
-        for (service, entry) in std::mem::take(&mut ledger.pending) {
-            self.show(ledger, service, entry);
+        for (service, entry) in std::mem::take(&mut queue.pending) {
+            self.serve(queue, service, entry);
         }
         self.writes.send_modify(|state| {
-            state.written = ledger.queued;
+            state.written = queue.queued;
             self.failed(state, format!("it has not come back from a write for {} s", WRITE_TIMEOUT.as_secs()));
         });
     }
@@ -164,48 +164,49 @@ impl Catalog {
     fn write_queued(&self) {
         loop {
             let Some(batch) = ({
-                let mut ledger = self.ledger();
-                let batch = ledger.next_batch(self.clock.now());
-                ledger.is_writing = batch.is_some();
+                let mut queue = self.write_queue();
+                let batch = queue.next_batch(self.clock.now());
+                queue.is_writing = batch.is_some();
                 batch
             }) else {
                 return;
             };
-            let written = (!batch.is_paused).then(|| self.write(&batch));
-            self.publish(batch, written);
+            let written = (!batch.is_backing_off).then(|| self.write(&batch));
+            self.complete(batch, written);
         }
     }
 
-    fn write(&self, batch: &Batch) -> io::Result<()> {
+    fn write(&self, batch: &WriteBatch) -> io::Result<()> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         if !batch.rewrite && !journal.needs_rewrite() {
             return if batch.records.is_empty() { Ok(()) } else { journal.append(&batch.records) };
         }
-        // Later changes are queued behind this rewrite. Entries evicted meanwhile are among the rows, the floors or
+        // Later changes are queued behind this rewrite. Entries evicted meanwhile are among the entries, the floors or
         // both.
-        let mut rows: HashMap<_, _> = self.rows.all().into_iter().collect();
-        rows.extend(batch.pending.clone());
-        let floors = self.ledger().floors.all();
+        let mut entries: HashMap<_, _> = self.entries.all().into_iter().collect();
+        entries.extend(batch.pending.clone());
+        let floors = self.write_queue().floors.all();
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let floors = floors.into_iter().map(|(service, floor)| Record::Evicted { service, floor });
-        // Floors come first: the row of a service that returned meanwhile wins.
-        let rows = rows.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
-        journal.rewrite(floors.chain(rows))
+        // GenerationFloors come first: the row of a service that returned meanwhile wins.
+        let entries =
+            entries.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
+        journal.rewrite(floors.chain(entries))
     }
 
     /// Serves the entries of a batch. `written`: `None` when the disk was not tried.
-    fn publish(&self, batch: Batch, written: Option<io::Result<()>>) {
-        let mut ledger = self.ledger();
-        ledger.write_begun = None;
+    fn complete(&self, batch: WriteBatch, written: Option<io::Result<()>>) {
+        let mut queue = self.write_queue();
+        queue.write_begun = None;
         for (service, entry) in batch.pending {
             // A hanging write was failed before: this entry, or a newer one, is served already.
-            let Some(pending) = ledger.pending.get(&service) else { continue };
+            let Some(pending) = queue.pending.get(&service) else { continue };
             if Arc::ptr_eq(pending, &entry) {
-                ledger.pending.remove(&service);
+                queue.pending.remove(&service);
             }
-            self.show(&mut ledger, service, entry);
+            self.serve(&mut queue, service, entry);
         }
-        self.make_room(&mut ledger);
+        self.evict_excess(&mut queue);
         self.writes.send_modify(|state| {
             // Lower than before when the write had been failed: the rest waits for the next one.
             state.written = batch.queued;
@@ -215,11 +216,11 @@ impl Catalog {
                     if state.failure.take().is_some() {
                         tracing::info!("the catalog can be written again");
                     }
-                    ledger.retry_at = None;
+                    queue.retry_at = None;
                 }
                 Some(Err(error)) => {
                     self.failed(state, error.to_string());
-                    ledger.retry_at = Some(self.clock.now().after(RETRY_PAUSE));
+                    queue.retry_at = Some(self.clock.now().after(RETRY_BACKOFF));
                 }
             }
             self.metrics.writable.set(i64::from(state.failure.is_none()));
@@ -236,32 +237,32 @@ impl Catalog {
     }
 
     /// Serves an entry.
-    pub(super) fn show(&self, ledger: &mut Ledger, service: ServiceName, entry: Arc<Entry>) {
-        ledger.floors.remove(&service);
-        self.rows.insert(service, entry);
+    pub(super) fn serve(&self, queue: &mut WriteQueue, service: ServiceName, entry: Arc<Entry>) {
+        queue.floors.remove(&service);
+        self.entries.insert(service, entry);
     }
 
     /// Evicts entries beyond the bounds.
-    pub(super) fn make_room(&self, ledger: &mut Ledger) {
-        if self.rows.exceed(self.bounds) {
-            let coldest = self.rows.coldest(self.bounds);
-            coldest.iter().for_each(|service| self.evict(ledger, service, EvictionReason::Capacity));
+    pub(super) fn evict_excess(&self, queue: &mut WriteQueue) {
+        if self.entries.exceeds(self.bounds) {
+            let least_recently_requested = self.entries.least_recently_requested(self.bounds);
+            least_recently_requested.iter().for_each(|service| self.evict(queue, service, EvictionReason::Capacity));
         }
     }
 
-    fn evict(&self, ledger: &mut Ledger, service: &ServiceName, reason: EvictionReason) {
-        let Some(entry) = self.rows.remove(service) else { return };
-        let purged = entry.hard_purge().map(|at| at.on_the_wall(self.clock.now(), SystemTime::now()));
-        let floor = Floor { highest: entry.highest, purged };
-        ledger.floors.insert(service.clone(), floor);
-        ledger.push(Record::Evicted { service: service.clone(), floor });
+    fn evict(&self, queue: &mut WriteQueue, service: &ServiceName, reason: EvictionReason) {
+        let Some(entry) = self.entries.remove(service) else { return };
+        let purged = entry.pending_hard_purge().map(|at| at.on_the_wall(self.clock.now(), SystemTime::now()));
+        let floor = GenerationFloor { highest: entry.highest, purged };
+        queue.floors.insert(service.clone(), floor);
+        queue.push(Record::Evicted { service: service.clone(), floor });
         self.metrics.evicted(reason);
     }
 
     /// Queues validations for disk, or a rewrite when writes have failed, and evicts expired tombstones. Scans all
     /// entries.
     pub(crate) fn flush(self: &Arc<Self>) {
-        let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.rows.all());
+        let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.entries.all());
         // Updates wait for the queue's lock, so it is not held here.
         let (mut leases, mut validations) = (HashMap::new(), Vec::new());
         for id in 0..self.origins.all().len() {
@@ -280,25 +281,25 @@ impl Catalog {
             if validated > entry.last_validated() {
                 entry.validate(validated);
             }
-            if entry.take_unwritten() {
+            if entry.take_dirty() {
                 validations.push(Record::Validated { service: service.clone(), at: validated.on_the_wall(now, wall) });
             }
         }
-        let mut ledger = self.ledger();
+        let mut queue = self.write_queue();
         for (service, entry) in &all {
             if entry.version.is_none() && now.since(entry.since) > TOMBSTONE_LIFETIME {
-                self.evict(&mut ledger, service, EvictionReason::TombstoneEnded);
+                self.evict(&mut queue, service, EvictionReason::TombstoneEnded);
             }
         }
-        self.make_room(&mut ledger);
+        self.evict_excess(&mut queue);
         for (id, (at, except)) in leases {
-            if ledger.leased_at.insert(id, at) != Some(at) {
+            if queue.written_heartbeats.insert(id, at) != Some(at) {
                 let origin = self.origins.name(id).unwrap_or_default().to_owned();
-                ledger.push(Record::Leased { origin, at: at.on_the_wall(now, wall), except });
+                queue.push(Record::Leased { origin, at: at.on_the_wall(now, wall), except });
             }
         }
-        validations.into_iter().for_each(|record| ledger.push(record));
+        validations.into_iter().for_each(|record| queue.push(record));
         let has_failed = self.write_failure().is_some();
-        self.queue(&mut ledger, |ledger| ledger.rewrite |= has_failed);
+        self.enqueue(&mut queue, |queue| queue.rewrite |= has_failed);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) type OriginId = usize;
 
 /// The origins' response to a query about a service, or one version of it.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum OriginResponse {
     /// The descriptor, with the origin that publishes it.
     Descriptor(OriginId, Box<Descriptor>),
     /// The descriptor with the tag of the request is current.
@@ -93,7 +93,7 @@ impl Origins {
         service: &ServiceName,
         owner: Option<OriginId>,
         held: Option<&str>,
-    ) -> Result<Word, OriginError> {
+    ) -> Result<OriginResponse, OriginError> {
         self.ask(&Route::Service(service.clone()), service, owner, held).await
     }
 
@@ -106,13 +106,13 @@ impl Origins {
         service: &ServiceName,
         digest: &TarballDigest,
         owner: Option<OriginId>,
-    ) -> Result<Word, OriginError> {
-        let word = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
-        match &word {
-            Word::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
+    ) -> Result<OriginResponse, OriginError> {
+        let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
+        match &response {
+            OriginResponse::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
                 Err(self.origins[*id].bad_answer("it answered with another version than the one asked for"))
             }
-            _ => Ok(word),
+            _ => Ok(response),
         }
     }
 
@@ -134,14 +134,14 @@ impl Origins {
         service: &ServiceName,
         owner: Option<OriginId>,
         held: Option<&str>,
-    ) -> Result<Word, OriginError> {
+    ) -> Result<OriginResponse, OriginError> {
         let mut failure = None;
         let (mut owner_says_absent, mut another_may_have_it) = (false, false);
         for id in self.order(owner) {
             let is_owner = owner == Some(id);
             match self.origins[id].descriptor(route, held.filter(|_| is_owner)).await {
-                Ok(Some(bytes)) => return Ok(Word::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
-                Ok(None) => return Ok(Word::Unchanged),
+                Ok(Some(bytes)) => return Ok(OriginResponse::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
+                Ok(None) => return Ok(OriginResponse::Unchanged),
                 Err(OriginError::NotFound) => owner_says_absent |= is_owner,
                 Err(error @ OriginError::Misdirected(_)) => failure = failure.or(Some(error)),
                 Err(error) if is_owner => return Err(error),
@@ -154,7 +154,7 @@ impl Origins {
         }
         match failure {
             Some(error) if !owner_says_absent || another_may_have_it => Err(error),
-            _ => Ok(Word::Absent),
+            _ => Ok(OriginResponse::Absent),
         }
     }
 

@@ -14,7 +14,7 @@ use super::pause::Pauses;
 use super::prefetcher::Prefetcher;
 use super::stream::{Batch, End, Stream};
 use super::{Following, periodic_revalidation};
-use crate::catalog::{Entry, FreshnessLease, Outcome, Update, UpdateContent, UpdateSource};
+use crate::catalog::{Entry, FreshnessLease, Update, UpdateContent, UpdateOutcome, UpdateSource};
 use crate::clock::Moment;
 use crate::origin_client::{OriginError, OriginId};
 
@@ -96,8 +96,8 @@ impl Follower {
     }
 
     fn ended(&mut self, end: &End) {
-        let was_in_step = self.lease().is_in_step();
-        self.lease().out_of_step();
+        let was_in_step = self.lease().is_in_sync();
+        self.lease().lost_sync();
         self.in_snapshot = false;
         if end.voids_the_cursor() {
             (self.cursor, self.begun, self.no_cursor) = (None, false, "lost");
@@ -184,34 +184,34 @@ impl Follower {
         let outcomes = self.following.catalog.apply_all(updates).await;
         for ((service, at), outcome) in about.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Taken(entry) => {
+                UpdateOutcome::Stored(entry) => {
                     self.observe_delay(entry.highest.0);
                     self.taken(service, &entry);
                 }
-                Outcome::Revised(entry) => self.taken(service, &entry),
-                Outcome::Unchanged(_) => self.following.lookup.forget_failure(&service),
-                Outcome::Regressed => {
+                UpdateOutcome::Revised(entry) => self.taken(service, &entry),
+                UpdateOutcome::Unchanged(_) => self.following.lookup.clear_failure(&service),
+                UpdateOutcome::Regressed => {
                     self.following.metrics.refused(Refused::Regressed);
                     self.suspect(&service, at);
                 }
-                Outcome::OtherOrigin => {
+                UpdateOutcome::OtherOrigin => {
                     self.following.metrics.refused(Refused::OtherOrigin);
                     tracing::warn!(
                         origin = self.name(), %service,
                         "an origin announces a service that is another origin's; it is not taken from there"
                     );
                 }
-                Outcome::AskOthers => self.suspect(&service, at),
-                Outcome::Unknown => {}
+                UpdateOutcome::QueryOthers => self.suspect(&service, at),
+                UpdateOutcome::Ignored => {}
             }
         }
         for seen in revisions {
-            self.following.catalog.announced(self.id, seen);
+            self.following.catalog.record_revision(self.id, seen);
         }
     }
 
     fn taken(&self, service: ServiceName, entry: &Entry) {
-        self.following.lookup.forget_failure(&service);
+        self.following.lookup.clear_failure(&service);
         if entry.version.is_some() {
             self.prefetcher.consider(service, entry);
         }
@@ -222,8 +222,8 @@ impl Follower {
         if let Some(entry) = self.following.catalog.get(service) {
             entry.suspect(at);
         }
-        self.following.lookup.forget_failure(service);
-        self.following.lookup.revalidate_behind(service);
+        self.following.lookup.clear_failure(service);
+        self.following.lookup.revalidate_in_background(service);
     }
 
     /// The delay since the publication, by the wall clocks of both machines. Generations are Unix milliseconds; one in
@@ -242,9 +242,9 @@ impl Follower {
         self.following.metrics.resynced(why);
         tracing::info!(origin = self.name(), why, "the events of an origin begin with everything that is current");
         let catalog = self.following.catalog.clone();
-        let _ = spawn_blocking(move || catalog.settle()).await;
+        let _ = spawn_blocking(move || catalog.copy_lease_validations()).await;
         self.following.catalog.revisions().snapshot_begun(self.id);
-        self.lease().out_of_step();
+        self.lease().lost_sync();
         self.lease().begin(at);
         (self.begun, self.in_snapshot) = (true, true);
     }
@@ -252,7 +252,7 @@ impl Follower {
     async fn snapshot_ended(&mut self) {
         self.in_snapshot = false;
         self.following.catalog.revisions().snapshot_ended(self.id);
-        self.in_step();
+        self.in_sync();
         // They were removed, or are not published just now: a query decides.
         let (catalog, id) = (self.following.catalog.clone(), self.id);
         let missing = spawn_blocking(move || catalog.missing_from_snapshot(id)).await.unwrap_or_default();
@@ -260,7 +260,7 @@ impl Follower {
             let services = missing.len();
             tracing::info!(origin = self.name(), services, "the origin is asked about what its snapshot left out");
             // Earlier errors are out of date.
-            missing.iter().for_each(|service| self.following.lookup.forget_failure(service));
+            missing.iter().for_each(|service| self.following.lookup.clear_failure(service));
             periodic_revalidation::revalidate_soon(&self.following, missing);
         }
     }
@@ -269,16 +269,16 @@ impl Follower {
         if self.in_snapshot {
             return;
         }
-        self.in_step();
+        self.in_sync();
         self.lease().heartbeat(at);
         self.following.metrics.heartbeat(self.name());
     }
 
-    fn in_step(&mut self) {
-        if !self.lease().is_in_step() {
+    fn in_sync(&mut self) {
+        if !self.lease().is_in_sync() {
             tracing::info!(origin = self.name(), "the events of an origin are followed");
         }
-        self.lease().in_step();
+        self.lease().in_sync();
         self.pauses.start_over();
         self.following.metrics.stream_up(self.name(), true);
     }

@@ -60,7 +60,7 @@ async fn revalidate(lookup: &Lookup, services: impl IntoIterator<Item = ServiceN
 }
 
 fn is_due(service: &ServiceName, entry: &Entry, now: Moment, interval: Duration) -> bool {
-    let is_in_use = entry.usage.idle(now) <= 2 * interval;
+    let is_in_use = entry.last_request.idle(now) <= 2 * interval;
     is_in_use && entry.since_queried(now) >= jittered(service, entry.last_queried(), interval)
 }
 

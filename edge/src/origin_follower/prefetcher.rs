@@ -41,7 +41,7 @@ impl Prefetcher {
 
     /// Queues a service with a new version if a client requested it recently.
     pub(super) fn consider(&self, service: ServiceName, entry: &Entry) {
-        if !self.within.is_zero() && entry.usage.idle(self.clock.now()) <= self.within {
+        if !self.within.is_zero() && entry.last_request.idle(self.clock.now()) <= self.within {
             let begun = self.waiting.try_send(service).is_ok();
             self.metrics.prefetched(if begun { "begun" } else { "dropped" });
         }

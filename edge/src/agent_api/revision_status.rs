@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use crate::catalog::Seen;
+use crate::catalog::RevisionStatus;
 
 /// Hexadecimal digits of the added part's hash in the entity tag.
 const TAG_DIGITS: usize = 16;
@@ -26,7 +26,7 @@ fn rfc3339<S: Serializer>(since: &Option<SystemTime>, serializer: S) -> Result<S
 
 /// Inserts `"seen"` as the first field of a descriptor, and extends its entity tag. All other bytes stay as the origin
 /// wrote them.
-pub(super) fn with_seen(descriptor: &Bytes, tag: &str, seen: &Seen) -> (Bytes, String) {
+pub(super) fn with_revision_status(descriptor: &Bytes, tag: &str, seen: &RevisionStatus) -> (Bytes, String) {
     let document = Document {
         revision_id: seen.revision_id.as_str(),
         upstream_unreachable_since: seen.upstream_unreachable_since,

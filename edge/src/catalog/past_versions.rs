@@ -9,13 +9,13 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
-use super::entry::{Entry, Order, PurgeMode};
+use super::entry::{Entry, PurgeMode, VersionNumber};
 use super::error::LookupError;
-use super::lookup::{FIRST_ANSWER_WAIT, MAX_QUERIES, within};
-use super::negative::Negative;
+use super::lookup::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
+use super::negative_cache::NegativeCache;
 use super::store::Catalog;
 use crate::clock::{Clock, Moment};
-use crate::origin_client::{OriginId, Origins, Word};
+use crate::origin_client::{OriginId, OriginResponse, Origins};
 use crate::single_flight::SingleFlight;
 use crate::version::Version;
 
@@ -37,14 +37,14 @@ pub(super) struct PastVersion {
 type Key = (ServiceName, TarballDigest);
 
 /// The highest known version is part of the key: a missing version may exist once the service has a newer one.
-type Query = (Key, Order);
+type Query = (Key, VersionNumber);
 
 /// The past versions. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct PastVersions {
     stored: Cache<Key, Arc<PastVersion>>,
     queries: SingleFlight<Key, Result<Arc<PastVersion>, LookupError>>,
-    negative: Negative<Query>,
+    negative: NegativeCache<Query>,
     catalog: Arc<Catalog>,
     origins: Arc<Origins>,
     clock: Clock,
@@ -57,7 +57,7 @@ impl PastVersions {
             u32::try_from(1024 + 2 * past.version.descriptor().bytes().len()).unwrap_or(u32::MAX)
         };
         let stored = Cache::builder().max_capacity(MAX_BYTES).weigher(weigh).build();
-        let (queries, negative) = (SingleFlight::new(MAX_QUERIES, drain), Negative::new());
+        let (queries, negative) = (SingleFlight::new(MAX_QUERIES, drain), NegativeCache::new());
         Self { stored, queries, negative, catalog, origins, clock }
     }
 
@@ -94,15 +94,15 @@ impl PastVersions {
         if self.queries.count(of_service) >= MAX_QUERIES_PER_SERVICE {
             return Err(LookupError::Overloaded);
         }
-        let waiter = self.queries.join(&key, || self.clone().ask_origin(query, owner))?;
+        let waiter = self.queries.join(&key, || self.clone().query_origin(query, owner))?;
         let collapsed = waiter.collapsed;
-        Ok((within(FIRST_ANSWER_WAIT, waiter).await?, collapsed))
+        Ok((wait_for(FIRST_QUERY_TIMEOUT, waiter).await?, collapsed))
     }
 
     /// Removes negative entries of a service, and with a hard purge its past versions.
     pub(super) fn purge(&self, service: &ServiceName, mode: PurgeMode) {
         let failed = self.negative.all().into_keys().filter(|((name, _), _)| name == service);
-        failed.for_each(|query| self.negative.forget(&query));
+        failed.for_each(|query| self.negative.remove(&query));
         if mode == PurgeMode::Hard {
             for version in self.select(|name, _| name == service) {
                 self.stored.invalidate(&(service.clone(), version.descriptor().publication().digest));
@@ -120,15 +120,17 @@ impl PastVersions {
         ]
     }
 
-    async fn ask_origin(self, query: Query, owner: Option<OriginId>) -> Result<Arc<PastVersion>, LookupError> {
+    async fn query_origin(self, query: Query, owner: Option<OriginId>) -> Result<Arc<PastVersion>, LookupError> {
         let since = self.clock.now();
         let (service, digest) = &query.0;
         let error = match self.origins.version(service, digest, owner).await {
-            Ok(Word::Descriptor(origin, descriptor)) => return Ok(self.store(query.0, origin, *descriptor, since)),
-            Ok(Word::Absent | Word::Unchanged) => LookupError::Absent,
+            Ok(OriginResponse::Descriptor(origin, descriptor)) => {
+                return Ok(self.store(query.0, origin, *descriptor, since));
+            }
+            Ok(OriginResponse::Absent | OriginResponse::Unchanged) => LookupError::Absent,
             Err(error) => LookupError::Origin(error),
         };
-        self.negative.remember(query, error.clone(), self.catalog.all_streams_in_step());
+        self.negative.insert(query, error.clone(), self.catalog.all_streams_in_sync());
         Err(error)
     }
 
