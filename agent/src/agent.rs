@@ -18,10 +18,10 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::Hook;
 use crate::metrics::{Metrics, unix_seconds};
-use crate::poll::{Command, Exchange, Follower, Schedule, release_of};
+use crate::poll::{Command, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::release::{Limits, RootLock, ServiceDirectory};
-use crate::reload::Reloading;
+use crate::reload::Reloader;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
 
@@ -33,7 +33,7 @@ pub struct Running {
     services: Arc<BTreeMap<ServiceName, Service>>,
     admin_address: Option<SocketAddr>,
     registry: Registry,
-    reloading: Arc<Reloading>,
+    reloader: Arc<Reloader>,
     drain: Drain,
 }
 
@@ -54,10 +54,10 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
-    let reloading = Reloading::new(config.clone(), edges.clone(), metrics.clone(), &registry)?;
+    let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone(), &registry)?;
     let root = config.root.clone();
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
-    let start = Start {
+    let composition = Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),
         drain: Drain::new(),
@@ -68,35 +68,35 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     };
     let mut opened = Vec::new();
     // All directories are opened before the first task starts: an agent that cannot start has no effects.
-    for service in &start.config.services {
-        opened.push((service.clone(), start.open(service).await?));
+    for service in &composition.config.services {
+        opened.push((service.clone(), composition.open(service).await?));
     }
     let mut services = BTreeMap::new();
     for (service, directory) in opened {
         let name = service.name.clone();
-        services.insert(name, start.follow(service, directory));
+        services.insert(name, composition.follow(service, directory));
     }
     let services = Arc::new(services);
-    let admin_address = match start.config.admin_listen {
+    let admin_address = match composition.config.admin_listen {
         None => None,
         Some(listen) => {
             process_metrics::register(&registry)?;
             let http_metrics = HttpMetrics::register(&registry)?;
-            let admin = admin(&start, registry.clone(), services.clone());
+            let admin = admin(&composition, registry.clone(), services.clone());
             match admin.start(listen, &http_metrics).await {
                 Ok(address) => Some(address),
                 Err(error) => {
-                    start.drain.cut().await;
+                    composition.drain.cut().await;
                     return Err(error);
                 }
             }
         }
     };
-    Ok(Running { services, admin_address, registry, reloading: reloading.into(), drain: start.drain })
+    Ok(Running { services, admin_address, registry, reloader: reloader.into(), drain: composition.drain })
 }
 
 /// The parts that all services share.
-struct Start {
+struct Composition {
     config: Config,
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
@@ -106,7 +106,7 @@ struct Start {
     started: SystemTime,
 }
 
-impl Start {
+impl Composition {
     async fn open(&self, service: &ServiceConfig) -> anyhow::Result<Arc<ServiceDirectory>> {
         let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
         let (root, name, keep) = (self.config.root.clone(), service.name.clone(), self.config.keep_releases);
@@ -159,7 +159,7 @@ impl Start {
         let config = &self.config;
         let follower = Follower {
             schedule: Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, Instant::now()),
-            exchange: Exchange::new(
+            poller: Poller::new(
                 name,
                 directory.incoming(),
                 config,
@@ -172,7 +172,7 @@ impl Start {
             commands: received,
             metrics,
             hook,
-            refused: None,
+            rejected: None,
             drain: self.drain.clone(),
         };
         self.drain.spawn(supervise(follower, self.drain.clone()));
@@ -180,27 +180,27 @@ impl Start {
     }
 }
 
-fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, Service>>) -> Admin {
-    let (name, edges, started) = (start.config.name.clone(), start.edges.clone(), start.started);
-    let (drain, all) = (start.drain.clone(), services.clone());
+fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<ServiceName, Service>>) -> Admin {
+    let (name, edges, started) = (composition.config.name.clone(), composition.edges.clone(), composition.started);
+    let (drain, all) = (composition.drain.clone(), services.clone());
     let ready = move || {
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
         readiness(all.iter().map(|(name, service)| (name, service.status.borrow().clone())))
     };
-    let told = ready.clone();
+    let status_readiness = ready.clone();
     Admin {
         registry,
         ready: Arc::new(ready),
         status: Arc::new(move |_| {
-            let edges = edges.now();
+            let edges = edges.current();
             let edges = edges.overview().map(|(url, preferred, http3_usable)| {
                 serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            let (ready, reasons) = told().told();
+            let (ready, reasons) = status_readiness().told();
             Ok(serde_json::json!({
                 "role": "agent",
                 "name": name,
@@ -212,7 +212,7 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
                 "edges": edges.collect::<Vec<_>>(),
             }))
         }),
-        drain: start.drain.clone(),
+        drain: composition.drain.clone(),
     }
 }
 
@@ -261,8 +261,8 @@ impl Running {
     /// # Errors
     /// The configuration is invalid, or a file cannot be used. The old configuration stays in use.
     pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
-        let reloading = self.reloading.clone();
-        tokio::task::spawn_blocking(move || reloading.take(read)).await??;
+        let reloader = self.reloader.clone();
+        tokio::task::spawn_blocking(move || reloader.reload(read)).await??;
         // A back-off was for the old edges.
         self.services.keys().for_each(|service| self.poll_now(service));
         Ok(())

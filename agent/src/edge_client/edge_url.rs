@@ -38,7 +38,7 @@ impl FromStr for EdgeUrl {
         }
         let authority = uri.authority().ok_or(EdgeUrlError("it names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(EdgeUrlError("it holds a user name"));
+            return Err(EdgeUrlError("it contains a user name"));
         }
         if authority.host().is_empty() {
             return Err(EdgeUrlError("it names no host"));

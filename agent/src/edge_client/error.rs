@@ -9,10 +9,10 @@ pub(crate) enum RequestError {
     #[error("cannot connect to the edge: {0}")]
     Connect(String),
     /// TLS failed: one side rejected the other's certificate.
-    #[error("the edge cannot be trusted: {0}")]
+    #[error("TLS to the edge failed: {0}")]
     Certificate(String),
     /// Nothing was received for this long.
-    #[error("the edge was silent for {0:?}")]
+    #[error("no data from the edge for {0:?}")]
     Silent(Duration),
     /// The edge is alive, and did not respond within this time.
     #[error("the edge did not answer within {0:?}")]
@@ -21,10 +21,10 @@ pub(crate) enum RequestError {
     #[error("the connection to the edge ended: {0}")]
     Closed(String),
     /// The edge reset this response, or it violates HTTP.
-    #[error("the edge broke off its answer: {0}")]
+    #[error("the edge aborted its response: {0}")]
     Broken(String),
     /// The agent's token cannot be read. Nothing was sent.
-    #[error("cannot ask without a token: {0}")]
+    #[error("cannot read the token: {0}")]
     Token(String),
 }
 
@@ -42,7 +42,7 @@ impl RequestError {
     }
 
     /// Whether another version of HTTP may succeed.
-    pub(crate) fn is_of_the_way(&self) -> bool {
+    pub(crate) fn is_transport_error(&self) -> bool {
         !matches!(self, Self::Broken(_) | Self::Slow(_) | Self::Token(_))
     }
 }

@@ -1,11 +1,11 @@
 //! Requests to edges: HTTP/3 first, HTTP/2 when UDP is blocked, the next edge when one fails.
 
-mod choice;
 mod edge;
 mod edge_url;
 mod error;
 mod h2;
 mod h3;
+mod protocol_selector;
 mod response;
 mod token_file;
 
@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use weir_runtime::tls;
 
-pub(crate) use edge::{Edge, Question};
+pub(crate) use edge::{Edge, TarballRequest};
 pub use edge_url::{EdgeUrl, EdgeUrlError};
 pub(crate) use error::RequestError;
 pub use response::Protocol;
@@ -38,7 +38,7 @@ impl EdgeClient {
     }
 
     /// The current edges. Requests in flight keep the old ones after a reload.
-    pub(crate) fn now(&self) -> Arc<Edges> {
+    pub(crate) fn current(&self) -> Arc<Edges> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -70,7 +70,7 @@ impl Edges {
         let Some(index) = self.edges.iter().position(|other| std::ptr::eq(other, edge)) else { return };
         let before = self.preferred.swap(index, Ordering::Relaxed);
         if before != index {
-            tracing::info!(edge = %edge.url(), before = %self.edges[before].url(), "asking another edge from now on");
+            tracing::info!(edge = %edge.url(), before = %self.edges[before].url(), "switched to another edge");
         }
     }
 

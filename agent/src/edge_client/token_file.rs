@@ -41,7 +41,7 @@ impl TokenFile {
         }
         let token = std::str::from_utf8(&bytes).unwrap_or_default().trim();
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(wrong("it holds no token: expected one line, as `weir token issue` writes it"));
+            return Err(wrong("it contains no token: expected one line, as `weir token issue` writes it"));
         }
         let mut value = HeaderValue::try_from(format!("Bearer {token}")).expect("visible ASCII");
         // Keeps it out of logs and of HPACK and QPACK tables.
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_token_is_one_line_and_errors_do_not_tell_it() {
+    async fn a_token_is_one_line_and_errors_do_not_contain_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let file = TokenFile::new(&path);

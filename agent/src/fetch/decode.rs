@@ -32,7 +32,7 @@ pub(super) fn write(
     max_bytes: u64,
 ) -> Result<(File, TarballDigest, u64), FetchError> {
     let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?;
-    let parts = Parts { parts, part: Bytes::new() };
+    let parts = BodyReader { parts, part: Bytes::new() };
     let (digest, size) = match coding {
         Coding::Identity => copy(parts, &mut file, incoming, max_bytes)?,
         Coding::Zstd => {
@@ -71,12 +71,12 @@ fn copy(
 }
 
 /// A reader of the parts of a body.
-struct Parts {
+struct BodyReader {
     parts: Receiver<Bytes>,
     part: Bytes,
 }
 
-impl Read for Parts {
+impl Read for BodyReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.part.is_empty() {
             match self.parts.blocking_recv() {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn all_frames_of_a_body_are_decoded_wherever_it_is_cut() {
+    fn all_frames_of_a_body_are_decoded_whatever_its_parts() {
         let frames = [zstd::encode_all(&b"one"[..], 3).unwrap(), zstd::encode_all(&b"two"[..], 3).unwrap()].concat();
         for cut in 0..frames.len() {
             let (a, b) = frames.split_at(cut);

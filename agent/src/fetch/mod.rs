@@ -1,8 +1,8 @@
 //! Fetches a tarball into a file and verifies it.
 
-mod answer;
 mod decode;
 mod problem;
+mod tarball_headers;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use weir_protocol::digest::TarballDigest;
 
-pub(crate) use answer::{Answer, AnswerError, coding, retry_after};
 use decode::Coding;
 pub(crate) use problem::problem_detail;
+pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, retry_after};
 
 use crate::edge_client::{RequestError, ResponseBody};
 use crate::metrics::Metrics;
 
 /// The most parts of a body between the network and the disk.
-const PARTS_BETWEEN: usize = 16;
+const MAX_QUEUED_PARTS: usize = 16;
 
 /// The minimum rate of a download in bytes per second, after its first minute: a slow edge must not keep the agent from
 /// trying another one.
@@ -30,7 +30,7 @@ const MIN_RATE: u64 = 1 << 10;
 const SLOW_START: Duration = Duration::from_secs(60);
 
 /// The most bytes of an encoded body: no coding expands a tarball much, but empty frames can go on for ever.
-fn max_coded(max_bytes: u64) -> u64 {
+fn max_encoded_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
 }
 
@@ -52,10 +52,10 @@ pub(crate) enum FetchError {
     Request(#[from] RequestError),
     #[error("the tarball cannot be decoded: {0}")]
     Decode(std::io::Error),
-    #[error("the tarball's digest is {found} and should be {expected}")]
+    #[error("the tarball's digest is {found}, expected {expected}")]
     Mismatch { expected: TarballDigest, found: TarballDigest },
     /// The download is below the minimum rate.
-    #[error("the tarball comes too slowly: {0} bytes in {1:?}")]
+    #[error("the download is too slow: {0} bytes in {1:?}")]
     Slow(u64, Duration),
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
@@ -69,7 +69,7 @@ impl FetchError {
     }
 
     /// Whether the bytes were wrong, so that a second download may succeed.
-    pub(crate) fn is_of_the_bytes(&self) -> bool {
+    pub(crate) fn is_corrupt(&self) -> bool {
         matches!(self, Self::Decode(_) | Self::Mismatch { .. })
     }
 }
@@ -83,21 +83,21 @@ pub(crate) async fn fetch(
     max_bytes: u64,
     metrics: &Metrics,
 ) -> Result<Tarball, FetchError> {
-    let (parts, received) = mpsc::channel::<Bytes>(PARTS_BETWEEN);
+    let (parts, received) = mpsc::channel::<Bytes>(MAX_QUEUED_PARTS);
     // Decoding and hashing block.
     let into = incoming.clone();
     let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &into, max_bytes));
-    let begun = Instant::now();
+    let started = Instant::now();
     let received = async {
         let mut coded = 0u64;
         while let Some(part) = body.chunk().await? {
             metrics.fetched_bytes.inc_by(part.len() as u64);
             coded += part.len() as u64;
-            if coded > max_coded(max_bytes) {
+            if coded > max_encoded_bytes(max_bytes) {
                 return Err(FetchError::TooLarge(max_bytes));
             }
-            if is_too_slow(coded, begun.elapsed()) {
-                return Err(FetchError::Slow(coded, begun.elapsed()));
+            if is_too_slow(coded, started.elapsed()) {
+                return Err(FetchError::Slow(coded, started.elapsed()));
             }
             if parts.send(part).await.is_err() {
                 // The writer failed and returns the error.
@@ -123,11 +123,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_has_to_get_on() {
+    fn a_download_has_a_minimum_rate() {
         assert!(!is_too_slow(1, SLOW_START));
         assert!(is_too_slow(1, SLOW_START + Duration::from_secs(1)));
         assert!(!is_too_slow(MIN_RATE * 3600, Duration::from_secs(3600)));
         assert!(is_too_slow(MIN_RATE * 3600 - 1, Duration::from_secs(3600)));
-        assert!(max_coded(0) >= 1 << 10 && max_coded(u64::MAX) == u64::MAX);
+        assert!(max_encoded_bytes(0) >= 1 << 10 && max_encoded_bytes(u64::MAX) == u64::MAX);
     }
 }

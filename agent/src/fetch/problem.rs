@@ -13,7 +13,7 @@ const MAX_PROBLEM_BYTES: usize = 16 << 10;
 const MAX_DETAIL: usize = 400;
 
 /// The timeout of the body: it is only needed for a better error message.
-const PATIENCE: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The detail on one line; `None` when there is none, or it cannot be read.
 pub(crate) async fn problem_detail(headers: &HeaderMap, body: ResponseBody) -> Option<String> {
@@ -22,7 +22,7 @@ pub(crate) async fn problem_detail(headers: &HeaderMap, body: ResponseBody) -> O
     if !essence.eq_ignore_ascii_case("application/problem+json") {
         return None;
     }
-    detail(&tokio::time::timeout(PATIENCE, read(body)).await.ok()??)
+    detail(&tokio::time::timeout(READ_TIMEOUT, read(body)).await.ok()??)
 }
 
 async fn read(mut body: ResponseBody) -> Option<Vec<u8>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::edge_client::{EdgeUrl, RequestError};
-use crate::fetch::{AnswerError, FetchError};
+use crate::fetch::{FetchError, InvalidHeader};
 use crate::release::{ReleaseError, TarError};
 
 /// Why a poll failed at one edge.
@@ -23,22 +23,22 @@ pub(crate) enum PollError {
         detail: Option<String>,
     },
     /// `401`: the edge rejects the credential, or requires one.
-    #[error("the edge answers 401 Unauthorized: {} {remedy}", detail.as_deref().unwrap_or("It says no more."))]
+    #[error("the edge answers 401 Unauthorized: {} {advice}", detail.as_deref().unwrap_or("It gives no reason."))]
     Unauthorized {
         /// The `detail` of the problem document.
         detail: Option<String>,
         /// What an operator can do.
-        remedy: String,
+        advice: String,
     },
     /// A header is missing or malformed.
     #[error(transparent)]
-    Answer(#[from] AnswerError),
+    InvalidHeader(#[from] InvalidHeader),
     /// The generation is lower than one seen before.
-    #[error("the edge offers generation {offered}, and {seen} was seen already")]
+    #[error("the edge offers generation {offered}, which is older than {seen} that was seen before")]
     Regressed { seen: u64, offered: u64 },
     /// The tarball could not be unpacked before.
-    #[error("the tarball was refused before")]
-    RefusedBefore,
+    #[error("the tarball was rejected before")]
+    RejectedBefore,
     /// The tarball could not be fetched or verified.
     #[error(transparent)]
     Fetch(#[from] FetchError),
@@ -49,31 +49,31 @@ pub(crate) enum PollError {
 
 /// A poll failed at every edge.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct AllEdgesFailed {
     /// The error of each edge, in the order of the requests; at least one.
     pub(super) errors: Vec<(EdgeUrl, PollError)>,
     /// The longest `Retry-After` of them.
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Failed {
+impl AllEdgesFailed {
     /// The error of the last edge, which decides on retries.
     pub(super) fn last(&self) -> Option<&PollError> {
         self.errors.last().map(|(_, error)| error)
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for AllEdgesFailed {
     /// Names the error of each edge, and an error of this machine once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told: Vec<String> = Vec::new();
+        let mut messages: Vec<String> = Vec::new();
         for (edge, error) in &self.errors {
-            let words = if error.is_of_this_machine() { error.to_string() } else { format!("{edge}: {error}") };
-            if !told.contains(&words) {
-                told.push(words);
+            let message = if error.is_local() { error.to_string() } else { format!("{edge}: {error}") };
+            if !messages.contains(&message) {
+                messages.push(message);
             }
         }
-        f.write_str(&told.join("; "))
+        f.write_str(&messages.join("; "))
     }
 }
 
@@ -83,7 +83,7 @@ fn hint(status: StatusCode) -> &'static str {
         StatusCode::FORBIDDEN => "it does not accept this agent's credentials",
         StatusCode::SERVICE_UNAVAILABLE => "nothing is published yet, or the edge is busy or stopping",
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => "its origin fails or does not answer",
-        _ => "it says no more",
+        _ => "it gives no reason",
     }
 }
 
@@ -113,14 +113,14 @@ impl PollError {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => error.kind(),
             Self::Status { .. } => "status",
             Self::Unauthorized { .. } => "unauthorized",
-            Self::Answer(_) => "answer",
+            Self::InvalidHeader(_) => "answer",
             Self::Regressed { .. } => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
             Self::Fetch(FetchError::Slow(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk { .. }) => "disk",
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
-            Self::RefusedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
+            Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
         }
     }
@@ -138,17 +138,17 @@ impl PollError {
     }
 
     /// Whether the error is one of this machine.
-    fn is_of_this_machine(&self) -> bool {
+    fn is_local(&self) -> bool {
         match self {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
-            Self::RefusedBefore | Self::Release(_) => true,
-            Self::Status { .. } | Self::Unauthorized { .. } | Self::Answer(_) | Self::Regressed { .. } => false,
+            Self::RejectedBefore | Self::Release(_) => true,
+            Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) | Self::Regressed { .. } => false,
         }
     }
 
     /// Whether other services would get the same error from this edge.
-    pub(crate) fn is_of_the_edge(&self) -> bool {
+    pub(crate) fn is_edge_failure(&self) -> bool {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Broken(_) | RequestError::Token(_))

@@ -93,11 +93,11 @@ impl Schedule {
     /// Failed refreshes back off by themselves, up to their interval: each is a full download, and a successful poll
     /// says nothing about it.
     pub(crate) fn failed(&mut self, refresh: bool, retry_after: Option<Duration>, now: Instant, random: f64) {
-        let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
-        self.next_poll = now + back_off(&mut self.errors, self.poll_interval, random).max(asked);
+        let retry_after = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
+        self.next_poll = now + back_off(&mut self.errors, self.poll_interval, random).max(retry_after);
         if refresh {
             let pause = back_off(&mut self.refresh_errors, self.refresh_interval, random);
-            self.next_refresh = self.next_refresh.max(now + pause.max(asked));
+            self.next_refresh = self.next_refresh.max(now + pause.max(retry_after));
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_poll_is_at_once_and_the_second_spreads_the_fleet() {
+    fn the_first_poll_is_immediate_and_the_second_spreads_the_fleet() {
         let now = Instant::now();
         let mut tenths = [0; 10];
         for agent in 0..1000 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_keeps_failing_while_polls_succeed_comes_later_and_later() {
+    fn a_failing_refresh_backs_off_while_polls_succeed() {
         let mut now = Instant::now();
         let mut schedule = schedule("a", now);
         let end = now + 10 * REFRESH;
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_wish_of_the_edge_is_a_lower_bound_up_to_ten_minutes(seconds in 0u64..100_000, random in 0.0f64..=1.0) {
+        fn retry_after_is_a_lower_bound_up_to_ten_minutes(seconds in 0u64..100_000, random in 0.0f64..=1.0) {
             let now = Instant::now();
             let mut schedule = schedule("a", now);
             schedule.failed(false, Some(Duration::from_secs(seconds)), now, random);

@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use weir_protocol::entry_path::percent_encode;
 
-use super::beneath::{Beneath, has_mode, is_type};
+use super::confined_dir::{ConfinedDir, has_mode, is_type};
 use super::tar_reader::{Entry, Kind, TarError, TarReader};
 
 /// The first difference found.
@@ -34,22 +34,22 @@ impl fmt::Display for Difference {
 /// The tarball is malformed, or the disk fails.
 pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Difference>, TarError> {
     let difference = |path: &[u8], what| Some(Difference { path: percent_encode(path), what });
-    let mut beneath = match Beneath::open(with) {
-        Ok(beneath) => beneath,
+    let mut dir = match ConfinedDir::open(with) {
+        Ok(dir) => dir,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(difference(b".", "the release is missing"));
         }
         Err(error) if is_damage(&error) => return Ok(difference(b".", UNREADABLE)),
         Err(error) => return Err(error.into()),
     };
-    if !has_mode(&beneath.stat_root()?, true) {
+    if !has_mode(&dir.stat_root()?, true) {
         return Ok(difference(b".", "its mode was changed"));
     }
     let mut reader = TarReader::new(tarball);
     // Hashes, because paths may be long and each has parents.
     let mut expected = HashSet::new();
     while let Some(entry) = reader.next()? {
-        match compare_entry(&entry, &mut reader, &mut beneath) {
+        match compare_entry(&entry, &mut reader, &mut dir) {
             Ok(None) => {}
             Ok(Some(what)) => return Ok(difference(&entry.path, what)),
             Err(CompareError::Release(error)) if is_damage(&error) => return Ok(difference(&entry.path, UNREADABLE)),
@@ -65,7 +65,7 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
         expected.insert(blake3::hash(&entry.path));
     }
     let mut extra = None;
-    let walked = beneath.walk(|path, _| {
+    let walked = dir.walk(|path, _| {
         if !expected.contains(&blake3::hash(path)) {
             extra = Some(path.to_vec());
         }
@@ -95,9 +95,9 @@ fn is_damage(error: &io::Error) -> bool {
 fn compare_entry<R: Read>(
     entry: &Entry,
     reader: &mut TarReader<R>,
-    beneath: &mut Beneath,
+    dir: &mut ConfinedDir,
 ) -> Result<Option<&'static str>, CompareError> {
-    let Some(stat) = beneath.stat(&entry.path).map_err(CompareError::Release)? else {
+    let Some(stat) = dir.stat(&entry.path).map_err(CompareError::Release)? else {
         return Ok(Some("it is missing"));
     };
     Ok(match &entry.kind {
@@ -105,14 +105,14 @@ fn compare_entry<R: Read>(
         Kind::Directory => (!has_mode(&stat, true)).then_some("its mode was changed"),
         Kind::Symlink { .. } if !is_type(&stat, FileType::Symlink) => Some("it is no symlink"),
         Kind::Symlink { target } => {
-            let found = beneath.read_link(&entry.path).map_err(CompareError::Release)?;
+            let found = dir.read_link(&entry.path).map_err(CompareError::Release)?;
             (found != *target).then_some("its target was changed")
         }
         Kind::File { .. } if !is_type(&stat, FileType::RegularFile) => Some("it is no file"),
         Kind::File { executable, .. } if !has_mode(&stat, *executable) => Some("its mode was changed"),
         Kind::File { size, .. } if u64::try_from(stat.st_size) != Ok(*size) => Some("its size was changed"),
         Kind::File { .. } => {
-            let file = beneath.open_file(&entry.path).map_err(CompareError::Release)?;
+            let file = dir.open_file(&entry.path).map_err(CompareError::Release)?;
             (!equal(reader.contents(), file)?).then_some("its contents were changed")
         }
     })
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_disk_no_longer_gives_is_a_difference() {
+    fn an_unreadable_file_is_a_difference() {
         let error = equal(&b"a"[..], Broken(Errno::IO)).err();
         assert!(matches!(error, Some(CompareError::Release(error)) if is_damage(&error)));
         let error = equal(&b"a"[..], Broken(Errno::MFILE)).err();

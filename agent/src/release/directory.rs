@@ -17,7 +17,7 @@ use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};
 use super::lock::RootLock;
 use super::name::ReleaseName;
-use super::state::{HookJob, Record, State};
+use super::state::{HookJob, ReleaseRecord, State};
 use super::state_file::{read_state, write_state};
 use super::switch::{read_link, write_link};
 use super::tar_reader::TarError;
@@ -36,12 +36,12 @@ pub(crate) struct ServiceDirectory {
     /// Held during writes to disk.
     writer: Mutex<()>,
     /// The last state written. Held briefly only.
-    memory: Mutex<Memory>,
+    cached: Mutex<Cached>,
     /// The root stays locked while somebody may write here.
     _lock: Arc<RootLock>,
 }
 
-struct Memory {
+struct Cached {
     state: State,
     /// The release that `exec` is running in, which must not be pruned.
     in_use: Option<ReleaseName>,
@@ -66,17 +66,17 @@ impl ServiceDirectory {
         state_file::remove_leftovers(&path)?;
         if let Err(error) = prune::remove_leftovers(&path) {
             // It only wastes disk space.
-            tracing::warn!(%service, %error, "what a killed agent left cannot be removed");
+            tracing::warn!(%service, %error, "temporary files of an earlier process cannot be removed");
         }
         let state = read_state(&path)?;
         let repaired = state.repaired(link);
-        let memory = Mutex::new(Memory { state, in_use: None });
-        let this = Self { path, keep_releases, limits, writer: Mutex::default(), memory, _lock: lock };
+        let cached = Mutex::new(Cached { state, in_use: None });
+        let this = Self { path, keep_releases, limits, writer: Mutex::default(), cached, _lock: lock };
         if let Some(repaired) = repaired {
             tracing::warn!(
                 %service,
                 release = link.map(tracing::field::display),
-                "the agent was interrupted or its files were changed; going on from what `current` points at"
+                "the state does not match `current`, after a crash or a change of files; `current` is used"
             );
             this.change(|state| *state = repaired)?;
         }
@@ -85,7 +85,7 @@ impl ServiceDirectory {
     }
 
     pub(crate) fn state(&self) -> State {
-        self.memory().state.clone()
+        self.cached().state.clone()
     }
 
     /// The directory of incoming tarballs.
@@ -109,7 +109,12 @@ impl ServiceDirectory {
 
     /// Makes a release of the verified tarball: reuses an intact one, or unpacks it under the first free name of its
     /// digest, from number `first`.
-    pub(crate) fn place(&self, tarball: &File, digest: TarballDigest, first: u32) -> Result<ReleaseName, ReleaseError> {
+    pub(crate) fn create_release(
+        &self,
+        tarball: &File,
+        digest: TarballDigest,
+        first: u32,
+    ) -> Result<ReleaseName, ReleaseError> {
         for name in (first..).map(|number| ReleaseName::new(digest, number)) {
             let path = self.release_path(name);
             match fs::symlink_metadata(&path) {
@@ -136,7 +141,7 @@ impl ServiceDirectory {
         make_directory(&partial, 0o755)?;
         if let Err(error) = unpack(rewound(tarball)?, &partial, self.limits) {
             if let Err(error) = remove_tree(&partial) {
-                tracing::warn!(%error, "a half release cannot be removed");
+                tracing::warn!(%error, "a partly unpacked release cannot be removed");
             }
             return Err(error.into());
         }
@@ -145,7 +150,7 @@ impl ServiceDirectory {
     }
 
     /// Points `current` at a release.
-    pub(crate) fn switch(&self, record: &Record) -> Result<(), ReleaseError> {
+    pub(crate) fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
         {
             let _writer = self.writer();
             let before = self.state();
@@ -157,14 +162,14 @@ impl ServiceDirectory {
                 write_state(&self.path, &before)?;
                 return Err(error);
             }
-            self.memory().state = next;
+            self.cached().state = next;
         }
         self.prune();
         Ok(())
     }
 
     /// Records that an edge confirmed the release. Writes only when something is new.
-    pub(crate) fn confirm(&self, generation: u64, record: Option<Record>) -> Result<(), ReleaseError> {
+    pub(crate) fn confirm(&self, generation: u64, record: Option<ReleaseRecord>) -> Result<(), ReleaseError> {
         let known = self.state();
         if generation <= known.highest_generation && (record.is_none() || record == known.release) {
             return Ok(());
@@ -180,20 +185,20 @@ impl ServiceDirectory {
 
     /// The pending run of `exec`, if any.
     pub(crate) fn hook_job(&self) -> Option<HookJob> {
-        self.memory().state.hook_job()
+        self.cached().state.hook_job()
     }
 
     /// The pending run of `exec`, if any. Its release is not pruned while it runs.
-    pub(crate) fn hook_begins(&self) -> Option<HookJob> {
-        let mut memory = self.memory();
-        let job = memory.state.hook_job();
-        memory.in_use = job.as_ref().map(|job| job.release.directory);
+    pub(crate) fn begin_hook(&self) -> Option<HookJob> {
+        let mut cached = self.cached();
+        let job = cached.state.hook_job();
+        cached.in_use = job.as_ref().map(|job| job.release.directory);
         job
     }
 
     /// Records the end of `exec`, unless another release is in force by now.
-    pub(crate) fn hook_ended(&self, release: ReleaseName, succeeded: bool) -> Result<(), ReleaseError> {
-        self.memory().in_use = None;
+    pub(crate) fn end_hook(&self, release: ReleaseName, succeeded: bool) -> Result<(), ReleaseError> {
+        self.cached().in_use = None;
         self.change(|state| {
             if state.release.as_ref().is_some_and(|present| present.directory == release) {
                 state.hook_ended(succeeded, SystemTime::now());
@@ -208,7 +213,7 @@ impl ServiceDirectory {
         change(&mut next);
         if next != before {
             write_state(&self.path, &next)?;
-            self.memory().state = next;
+            self.cached().state = next;
         }
         Ok(())
     }
@@ -217,8 +222,8 @@ impl ServiceDirectory {
     fn prune(&self) {
         let _writer = self.writer();
         let (state, in_use) = {
-            let memory = self.memory();
-            (memory.state.clone(), memory.in_use)
+            let cached = self.cached();
+            (cached.state.clone(), cached.in_use)
         };
         let records = [&state.release, &state.previous].into_iter().flatten().map(|record| record.directory);
         let linked = read_link(&self.path).ok().flatten();
@@ -230,8 +235,8 @@ impl ServiceDirectory {
         }
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Cached> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writer(&self) -> MutexGuard<'_, ()> {

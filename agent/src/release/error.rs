@@ -10,10 +10,10 @@ use super::tar_reader::TarError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReleaseError {
     /// `current` is not a symlink of an agent.
-    #[error("{} is not a symlink that this agent made ({found}); move it away", path.display())]
+    #[error("{} is not a symlink of this agent ({found}); move it away", path.display())]
     InTheWay { path: PathBuf, found: String },
-    #[error("cannot {doing} {}: {source}", path.display())]
-    Disk { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Disk { operation: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Tar(#[from] TarError),
     /// The state file has another version.
@@ -22,7 +22,7 @@ pub(crate) enum ReleaseError {
 }
 
 /// An I/O error with the operation and the path.
-pub(super) fn disk(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReleaseError {
+pub(super) fn disk(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReleaseError {
     let path = path.to_owned();
-    move |source| ReleaseError::Disk { doing, path, source }
+    move |source| ReleaseError::Disk { operation, path, source }
 }

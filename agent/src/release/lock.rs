@@ -8,9 +8,9 @@ use anyhow::Context;
 use weir_runtime::file_lock::FileLock;
 
 /// How long a starting agent waits for a stopping one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Held while anything may be written below the root.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ impl RootLock {
     pub(crate) fn acquire(root: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot create the root {}", root.display()))?;
         let path = root.join(".lock");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match FileLock::try_take(&path) {
                 Ok(file) => return Ok(Self { _file: file }),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
                 Err(TryLockError::WouldBlock) => {
                     anyhow::bail!("another agent uses the root {}", root.display());
                 }

@@ -8,8 +8,8 @@
 //!                state              persistent state of the agent
 //! ```
 
-mod beneath;
 mod compare;
+mod confined_dir;
 mod directory;
 mod error;
 mod lock;
@@ -26,6 +26,6 @@ pub(crate) use directory::ServiceDirectory;
 pub(crate) use error::ReleaseError;
 pub(crate) use lock::RootLock;
 pub use name::{ReleaseName, ReleaseNameError};
-pub(crate) use state::{HookJob, Record, State};
+pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
 pub(crate) use unpack::Limits;

@@ -65,7 +65,7 @@ mod tests {
     use weir_protocol::digest::TarballDigest;
 
     #[test]
-    fn a_copy_that_was_found_changed_goes_before_an_older_release() {
+    fn modified_copies_are_pruned_before_older_releases() {
         let name = |content: &[u8], number| ReleaseName::new(TarballDigest::of(content), number);
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let needed = [name(b"new", 2), name(b"new", 1)];

@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 /// A release and the publication that an edge last confirmed for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct ReleaseRecord {
     pub(crate) directory: ReleaseName,
     /// The generation last confirmed; 0 when it is unknown.
     pub(crate) generation: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Record {
 /// Whether `exec` has run for the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum HookMark {
+pub(crate) enum HookProgress {
     /// It has to run, or to run again.
     Pending,
     /// It succeeded.
@@ -38,7 +38,7 @@ pub(crate) enum HookMark {
 /// A pending run of `exec`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HookJob {
-    pub(crate) release: Record,
+    pub(crate) release: ReleaseRecord,
     pub(crate) previous: Option<TarballDigest>,
     /// Failed runs for this release.
     pub(crate) attempts: u32,
@@ -51,9 +51,9 @@ pub(crate) struct State {
     version: u32,
     /// The highest generation seen, also of earlier releases: lower ones are rejected.
     pub(crate) highest_generation: u64,
-    pub(crate) release: Option<Record>,
-    pub(crate) previous: Option<Record>,
-    pub(crate) hook: HookMark,
+    pub(crate) release: Option<ReleaseRecord>,
+    pub(crate) previous: Option<ReleaseRecord>,
+    pub(crate) hook: HookProgress,
     /// Failed runs of `exec` for this release.
     pub(crate) hook_attempts: u32,
     /// Unix seconds. Written along with other changes, so it may lag behind.
@@ -70,7 +70,7 @@ impl Default for State {
             highest_generation: 0,
             release: None,
             previous: None,
-            hook: HookMark::Done,
+            hook: HookProgress::Done,
             hook_attempts: 0,
             last_success: None,
             hook_last_success: None,
@@ -105,13 +105,13 @@ impl State {
 
     /// The state after a switch to `record`. Written before the symlink changes, so that a crash cannot lose a run of
     /// `exec`.
-    pub(crate) fn switched_to(&self, record: Record) -> Self {
+    pub(crate) fn switched_to(&self, record: ReleaseRecord) -> Self {
         Self {
             version: VERSION,
             highest_generation: self.highest_generation.max(record.generation),
             release: Some(record),
             previous: self.release.clone(),
-            hook: HookMark::Pending,
+            hook: HookProgress::Pending,
             hook_attempts: 0,
             last_success: self.last_success,
             hook_last_success: self.hook_last_success,
@@ -129,15 +129,15 @@ impl State {
         };
         let release = link.map(|name| {
             // The state was lost. The release is intact, because it was verified before it got its name.
-            known(name).unwrap_or(Record { directory: name, generation: 0, commit: None, revision_id: None })
+            known(name).unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None })
         });
-        let hook = if release.is_some() { HookMark::Pending } else { HookMark::Done };
+        let hook = if release.is_some() { HookProgress::Pending } else { HookProgress::Done };
         Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
     }
 
     /// The pending run of `exec`, if any.
     pub(crate) fn hook_job(&self) -> Option<HookJob> {
-        let release = self.release.clone().filter(|_| self.hook == HookMark::Pending)?;
+        let release = self.release.clone().filter(|_| self.hook == HookProgress::Pending)?;
         let previous = self.previous.as_ref().map(|previous| previous.directory.digest());
         Some(HookJob { release, previous, attempts: self.hook_attempts })
     }
@@ -157,7 +157,7 @@ impl State {
 
     pub(crate) fn hook_ended(&mut self, succeeded: bool, now: SystemTime) {
         if succeeded {
-            self.hook = HookMark::Done;
+            self.hook = HookProgress::Done;
             self.hook_last_success = seconds(now);
         } else {
             self.hook_attempts = self.hook_attempts.saturating_add(1);
@@ -173,40 +173,40 @@ fn seconds(time: SystemTime) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn record(content: &[u8], generation: u64) -> Record {
+    fn record(content: &[u8], generation: u64) -> ReleaseRecord {
         let commit = "a".repeat(40).parse().unwrap();
         let revision_id = Some(RevisionId::from(&commit));
         let directory = ReleaseName::new(TarballDigest::of(content), 0);
-        Record { directory, generation, commit: Some(commit), revision_id }
+        ReleaseRecord { directory, generation, commit: Some(commit), revision_id }
     }
 
     fn two() -> State {
         let mut state = State::default().switched_to(record(b"one", 5));
-        state.hook = HookMark::Done;
+        state.hook = HookProgress::Done;
         state.switched_to(record(b"two", 7))
     }
 
     #[test]
-    fn it_is_read_as_it_is_written() {
+    fn the_state_round_trips() {
         let mut state = two();
         state.succeeded(UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         assert_eq!(State::parse(&state.to_bytes()).unwrap(), state);
     }
 
     #[test]
-    fn the_link_is_the_truth() {
+    fn the_state_is_repaired_to_match_the_symlink() {
         let state = two();
         let name = |content: &[u8]| Some(record(content, 0).directory);
         assert_eq!(state.repaired(name(b"two")), None);
         // Killed between state and symlink: the previous release is in force, and its `exec` runs again.
         let repaired = state.repaired(name(b"one")).unwrap();
-        assert_eq!((repaired.release, repaired.hook), (Some(record(b"one", 5)), HookMark::Pending));
-        assert_eq!(repaired.highest_generation, 7, "what was seen was seen");
+        assert_eq!((repaired.release, repaired.hook), (Some(record(b"one", 5)), HookProgress::Pending));
+        assert_eq!(repaired.highest_generation, 7, "it never decreases");
         let repaired = State::default().repaired(name(b"one")).unwrap();
-        assert_eq!((repaired.release.unwrap().generation, repaired.hook), (0, HookMark::Pending));
+        assert_eq!((repaired.release.unwrap().generation, repaired.hook), (0, HookProgress::Pending));
         // The symlink was never created, or was removed.
         let repaired = state.repaired(None).unwrap();
-        assert_eq!((repaired.release, repaired.hook, repaired.highest_generation), (None, HookMark::Done, 7));
+        assert_eq!((repaired.release, repaired.hook, repaired.highest_generation), (None, HookProgress::Done, 7));
         assert_eq!(State::default().repaired(None), None);
     }
 }

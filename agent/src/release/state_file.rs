@@ -25,7 +25,7 @@ pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     match State::parse(&bytes) {
         Ok(state) => Ok(state),
         Err(StateError::Damaged(error)) => {
-            tracing::warn!(path = %path.display(), %error, "the state file is damaged; going on from `current` alone");
+            tracing::warn!(path = %path.display(), %error, "the state file is damaged; only `current` is used");
             Ok(State::default())
         }
         Err(source) => Err(ReleaseError::State { path, source }),

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_format_1_is_refused() {
+    fn other_formats_are_refused() {
         let good = tar(&[(T::Regular, b"a", b"12345")]);
         assert_eq!(read(&good).unwrap().len(), 1);
         for length in 0..good.len() {

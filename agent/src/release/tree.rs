@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-use super::beneath::Beneath;
+use super::confined_dir::ConfinedDir;
 use super::error::{ReleaseError, disk};
 
 /// Creates a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
@@ -36,7 +36,7 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(metadata) if metadata.is_dir() => {
-            Beneath::open(path).and_then(|mut beneath| beneath.remove_contents()).and_then(|()| fs::remove_dir(path))
+            ConfinedDir::open(path).and_then(|mut dir| dir.remove_contents()).and_then(|()| fs::remove_dir(path))
         }
         Ok(_) => fs::remove_file(path),
     };

@@ -17,7 +17,7 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// A directory, with a cache of the last directory below it.
-pub(super) struct Beneath {
+pub(super) struct ConfinedDir {
     root: OwnedFd,
     last: Option<(Vec<u8>, OwnedFd)>,
     /// The number of directories created.
@@ -36,7 +36,7 @@ pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
-impl Beneath {
+impl ConfinedDir {
     /// Opens the directory at `path`, which must not be a symlink.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { root: rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?, last: None, made: 0 })
@@ -271,40 +271,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_below_is_seen_and_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("tree");
+    fn all_entries_are_visited_and_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().join("tree");
         std::fs::create_dir(&root).unwrap();
-        std::fs::write(dir.path().join("outside"), "").unwrap();
-        let mut beneath = Beneath::open(&root).unwrap();
+        std::fs::write(temporary.path().join("outside"), "").unwrap();
+        let mut dir = ConfinedDir::open(&root).unwrap();
         let deep = vec!["d"; 3000].join("/");
         let mut expected = Vec::new();
         // Names that the removal itself uses are among them.
         for path in ["a/b/c", "a/b/d", "a/e", ".removed-0/.removed-1/x", ".removed-2", "z/.removed-3/y/v"] {
-            drop(beneath.create_file(path.as_bytes(), false).unwrap());
+            drop(dir.create_file(path.as_bytes(), false).unwrap());
             expected.push(path.to_owned());
         }
-        drop(beneath.create_file(format!("{deep}/file").as_bytes(), false).unwrap());
-        beneath.create_symlink(b"a/link", b"../../outside").unwrap();
-        beneath.create_symlink(b"a/to-directory", b"b").unwrap();
-        beneath.create_directory(b"empty").unwrap();
-        assert_eq!(beneath.directories_made(), 2 + 2 + 3 + 3000 + 1);
+        drop(dir.create_file(format!("{deep}/file").as_bytes(), false).unwrap());
+        dir.create_symlink(b"a/link", b"../../outside").unwrap();
+        dir.create_symlink(b"a/to-directory", b"b").unwrap();
+        dir.create_directory(b"empty").unwrap();
+        assert_eq!(dir.directories_made(), 2 + 2 + 3 + 3000 + 1);
         let mut seen = Vec::new();
-        beneath
-            .walk(|path, is_directory| {
-                if !is_directory {
-                    seen.push(String::from_utf8(path.to_vec()).unwrap());
-                }
-                true
-            })
-            .unwrap();
+        dir.walk(|path, is_directory| {
+            if !is_directory {
+                seen.push(String::from_utf8(path.to_vec()).unwrap());
+            }
+            true
+        })
+        .unwrap();
         expected.extend([format!("{deep}/file"), "a/link".to_owned(), "a/to-directory".to_owned()]);
         expected.sort();
         seen.sort();
         assert_eq!(seen, expected);
         rustix::fs::chmod(root.join("a/b"), Mode::RUSR | Mode::XUSR).unwrap();
-        beneath.remove_contents().unwrap();
+        dir.remove_contents().unwrap();
         assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
-        assert!(dir.path().join("outside").exists(), "no link is followed");
+        assert!(temporary.path().join("outside").exists(), "no link is followed");
     }
 }
