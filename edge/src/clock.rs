@@ -29,14 +29,14 @@ impl Moment {
     }
 
     /// The Unix time of this moment in milliseconds, when the wall clock shows `wall` at `now`.
-    pub(crate) fn on_the_wall(self, now: Moment, wall: SystemTime) -> u64 {
+    pub(crate) fn to_unix_millis(self, now: Moment, wall: SystemTime) -> u64 {
         let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(wall.saturating_sub(now.since(self)).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The moment of a Unix time in milliseconds, when the wall clock shows `wall` at `now`. `None` when that time is
     /// in the future: the clock was set back, and the age is unknown.
-    pub(crate) fn from_the_wall(then: u64, now: Moment, wall: SystemTime) -> Option<Moment> {
+    pub(crate) fn from_unix_millis(then: u64, now: Moment, wall: SystemTime) -> Option<Moment> {
         let then = UNIX_EPOCH.checked_add(Duration::from_millis(then))?;
         wall.duration_since(then).ok().map(|ago| now.before(ago))
     }
@@ -71,7 +71,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn start() -> Self {
         Self { began: Instant::now() }
     }
 
@@ -95,18 +95,18 @@ mod tests {
         let wall = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let now = Moment(5_000);
         let then = now.before(Duration::from_secs(90));
-        let written = then.on_the_wall(now, wall);
+        let written = then.to_unix_millis(now, wall);
         let later = wall + Duration::from_secs(600);
-        let read = Moment::from_the_wall(written, Moment(3), later).unwrap();
+        let read = Moment::from_unix_millis(written, Moment(3), later).unwrap();
         assert_eq!(Moment(3).since(read), Duration::from_secs(690));
     }
 
     #[test]
     fn a_wall_clock_that_was_set_back_gives_no_age() {
         let wall = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let written = Moment(0).on_the_wall(Moment(0), wall);
-        assert_eq!(Moment::from_the_wall(written, Moment(0), wall - Duration::from_secs(3600)), None);
-        assert_eq!(Moment::from_the_wall(u64::MAX, Moment(0), wall), None);
-        assert_eq!(Moment(0).on_the_wall(Moment(10), UNIX_EPOCH - Duration::from_secs(1)), 0);
+        let written = Moment(0).to_unix_millis(Moment(0), wall);
+        assert_eq!(Moment::from_unix_millis(written, Moment(0), wall - Duration::from_secs(3600)), None);
+        assert_eq!(Moment::from_unix_millis(u64::MAX, Moment(0), wall), None);
+        assert_eq!(Moment(0).to_unix_millis(Moment(10), UNIX_EPOCH - Duration::from_secs(1)), 0);
     }
 }

@@ -15,7 +15,7 @@ use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_runtime::shutdown::Drain;
 
-use crate::access::{Access, HeardFile};
+use crate::access::{Access, OriginListsFile};
 use crate::agent_api::{AgentApi, ApiMetrics, Sources};
 use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
@@ -23,8 +23,8 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, probe};
-use crate::origin_follower::{self, FollowerMetrics, Following};
-use crate::reload::{Handshakes, Reloading};
+use crate::origin_follower::{self, FollowerContext, FollowerMetrics};
+use crate::reload::{Reloader, TlsMaterial};
 use crate::status::Status;
 
 /// How often validations are written to disk.
@@ -52,7 +52,7 @@ pub struct Running {
     status: Arc<Status>,
     cache: Cache,
     released: Released,
-    reloading: Arc<Reloading>,
+    reloader: Arc<Reloader>,
 }
 
 impl Running {
@@ -77,8 +77,8 @@ impl Running {
     /// # Errors
     /// A file cannot be used. The old files stay in use.
     pub async fn reload(&self) -> anyhow::Result<()> {
-        let reloading = self.reloading.clone();
-        tokio::task::spawn_blocking(move || reloading.read_again()).await?
+        let reloader = self.reloader.clone();
+        tokio::task::spawn_blocking(move || reloader.reload()).await?
     }
 
     /// Refuses new requests, finishes those in flight and writes the catalog. Returns true when nothing was cut off at
@@ -87,7 +87,7 @@ impl Running {
         let clean = self.drain.finish(deadline).await;
         self.catalog.flush();
         if !matches!(tokio::time::timeout(LAST_FLUSH_TIMEOUT, self.catalog.durable()).await, Ok(Ok(()))) {
-            tracing::warn!("the last validations could not be written; answers will look older after a restart");
+            tracing::warn!("the last validations could not be written; services will look older after a restart");
         }
         self.release().await;
         clean
@@ -103,7 +103,7 @@ impl Running {
     async fn release(self) {
         drop((self.catalog, self.status, self.cache));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
-            tracing::warn!("the cache's directory is still in use by a thread of this process");
+            tracing::warn!("a thread of this process still uses the cache directory");
         }
     }
 }
@@ -128,13 +128,13 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let registry = Registry::new();
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
-    let clock = Clock::begin();
-    let handshakes = Handshakes::of(&config)?;
+    let clock = Clock::start();
+    let tls_material = TlsMaterial::of(&config)?;
 
     let origin_metrics = OriginMetrics::register(&MetricFamilies(&registry))?;
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, origin_metrics.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
-    let (catalog, lock, heard, released) = {
+    let (catalog, lock, origin_lists, released) = {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
@@ -142,8 +142,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let lookup = Lookup::new(catalog.clone(), drain);
     let api_metrics = ApiMetrics::register(&MetricFamilies(&registry))?;
     let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
-    let access = Access::start(&config.auth, names, heard, &registry, drain).await?;
-    let following = Following {
+    let access = Access::start(&config.auth, names, origin_lists, &registry, drain).await?;
+    let context = FollowerContext {
         catalog: catalog.clone(),
         lookup: lookup.clone(),
         origins: origins.clone(),
@@ -152,7 +152,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         metrics: FollowerMetrics::register(&registry)?,
         drain: drain.clone(),
     };
-    let reloading = Arc::new(Reloading::new(config.clone(), handshakes, origins.clone(), &registry)?);
+    let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), &registry)?);
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
     let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain);
     let status = Arc::new(Status {
@@ -162,26 +162,28 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         cache: cache.clone(),
         origins: origins.clone(),
         access: access.clone(),
-        reloading: reloading.clone(),
+        reloader: reloader.clone(),
         clock,
         started,
         drain: drain.clone(),
     });
-    let looked_at = Arc::downgrade(&status);
-    bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
-    let address = listen(config.listen, &reloading.tls(), api, &http_metrics, drain).await?;
+    let weak_status = Arc::downgrade(&status);
+    bounds::register(&registry, "edge", move || {
+        weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default()
+    })?;
+    let address = listen(config.listen, &reloader.tls(), api, &http_metrics, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
             let operators = operator_api(admin, &config, &status, &registry, drain)?;
-            Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, drain).await?)
+            Some(operators.start(admin, config.admin.tls.then(|| reloader.tls()), &http_metrics, drain).await?)
         }
         None => None,
     };
     probe::start(&origins, drain);
-    origin_follower::start(&following, cache.clone(), &config.push, config.cache.fetches);
-    flush_now_and_then(&catalog, drain);
-    Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloading })
+    origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches);
+    flush_periodically(&catalog, drain);
+    Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloader })
 }
 
 /// Loads the catalog and the access lists from disk. Blocks.
@@ -190,15 +192,15 @@ fn load(
     origins: Arc<Origins>,
     clock: Clock,
     metrics: CatalogMetrics,
-) -> anyhow::Result<(Arc<Catalog>, DirectoryLock, HeardFile, Released)> {
+) -> anyhow::Result<(Arc<Catalog>, DirectoryLock, OriginListsFile, Released)> {
     let dir = &config.cache.dir;
     let (lock, released) =
         DirectoryLock::take(dir).with_context(|| format!("cannot use [cache] dir {}", dir.display()))?;
-    let heard = HeardFile::new(dir, lock.clone());
+    let origin_lists = OriginListsFile::new(dir, lock.clone());
     let (path, policies) = (dir.join("catalog.log"), Arc::new(FreshnessPolicies::configured(config)));
     let bounds = CatalogBounds { services: config.cache.services, bytes: config.cache.service_bytes.as_u64() };
     let catalog = Catalog::load(&path, lock.clone(), bounds, origins, policies, clock, metrics);
-    Ok((catalog, lock, heard, released))
+    Ok((catalog, lock, origin_lists, released))
 }
 
 fn operator_api(
@@ -245,7 +247,7 @@ async fn listen(
     }
 }
 
-fn flush_now_and_then(catalog: &Arc<Catalog>, drain: &Drain) {
+fn flush_periodically(catalog: &Arc<Catalog>, drain: &Drain) {
     let (catalog, drain) = (catalog.clone(), drain.clone());
     drain.clone().spawn(async move {
         loop {

@@ -17,12 +17,12 @@ use crate::config::Config;
 use crate::origin_client::Origins;
 
 /// The TLS settings made from the files that the configuration names.
-pub(crate) struct Handshakes {
+pub(crate) struct TlsMaterial {
     pub(crate) tls: ServerConfig,
     not_after: SystemTime,
 }
 
-impl Handshakes {
+impl TlsMaterial {
     /// # Errors
     /// A file cannot be read, or a key does not belong to its certificate.
     pub(crate) fn of(config: &Config) -> Result<Self, TlsError> {
@@ -32,13 +32,13 @@ impl Handshakes {
         Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_expired(&self) -> bool {
         self.not_after < SystemTime::now()
     }
 }
 
 /// Replaces the TLS settings of a running edge.
-pub(crate) struct Reloading {
+pub(crate) struct Reloader {
     config: Config,
     /// Serialises reloads.
     reading: Mutex<()>,
@@ -50,12 +50,12 @@ pub(crate) struct Reloading {
     ends: IntGauge,
 }
 
-impl Reloading {
+impl Reloader {
     /// # Errors
     /// The metrics were registered before.
     pub(crate) fn new(
         config: Config,
-        handshakes: Handshakes,
+        tls_material: TlsMaterial,
         origins: Arc<Origins>,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
@@ -70,13 +70,13 @@ impl Reloading {
             "weir_edge_certificate_not_after_timestamp_seconds",
             "When the certificate that agents see ends, or the first of its chain.",
         )?;
-        ends.set(unix_seconds(handshakes.not_after));
-        if handshakes.has_ended() {
-            tracing::warn!(file = %config.tls.certificate.display(), "the certificate has ended: no agent will connect");
+        ends.set(unix_seconds(tls_material.not_after));
+        if tls_material.has_expired() {
+            tracing::warn!(file = %config.tls.certificate.display(), "the certificate has expired; agents will not connect");
         }
-        let not_after = Mutex::new(handshakes.not_after);
+        let not_after = Mutex::new(tls_material.not_after);
         let reading = Mutex::new(());
-        Ok(Self { config, reading, not_after, tls: handshakes.tls.into(), origins, results, ends })
+        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, results, ends })
     }
 
     pub(crate) fn tls(&self) -> ServerTls {
@@ -84,7 +84,7 @@ impl Reloading {
     }
 
     /// Whether the listener's certificate has expired.
-    pub(crate) fn certificate_has_ended(&self) -> bool {
+    pub(crate) fn certificate_has_expired(&self) -> bool {
         *self.not_after() < SystemTime::now()
     }
 
@@ -92,15 +92,15 @@ impl Reloading {
     ///
     /// # Errors
     /// A file cannot be used. The old ones stay in use.
-    pub(crate) fn read_again(&self) -> anyhow::Result<()> {
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let outcome = self.apply();
         let result = match &outcome {
             Ok(()) => {
-                tracing::info!("certificates and keys were read again; new connections go by them");
+                tracing::info!("certificates and keys were reloaded for new connections");
                 "applied"
             }
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was");
+                tracing::error!(error = format!("{error:#}"), "the reload failed; nothing was changed");
                 "refused"
             }
         };
@@ -111,15 +111,15 @@ impl Reloading {
 
     fn apply(&self) -> anyhow::Result<()> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let handshakes = Handshakes::of(&self.config)?;
-        if handshakes.has_ended() {
-            bail!("the certificate {} has ended: agents would refuse it", self.config.tls.certificate.display());
+        let tls_material = TlsMaterial::of(&self.config)?;
+        if tls_material.has_expired() {
+            bail!("the certificate {} has expired: agents would reject it", self.config.tls.certificate.display());
         }
-        let clients = self.origins.read_again(&self.config.origins)?;
+        let clients = self.origins.reload_clients(&self.config.origins)?;
 
-        self.tls.replace(handshakes.tls);
-        self.ends.set(unix_seconds(handshakes.not_after));
-        *self.not_after() = handshakes.not_after;
+        self.tls.replace(tls_material.tls);
+        self.ends.set(unix_seconds(tls_material.not_after));
+        *self.not_after() = tls_material.not_after;
         for (origin, clients) in self.origins.all().iter().zip(clients) {
             origin.replace(clients);
         }

@@ -36,11 +36,11 @@ pub(crate) struct Waiter<V> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the task that was to answer ended without a result")]
+#[error("the task ended without a result")]
 pub(crate) struct Abandoned;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many tasks are under way")]
+#[error("too many tasks are in flight")]
 pub(crate) struct Overloaded;
 
 impl<K, V> SingleFlight<K, V>
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_error_for_all_and_the_next_one_begins_anew() {
+    async fn a_panic_fails_all_waiters_and_the_next_request_starts_a_new_task() {
         let (tasks, gate, _drain) = tasks();
         let wait = gate.clone();
         let first = tasks
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_drain_waits_for_those_who_wait_only() {
+    async fn a_drain_waits_for_tasks_with_waiters_only() {
         let (tasks, gate, drain) = tasks();
         let abandoned = tasks.join(&"a", std::future::pending).unwrap();
         let wait = gate.clone();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_of_tasks_is_bounded_and_a_cut_tells_all() {
+    async fn tasks_are_bounded_and_cancellation_wakes_all_waiters() {
         let (tasks, _gate, drain) = tasks();
         let one = tasks.join(&"a", std::future::pending).unwrap();
         let _two = tasks.join(&"b", std::future::pending).unwrap();

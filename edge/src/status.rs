@@ -17,7 +17,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Lookup, LookupError};
 use crate::clock::Clock;
 use crate::origin_client::Origins;
-use crate::reload::Reloading;
+use crate::reload::Reloader;
 use crate::version::Version;
 
 /// The most services on one page of `/status`.
@@ -33,7 +33,7 @@ pub(crate) struct Status {
     pub(crate) cache: Cache,
     pub(crate) origins: Arc<Origins>,
     pub(crate) access: Access,
-    pub(crate) reloading: Arc<Reloading>,
+    pub(crate) reloader: Arc<Reloader>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
     pub(crate) drain: Drain,
@@ -60,32 +60,32 @@ impl Status {
         let down: Vec<_> = down.map(|origin| origin.last_error().unwrap_or_default()).collect();
         let mut missing = Vec::new();
         if !self.origins.any_reached() && self.catalog.is_empty() {
-            let mut reason = "nothing is stored yet and no origin has been reached".to_owned();
+            let mut reason = "the catalog is empty and no origin has been reached".to_owned();
             down.iter().for_each(|why| reason.extend(["; ", why]));
             missing.push(reason);
         }
-        missing.extend(self.access.troubles());
-        if self.reloading.certificate_has_ended() {
-            missing.push("the certificate that agents see has ended: replace it and send SIGHUP".to_owned());
+        missing.extend(self.access.readiness_errors());
+        if self.reloader.certificate_has_expired() {
+            missing.push("the certificate of the listener has expired: replace it and send SIGHUP".to_owned());
         }
         if !missing.is_empty() {
             return Readiness::NotReady(missing);
         }
         let catalog = self.catalog.write_failure();
-        let mut troubles: Vec<String> = catalog
-            .map(|reason| format!("the disk does not take the catalog, which a crash would set back: {reason}"))
+        let mut errors: Vec<String> = catalog
+            .map(|reason| format!("the catalog cannot be written, and a crash would lose updates: {reason}"))
             .into_iter()
             .collect();
         let disk = self.cache.disk_failure();
-        troubles.extend(disk.map(|reason| format!("the disk did not take the last object: {reason}")));
-        if self.access.files_are_unreadable() {
-            troubles.push(
-                "a file of keys or denials cannot be used, and what it said last is in force: the log says which line"
+        errors.extend(disk.map(|reason| format!("the last object could not be written to disk: {reason}")));
+        if self.access.has_unreadable_files() {
+            errors.push(
+                "a file of keys or denials is malformed, and its last valid contents apply: the log names the line"
                     .to_owned(),
             );
         }
-        troubles.extend(down.iter().map(|reason| format!("{reason}; what is held is served")));
-        if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
+        errors.extend(down.iter().map(|reason| format!("{reason}; cached versions are served")));
+        if errors.is_empty() { Readiness::Ready } else { Readiness::Degraded(errors) }
     }
 
     /// The fill level of each bound.
@@ -161,15 +161,13 @@ impl Status {
         let publication = version.map(|version| version.descriptor().publication());
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
         let why = match (entry, publication, origin) {
-            (None, None, _) => "it is not held; the origins are asked when somebody wants it",
+            (None, None, _) => "it is not cached; a request queries the origins",
             (None, Some(_), _) => "a past version never changes",
-            (Some(_), None, _) => "the origin says that it is gone",
-            (Some(_), _, None) => "the origin it came from is no longer configured; all are asked",
-            (_, _, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",
-            (Some(entry), ..) if self.catalog.is_leased(entry) => {
-                "the origin's event stream says that nothing has changed"
-            }
-            _ => "as the origin last said",
+            (Some(_), None, _) => "the origin removed the service",
+            (Some(_), _, None) => "its origin is no longer configured; all origins are queried",
+            (_, _, Some(origin)) if !origin.is_up() => "the origin is down; the cached version is served",
+            (Some(entry), ..) if self.catalog.is_leased(entry) => "the origin's event stream confirms it",
+            _ => "as of the last revalidation",
         };
         json!({
             "service": name.as_str(),

@@ -15,17 +15,17 @@ use crate::cache::Transcoding;
 #[derive(Debug)]
 pub(crate) struct Version {
     descriptor: Descriptor,
-    pub(crate) values: Values,
+    pub(crate) values: HeaderValues,
     /// In the order of the descriptor's representations.
-    tags: Vec<Tag>,
-    identity_tag: Tag,
+    tags: Vec<EntityTag>,
+    identity_tag: EntityTag,
     /// The weak tag of gzip compressed on the fly: its bytes may differ each time.
-    gzip_tag: Tag,
+    gzip_tag: EntityTag,
 }
 
 /// Header values shared by all responses for a version.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct HeaderValues {
     pub(crate) digest: HeaderValue,
     pub(crate) generation: HeaderValue,
     pub(crate) commit: HeaderValue,
@@ -33,11 +33,11 @@ pub(crate) struct Values {
     pub(crate) content_location: HeaderValue,
     pub(crate) unencoded_digest: HeaderValue,
     /// The entity tag of the descriptor itself.
-    pub(crate) descriptor_tag: Tag,
+    pub(crate) descriptor_tag: EntityTag,
 }
 
 #[derive(Debug)]
-pub(crate) struct Tag {
+pub(crate) struct EntityTag {
     pub(crate) text: String,
     pub(crate) value: HeaderValue,
 }
@@ -53,16 +53,16 @@ pub(crate) struct Variant<'a> {
     pub(crate) transcoding: Transcoding,
     /// Bytes of the body. Unknown for gzip compressed on the fly, which therefore supports no ranges.
     pub(crate) length: Option<u64>,
-    pub(crate) tag: &'a Tag,
+    pub(crate) tag: &'a EntityTag,
 }
 
-impl Tag {
+impl EntityTag {
     fn new(text: String) -> Self {
-        Self { value: value(&text), text }
+        Self { value: header_value(&text), text }
     }
 }
 
-fn value(text: &str) -> HeaderValue {
+fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("names, digests and numbers are visible ASCII")
 }
 
@@ -72,22 +72,25 @@ impl Version {
         let tags = descriptor
             .representations()
             .iter()
-            .map(|r| Tag::new(tarball_etag(&publication.digest, Some((r.encoding, &r.digest)))))
+            .map(|r| EntityTag::new(tarball_etag(&publication.digest, Some((r.encoding, &r.digest)))))
             .collect();
         let location = Route::TarballVersion(publication.service.clone(), publication.digest);
         Self {
-            values: Values {
-                digest: value(&publication.digest.to_string()),
+            values: HeaderValues {
+                digest: header_value(&publication.digest.to_string()),
                 generation: HeaderValue::from(publication.generation),
-                commit: value(publication.commit.as_str()),
-                revision: value(&publication.revision_id.to_string()),
-                content_location: value(&location.to_string()),
-                unencoded_digest: value(&format!("sha-256=:{}:", STANDARD.encode(publication.sha256.as_bytes()))),
-                descriptor_tag: Tag::new(descriptor.etag()),
+                commit: header_value(publication.commit.as_str()),
+                revision: header_value(&publication.revision_id.to_string()),
+                content_location: header_value(&location.to_string()),
+                unencoded_digest: header_value(&format!(
+                    "sha-256=:{}:",
+                    STANDARD.encode(publication.sha256.as_bytes())
+                )),
+                descriptor_tag: EntityTag::new(descriptor.etag()),
             },
             tags,
-            identity_tag: Tag::new(tarball_etag(&publication.digest, None)),
-            gzip_tag: Tag::new(format!("W/\"{}+gzip\"", publication.digest)),
+            identity_tag: EntityTag::new(tarball_etag(&publication.digest, None)),
+            gzip_tag: EntityTag::new(format!("W/\"{}+gzip\"", publication.digest)),
             descriptor,
         }
     }

@@ -5,22 +5,22 @@ use weir_protocol::token::UnixSeconds;
 use weir_runtime::identity::{Identity, Role};
 
 use super::credential::Credential;
-use super::standing::Standing;
+use super::key_set::KeySet;
 use crate::config::CertificateRule;
 
 /// The decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    Allowed(Proof),
+pub(crate) enum AccessDecision {
+    Allowed(AuthMethod),
     /// The client is authenticated and may not read this service: the answer is `404`, as if it did not exist.
-    Unseen,
+    OutOfScope,
     /// The client is not authenticated.
     Unauthorized(Refusal),
 }
 
 /// How a client was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum AuthMethod {
     /// Not at all: the edge is open.
     None,
     Token,
@@ -44,24 +44,24 @@ pub(crate) enum Refusal {
     Denied,
 }
 
-impl Decision {
+impl AccessDecision {
     /// The decision of an open edge.
-    pub(super) const OPEN: Decision = Decision::Allowed(Proof::None);
+    pub(super) const OPEN: AccessDecision = AccessDecision::Allowed(AuthMethod::None);
 
     /// All decisions, in the order of [`index`](Self::index).
-    pub(super) const ALL: [Decision; 12] = [
-        Decision::Allowed(Proof::None),
-        Decision::Allowed(Proof::Token),
-        Decision::Allowed(Proof::Certificate),
-        Decision::Unseen,
-        Decision::Unauthorized(Refusal::NoCredential),
-        Decision::Unauthorized(Refusal::Malformed),
-        Decision::Unauthorized(Refusal::UnknownKey),
-        Decision::Unauthorized(Refusal::RevokedKey),
-        Decision::Unauthorized(Refusal::BadSignature),
-        Decision::Unauthorized(Refusal::Expired),
-        Decision::Unauthorized(Refusal::NotYetValid),
-        Decision::Unauthorized(Refusal::Denied),
+    pub(super) const ALL: [AccessDecision; 12] = [
+        AccessDecision::Allowed(AuthMethod::None),
+        AccessDecision::Allowed(AuthMethod::Token),
+        AccessDecision::Allowed(AuthMethod::Certificate),
+        AccessDecision::OutOfScope,
+        AccessDecision::Unauthorized(Refusal::NoCredential),
+        AccessDecision::Unauthorized(Refusal::Malformed),
+        AccessDecision::Unauthorized(Refusal::UnknownKey),
+        AccessDecision::Unauthorized(Refusal::RevokedKey),
+        AccessDecision::Unauthorized(Refusal::BadSignature),
+        AccessDecision::Unauthorized(Refusal::Expired),
+        AccessDecision::Unauthorized(Refusal::NotYetValid),
+        AccessDecision::Unauthorized(Refusal::Denied),
     ];
 
     /// The position in [`ALL`](Self::ALL).
@@ -72,11 +72,11 @@ impl Decision {
     /// The value of a metric's label.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Decision::Allowed(Proof::None) => "open",
-            Decision::Allowed(Proof::Token) => "token",
-            Decision::Allowed(Proof::Certificate) => "certificate",
-            Decision::Unseen => "unseen",
-            Decision::Unauthorized(refusal) => refusal.as_str(),
+            AccessDecision::Allowed(AuthMethod::None) => "open",
+            AccessDecision::Allowed(AuthMethod::Token) => "token",
+            AccessDecision::Allowed(AuthMethod::Certificate) => "certificate",
+            AccessDecision::OutOfScope => "unseen",
+            AccessDecision::Unauthorized(refusal) => refusal.as_str(),
         }
     }
 }
@@ -115,25 +115,25 @@ impl Refusal {
 /// a certificate does not make up for a bad one.
 pub(super) fn decide(
     rules: &[CertificateRule],
-    standing: &Standing,
+    key_set: &KeySet,
     credential: &Credential<'_>,
     identity: Option<&Identity>,
     service: Option<&ServiceName>,
     now: UnixSeconds,
-) -> Decision {
-    let (proof, opens) = match (credential, identity) {
-        (Credential::Unreadable, _) => return Decision::Unauthorized(Refusal::Malformed),
-        (Credential::Token(token), _) => match standing.claims(token, now) {
-            Ok(claims) => (Proof::Token, service.is_none_or(|service| claims.open(service))),
-            Err(refusal) => return Decision::Unauthorized(refusal),
+) -> AccessDecision {
+    let (method, allowed) = match (credential, identity) {
+        (Credential::Unreadable, _) => return AccessDecision::Unauthorized(Refusal::Malformed),
+        (Credential::Token(token), _) => match key_set.claims(token, now) {
+            Ok(claims) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
+            Err(refusal) => return AccessDecision::Unauthorized(refusal),
         },
         (Credential::None, Some(Identity { role: Role::Agent, name })) => {
             let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
             let mut opened = rules.flat_map(|rule| &rule.services);
-            (Proof::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
+            (AuthMethod::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
         }
         // Certificates of other roles may read nothing.
-        (Credential::None, _) => return Decision::Unauthorized(Refusal::NoCredential),
+        (Credential::None, _) => return AccessDecision::Unauthorized(Refusal::NoCredential),
     };
-    if opens { Decision::Allowed(proof) } else { Decision::Unseen }
+    if allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
 }

@@ -23,7 +23,7 @@ const ALT_SVC_MAX_AGE: u32 = 86_400;
 
 /// The cache lifetime of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lifetime {
+pub(super) enum CacheLifetime {
     /// The current version.
     Current,
     /// A version addressed by its digest.
@@ -31,7 +31,7 @@ pub(super) enum Lifetime {
 }
 
 /// Header values that are the same in every response of this edge.
-pub(super) struct Rendered {
+pub(super) struct CommonHeaders {
     name: String,
     pub(super) alt_svc: HeaderValue,
     immutable: HeaderValue,
@@ -39,7 +39,7 @@ pub(super) struct Rendered {
     hit: HeaderValue,
 }
 
-impl Rendered {
+impl CommonHeaders {
     /// `private`: responses depend on the client, so shared caches must not store them.
     pub(super) fn new(name: &NodeName, port: u16, private: bool) -> Self {
         let value = |text: String| HeaderValue::try_from(text).expect("names and numbers are visible ASCII");
@@ -62,12 +62,12 @@ impl Rendered {
         headers: &mut HeaderMap,
         found: &LookupResult,
         status: &CacheStatus,
-        life: Lifetime,
+        life: CacheLifetime,
     ) {
         let values = &found.version.values;
         headers.reserve(20);
         headers.insert(WEIR_DIGEST, values.digest.clone());
-        if life == Lifetime::Current {
+        if life == CacheLifetime::Current {
             headers.insert(WEIR_GENERATION, values.generation.clone());
             headers.insert(WEIR_COMMIT, values.commit.clone());
             headers.insert(WEIR_REVISION, values.revision.clone());
@@ -90,17 +90,23 @@ impl Rendered {
     }
 
     /// Adds `Cache-Control`, `Age` and `Cache-Status`.
-    pub(super) fn caching(&self, headers: &mut HeaderMap, found: &LookupResult, status: &CacheStatus, life: Lifetime) {
+    pub(super) fn caching(
+        &self,
+        headers: &mut HeaderMap,
+        found: &LookupResult,
+        status: &CacheStatus,
+        life: CacheLifetime,
+    ) {
         let lifetime = match life {
-            Lifetime::Current => &found.policy.cache_control,
-            Lifetime::Immutable => &self.immutable,
+            CacheLifetime::Current => &found.policy.cache_control,
+            CacheLifetime::Immutable => &self.immutable,
         };
         headers.insert(header::CACHE_CONTROL, lifetime.clone());
-        self.came_about(headers, found.age, status);
+        self.age_and_cache_status(headers, found.age, status);
     }
 
     /// Adds `Age` and `Cache-Status`.
-    pub(super) fn came_about(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus) {
+    pub(super) fn age_and_cache_status(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus) {
         headers.insert(header::AGE, HeaderValue::from(age.as_secs()));
         let status = match status {
             CacheStatus::Hit { stale_for: 0 } => self.hit.clone(),

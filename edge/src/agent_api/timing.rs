@@ -11,14 +11,14 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The time that a response waited. Stored in its extensions.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waited {
+pub(super) struct Timing {
     /// For the version: the catalog and the query to the origin.
     pub(super) version: Duration,
     /// For the body: the object cache and the fetch. `None`: there was no body.
     pub(super) body: Option<Duration>,
 }
 
-impl Waited {
+impl Timing {
     fn header(&self, cache: &str) -> String {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let version = milliseconds(self.version);
@@ -31,8 +31,8 @@ impl Waited {
 
 /// Writes the header. `cache`: the cache status, as in metrics.
 pub(super) fn write(response: &mut Response<Body>, cache: &str) {
-    if let Some(waited) = response.extensions_mut().remove::<Waited>() {
-        let value = HeaderValue::try_from(waited.header(cache)).expect("words and numbers are visible ASCII");
+    if let Some(timing) = response.extensions_mut().remove::<Timing>() {
+        let value = HeaderValue::try_from(timing.header(cache)).expect("words and numbers are visible ASCII");
         response.headers_mut().insert(SERVER_TIMING, value);
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_count_until_their_last_reader_lets_go() {
+    async fn bytes_count_until_their_last_clone_is_dropped() {
         let budget = MemoryBudget::new(6 * UNIT, 4 * UNIT, Duration::from_millis(1));
         let bytes = budget.reserve(UNIT + 1).await.unwrap().attach(vec![7; 1025]);
         let part = bytes.slice(3..5);

@@ -24,7 +24,7 @@ use crate::origin_client::{OriginError, OriginId, Origins};
 const MAX_ATTEMPTS: u32 = 3;
 
 /// The back-off before the second attempt, ± 50 %; doubled before each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 
 /// The minimum rate of a fetch in bytes per second. It is low, because many fetches share a slow line, and an abandoned
 /// one wastes what it has transferred.
@@ -68,18 +68,18 @@ impl Size {
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The origin does not have the object: the descriptor is out of date.
-    #[error("the origin does not have an object of it")]
+    #[error("the origin does not have an object of this version")]
     NotFound,
     #[error(transparent)]
     Origin(OriginError),
     /// The response broke off.
-    #[error("the origin's answer broke off: {0}")]
+    #[error("the origin's response was cut off: {0}")]
     Broken(String),
     /// The body stalled, or was below the minimum rate.
-    #[error("the origin sends an object too slowly")]
+    #[error("the origin sent an object below the minimum rate")]
     Slow,
     /// The bytes do not match the digest.
-    #[error("the origin sent wrong bytes")]
+    #[error("the origin sent bytes that do not match the digest")]
     Corrupt,
     /// The manifest contradicts the descriptor.
     #[error("the origin's manifest cannot be used: {0}")]
@@ -88,7 +88,7 @@ pub(crate) enum FetchError {
     #[error("too many objects are being fetched or waited for")]
     Overloaded,
     /// The first byte did not arrive in time.
-    #[error("it takes too long")]
+    #[error("the fetch timed out")]
     TimedOut,
     /// The edge is stopping, or the fetch panicked.
     #[error("the fetch was abandoned")]
@@ -109,18 +109,18 @@ impl FetchError {
 
     /// The back-off before the next attempt, `waited` after the first one started; `None`: give up. `chance`, from 0 to
     /// 1, adds jitter.
-    fn pause(&self, attempts: u32, waited: Duration, max_wait: Duration, chance: f64) -> Option<Duration> {
+    fn backoff(&self, attempts: u32, waited: Duration, max_wait: Duration, chance: f64) -> Option<Duration> {
         if attempts >= MAX_ATTEMPTS {
             return None;
         }
         match self {
             FetchError::Origin(OriginError::Refused { retry_after: Some(after), .. }) => {
-                let pause = after.checked_add(FIRST_PAUSE.mul_f64(chance))?;
-                (waited.checked_add(pause)? <= max_wait).then_some(pause)
+                let backoff = after.checked_add(FIRST_BACKOFF.mul_f64(chance))?;
+                (waited.checked_add(backoff)? <= max_wait).then_some(backoff)
             }
-            FetchError::Origin(OriginError::BadAnswer { .. } | OriginError::Misdirected(_)) => None,
+            FetchError::Origin(OriginError::BadResponse { .. } | OriginError::Misdirected(_)) => None,
             FetchError::Origin(_) | FetchError::Broken(_) | FetchError::Slow | FetchError::Corrupt => {
-                Some((FIRST_PAUSE * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
+                Some((FIRST_BACKOFF * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
             }
             _ => None,
         }
@@ -158,29 +158,29 @@ impl Fetcher {
 
     /// Fetches an object and verifies it.
     pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
-        let begun = Instant::now();
-        let fetched = self.attempts(request, begun).await;
+        let started = Instant::now();
+        let fetched = self.attempts(request, started).await;
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
-        self.metrics.fetched(result, begun.elapsed());
+        self.metrics.fetched(result, started.elapsed());
         if let Err(error) = &fetched {
             tracing::warn!(object = %request.digest, repository = %request.repository, %error, "an object cannot be fetched");
         }
         fetched
     }
 
-    async fn attempts(&self, request: &ObjectRequest, begun: Instant) -> Result<Bytes, FetchError> {
+    async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Bytes, FetchError> {
         let mut no_cache = false;
         for attempt in 1.. {
             let error = match self.fetch_from_any(request, no_cache).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => error,
             };
-            let pause = error.pause(attempt, begun.elapsed(), self.max_wait, fastrand::f64());
-            let Some(pause) = pause else { return Err(error) };
+            let backoff = error.backoff(attempt, started.elapsed(), self.max_wait, fastrand::f64());
+            let Some(backoff) = backoff else { return Err(error) };
             self.metrics.retried(error.label());
             // After corrupt bytes, caches on the path are bypassed.
             no_cache |= matches!(error, FetchError::Corrupt);
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(backoff).await;
         }
         Err(FetchError::Abandoned)
     }
@@ -194,7 +194,7 @@ impl Fetcher {
                 Err(FetchError::NotFound) if request.origin == Some(id) => return Err(FetchError::NotFound),
                 Err(FetchError::NotFound) => {}
                 Err(error) => {
-                    tracing::debug!(object = %request.digest, %error, "an origin does not give an object");
+                    tracing::debug!(object = %request.digest, %error, "a fetch from one origin failed");
                     failure = failure.or(Some(error));
                 }
             }
@@ -248,7 +248,7 @@ impl Fetcher {
 
     fn corrupt(&self, request: &ObjectRequest) -> FetchError {
         self.metrics.verify_failed(Tier::Origin);
-        tracing::warn!(object = %request.digest, "an origin sent wrong bytes for an object");
+        tracing::warn!(object = %request.digest, "an origin sent bytes that do not match the digest of an object");
         FetchError::Corrupt
     }
 }
@@ -264,22 +264,22 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_asked_again_when_it_wants_it_and_as_long_as_somebody_waits() {
+    fn retries_honour_retry_after_within_the_wait() {
         let seconds = Duration::from_secs;
-        let pause = |error: &FetchError, attempts, waited| error.pause(attempts, waited, seconds(60), 0.0);
-        assert_eq!(pause(&refused(2), 1, seconds(58)), Some(seconds(2)));
-        assert_eq!(pause(&refused(2), 1, seconds(59)), None);
-        assert_eq!(pause(&refused(u64::MAX), 1, seconds(0)), None);
-        assert_eq!(pause(&FetchError::NotFound, 1, seconds(0)), None);
-        assert!(pause(&FetchError::Slow, 2, seconds(59)) > pause(&FetchError::Slow, 1, seconds(59)));
+        let backoff = |error: &FetchError, attempts, waited| error.backoff(attempts, waited, seconds(60), 0.0);
+        assert_eq!(backoff(&refused(2), 1, seconds(58)), Some(seconds(2)));
+        assert_eq!(backoff(&refused(2), 1, seconds(59)), None);
+        assert_eq!(backoff(&refused(u64::MAX), 1, seconds(0)), None);
+        assert_eq!(backoff(&FetchError::NotFound, 1, seconds(0)), None);
+        assert!(backoff(&FetchError::Slow, 2, seconds(59)) > backoff(&FetchError::Slow, 1, seconds(59)));
     }
 
     proptest! {
         #[test]
-        fn a_fetch_ends(chance in 0.0f64..=1.0, attempts in 1u32..10) {
-            let pause = FetchError::Corrupt.pause(attempts, Duration::ZERO, Duration::from_secs(60), chance);
-            prop_assert_eq!(pause.is_some(), attempts < MAX_ATTEMPTS);
-            prop_assert!(pause.is_none_or(|pause| pause <= FIRST_PAUSE * 4));
+        fn attempts_are_bounded(chance in 0.0f64..=1.0, attempts in 1u32..10) {
+            let backoff = FetchError::Corrupt.backoff(attempts, Duration::ZERO, Duration::from_secs(60), chance);
+            prop_assert_eq!(backoff.is_some(), attempts < MAX_ATTEMPTS);
+            prop_assert!(backoff.is_none_or(|backoff| backoff <= FIRST_BACKOFF * 4));
         }
     }
 }

@@ -230,7 +230,7 @@ impl Cache {
             let (frames, listed) = self.frames(&request, reverify).await?;
             let is_stored = transcoding == Transcoding::Passthrough;
             if !is_stored && !frames.are_decodable() {
-                return Err(FetchError::BadManifest("a frame holds more of the tar than a frame may".to_owned()));
+                return Err(FetchError::BadManifest("a frame exceeds the limit of decoded bytes".to_owned()));
             }
             let slices = frames.slices(&range, !is_stored);
             let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, reverify));
@@ -273,7 +273,7 @@ impl Cache {
         };
         // A client that needs it retries and gets the error.
         if let Err(error) = Box::pin(read_all).await {
-            tracing::debug!(object = %request.stored.digest, %error, "a new version cannot be fetched ahead");
+            tracing::debug!(object = %request.stored.digest, %error, "a new version cannot be prefetched");
         }
     }
 
@@ -435,11 +435,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_read_before_a_purge_does_not_stay_in_memory() {
+    async fn an_object_read_before_a_purge_is_not_cached() {
         let dir = tempfile::tempdir().unwrap();
         let (lock, _) = DirectoryLock::take(dir.path()).unwrap();
         let (origins, drain) = (Arc::new(Origins::new(Vec::new())), Drain::new());
-        let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::begin(), &Registry::new(), &drain)
+        let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::start(), &Registry::new(), &drain)
             .unwrap();
         let digest = ObjectDigest::of(b"object");
         let insert_in_memory = |purges| cache.inner.insert_in_memory(digest, Bytes::from_static(b"object"), purges);

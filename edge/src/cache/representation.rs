@@ -52,8 +52,7 @@ impl BodyRequest {
         let found = (manifest.frames().len(), manifest.size(), manifest.tar_size());
         let expected = (self.stored.frames as usize, self.stored.size, self.tar_size);
         if found != expected {
-            let reason =
-                format!("it has (frames, bytes, bytes of tar) {found:?}, and the descriptor says {expected:?}");
+            let reason = format!("(frames, bytes, bytes of tar) are {found:?}, and {expected:?} in the descriptor");
             return Err(FetchError::BadManifest(reason));
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Catalog {
                 self.store(queue, service, entry, known)
             }
             (UpdateDecision::StoreTombstone, _, Some(stored)) => {
-                tracing::info!(%service, "a service is gone");
+                tracing::info!(%service, "a service was removed");
                 let entry = entry(None, stored.highest, stored.origin);
                 self.store(queue, service, entry, known)
             }
@@ -155,7 +155,7 @@ impl Catalog {
         tracing::error!(
             %service, origin = origin.and_then(|id| self.origins.name(id)), generation, revision,
             highest_generation = highest.0, highest_revision = highest.1,
-            "an origin offers an older version than was seen before; it is refused and what is stored stays \
+            "an origin offers an older version than was seen before; the stored version is kept \
              (see generation_floor in the origin's configuration)"
         );
     }

@@ -149,14 +149,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_coldest_go_until_both_bounds_hold(
+        fn the_least_recently_requested_are_evicted_until_both_bounds_hold(
             requested in proptest::collection::vec(0u64..50, 1..200), services in 1u64..200, kilobytes in 0u64..300,
         ) {
-            let (entries, begun) = (Entries::default(), Clock::begin().now());
+            let (entries, started) = (Entries::default(), Clock::start().now());
             let bounds = CatalogBounds { services, bytes: kilobytes << 10 };
             for (number, second) in requested.iter().enumerate() {
-                let mut row = entry(Some(descriptor(&format!("s{number}"), 5, 2, b"a")), begun);
-                row.last_request = LastRequest::new(begun.after(Duration::from_secs(*second)));
+                let mut row = entry(Some(descriptor(&format!("s{number}"), 5, 2, b"a")), started);
+                row.last_request = LastRequest::new(started.after(Duration::from_secs(*second)));
                 entries.insert(name(number), Arc::new(row));
             }
             if entries.exceeds(bounds) {
@@ -168,7 +168,7 @@ mod tests {
             prop_assert_eq!(entries.bytes(), all.iter().map(|(_, entry)| entry.weight()).sum::<u64>());
             let least_recently_requested = all.iter().map(|(_, entry)| entry.last_request.last()).min();
             let evicted = (0..requested.len()).filter(|number| entries.get(&name(*number)).is_none());
-            let hottest = evicted.map(|number| begun.after(Duration::from_secs(requested[number]))).max();
+            let hottest = evicted.map(|number| started.after(Duration::from_secs(requested[number]))).max();
             prop_assert!(least_recently_requested.is_none() || hottest <= least_recently_requested, "{hottest:?} {least_recently_requested:?}");
         }
     }

@@ -256,18 +256,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_purge_holds_until_the_origin_has_spoken_again() {
-        let begun = Clock::begin().now();
-        let later = |seconds| begun.after(Duration::from_secs(seconds));
+    fn a_purge_holds_until_the_next_validation() {
+        let start = Clock::start().now();
+        let later = |seconds| start.after(Duration::from_secs(seconds));
         for (mode, expected) in
             [(PurgeMode::Soft, Freshness::StaleWhileRevalidate), (PurgeMode::Hard, Freshness::Revalidate)]
         {
-            let entry = entry(None, begun).confirmed_when_stored();
+            let entry = entry(None, start).confirmed_when_stored();
             let at = |entry: &Entry, seconds| entry.evaluate(later(seconds).since(entry.last_validated()));
             assert_eq!(at(&entry, 1), Freshness::Fresh);
             entry.purge(mode, later(2));
             assert_eq!(at(&entry, 2), expected);
-            assert!(!entry.is_leasable(), "what is said of all services is not said of it");
+            assert!(!entry.is_leasable(), "the lease does not cover it");
             // The response to a query from before the purge does not lift it.
             entry.confirm(later(1));
             assert_eq!(at(&entry, 3), expected);

@@ -31,10 +31,10 @@ impl LookupError {
             LookupError::Origin(error) => error.to_string(),
             LookupError::TooSlow => "the origin did not answer in time".to_owned(),
             LookupError::Regressed => {
-                "the origin offers an older version than was seen before, which is refused".to_owned()
+                "the origin offers an older version than was seen before, so it was rejected".to_owned()
             }
-            LookupError::Overloaded => "too many queries to origins are under way".to_owned(),
-            LookupError::Internal => "the edge failed to ask the origin".to_owned(),
+            LookupError::Overloaded => "too many queries to origins are in flight".to_owned(),
+            LookupError::Internal => "the edge failed to query the origin".to_owned(),
         }
     }
 
@@ -58,7 +58,7 @@ impl From<Overloaded> for LookupError {
 
 impl From<Abandoned> for LookupError {
     fn from(error: Abandoned) -> Self {
-        tracing::error!(%error, "a query about a service failed wait_for the edge");
+        tracing::error!(%error, "a query about a service was abandoned");
         LookupError::Internal
     }
 }

@@ -139,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_contract_s_defaults() {
+    fn default_limits() {
         let limits = limits(15, None);
         assert_eq!(limits.cache_control(), "max-age=15, stale-while-revalidate=60, stale-if-error=31536000");
         for (seconds, freshness, stale_for) in [
@@ -157,7 +157,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_maximum_ends_it() {
+    fn stale_if_error_limits_the_age() {
         let limits = limits(15, Some(3600));
         assert_eq!(limits.evaluate(Duration::from_secs(3615)), Freshness::Revalidate);
         assert_eq!(limits.evaluate(Duration::from_secs(3616)), Freshness::Expired);
@@ -174,7 +174,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn the_older_the_stricter(
+        fn freshness_is_monotonic_in_age(
             fresh in any_duration(), swr in any_duration(), sie in proptest::option::of(any_duration()),
             one in any_duration(), other in any_duration(),
         ) {

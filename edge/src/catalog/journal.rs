@@ -108,7 +108,7 @@ impl Journal {
     /// # Errors
     /// An I/O error, or the file has to be rewritten first. Some of the records may have been written.
     pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
-        let mut file = self.file.take().ok_or_else(|| io::Error::other("it has to be written whole first"))?;
+        let mut file = self.file.take().ok_or_else(|| io::Error::other("the file has to be rewritten first"))?;
         let mut lines = Vec::new();
         records.iter().for_each(|record| record.write_line(&mut lines));
         file.write_all(&lines)?;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn records_outlive_the_process_and_a_line_that_was_cut_off_is_no_damage() {
+    fn records_survive_a_restart_and_a_truncated_line_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = open(dir.path());
         assert!(journal.needs_rewrite() && journal.append(&[record(1, 1)]).is_err());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_set_aside_and_not_written_over() {
+    fn an_unreadable_file_is_renamed_and_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = open(dir.path());
         fs::create_dir(&journal.path).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_written_again_once_half_of_it_may_be_garbage() {
+    fn the_file_is_rewritten_once_half_of_it_may_be_superseded() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = open(dir.path());
         journal.rewrite(std::iter::once(record(0, 1))).unwrap();

@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn absence_needs_the_leases_of_all_origins() {
-        let begun = Clock::begin().now();
-        let later = |seconds| begun.after(Duration::from_secs(seconds));
+        let started = Clock::start().now();
+        let later = |seconds| started.after(Duration::from_secs(seconds));
         let leases = [FreshnessLease::default(), FreshnessLease::default()];
         leases[0].begin(later(1));
         leases[0].heartbeat(later(9));
@@ -107,14 +107,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_covers_what_was_validated_since_it_began_and_never_beyond_its_last_heartbeat(
+        fn a_lease_covers_validations_since_its_start_up_to_the_last_heartbeat(
             steps in proptest::collection::vec(
                 (prop_oneof![Just(Step::Begin), Just(Step::Heartbeat), Just(Step::Break)], 1u64..5_000), 1..40,
             ),
             validated_after in 0usize..40,
         ) {
             let lease = FreshnessLease::default();
-            let mut now = Clock::begin().now();
+            let mut now = Clock::start().now();
             let (mut began, mut heartbeat, mut own) = (None, None, now);
             for (number, (step, wait)) in steps.into_iter().enumerate() {
                 now = now.after(Duration::from_millis(wait));

@@ -286,7 +286,7 @@ impl Lookup {
         match &answered {
             Ok(_) => self.negative.remove(&service),
             Err(error) => {
-                tracing::debug!(%service, error = %error.reason(), "the origin could not be asked");
+                tracing::debug!(%service, error = %error.reason(), "the query to the origin failed");
                 self.negative.insert(service, error.clone(), self.catalog.all_streams_in_sync());
             }
         }

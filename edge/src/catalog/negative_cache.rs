@@ -81,7 +81,7 @@ mod tests {
     use weir_protocol::name::ServiceName;
 
     #[test]
-    fn an_absence_holds_for_longer_while_all_streams_are_in_step() {
+    fn an_absence_is_cached_longer_while_all_streams_are_in_sync() {
         let negative = NegativeCache::new();
         let service = |name: &str| -> ServiceName { name.parse().unwrap() };
         negative.insert(service("absent"), LookupError::Absent, true);

@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_highest_generation_survives_whatever_else_is_damaged(
+        fn the_highest_generation_survives_damaged_records(
             records in proptest::collection::vec(any_record(), 0..40), damage in proptest::collection::vec(any::<u16>(), 0..6),
         ) {
             let mut lines: Vec<_> = records.iter().map(line).collect();
@@ -237,13 +237,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_counted(bytes: Vec<u8>) {
+        fn no_bytes_panic(bytes: Vec<u8>) {
             JournalContents::default().apply_line(&bytes);
         }
     }
 
     #[test]
-    fn a_purge_outlives_eviction_and_a_lease_covers_all_but_its_exceptions() {
+    fn a_purge_survives_eviction_and_a_lease_has_exceptions() {
         let name = |name: &str| -> ServiceName { name.parse().unwrap() };
         let service = |service: &str, row| Record::Service { service: name(service), row };
         let evicted = GenerationFloor { highest: (7, 1), purged: Some(40) };

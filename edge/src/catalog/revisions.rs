@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_replaces_what_was_known_of_that_origin_alone() {
+    fn a_snapshot_replaces_the_revisions_of_one_origin() {
         let (revisions, shop) = (Revisions::new(2), "shop".parse().unwrap());
         for origin in 0..2 {
             assert!(revisions.record(origin, seen("main", "sha1:aa", true)));
@@ -136,6 +136,6 @@ mod tests {
             assert!(revisions.record(0, seen(&format!("r{number}"), "sha1:aa", true)));
         }
         assert!(!revisions.record(0, seen("one-more", "sha1:aa", true)));
-        assert!(revisions.record(0, seen("r0", "sha1:bb", true)), "what is known can change");
+        assert!(revisions.record(0, seen("r0", "sha1:bb", true)), "a known ref can change");
     }
 }

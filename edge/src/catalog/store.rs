@@ -68,11 +68,11 @@ impl Catalog {
             metrics,
         };
         if let Err(error) = &result {
-            tracing::error!(path = %path.display(), %error, "the catalog cannot be read to its end: its services are asked for again");
+            tracing::error!(path = %path.display(), %error, "the catalog could only be read in part; the other services are queried again");
         }
         if stored.damaged > 0 {
             let lines = stored.damaged;
-            tracing::error!(path = %path.display(), lines, "the catalog is damaged: what is readable is served, and its origins are asked");
+            tracing::error!(path = %path.display(), lines, "the catalog is damaged; undamaged entries are revalidated, the other services are queried again");
         }
         catalog.metrics.damaged_records.inc_by(stored.damaged);
         let is_whole = result.is_ok() && stored.damaged == 0;
@@ -92,14 +92,14 @@ impl Catalog {
             let version = match row.descriptor.map(|bytes| Descriptor::parse(bytes.into())).transpose() {
                 Ok(descriptor) => descriptor.map(|descriptor| Arc::new(Version::new(descriptor))),
                 Err(error) => {
-                    tracing::warn!(%service, %error, "a stored descriptor cannot be read: its origin will be asked");
+                    tracing::warn!(%service, %error, "a stored descriptor cannot be parsed; the service is queried again");
                     queue.floors.insert(service, GenerationFloor { highest: row.highest, purged: row.purged });
                     continue;
                 }
             };
             let policy = self.policies.of(&service).clone();
             let unknown = now.before(policy.limits.unknown_age());
-            let validated = Moment::from_the_wall(row.validated, now, wall).unwrap_or(unknown);
+            let validated = Moment::from_unix_millis(row.validated, now, wall).unwrap_or(unknown);
             let validated = if is_whole { validated } else { validated.min(unknown) };
             let since = self.moment(row.since);
             let origin = self.origins.find(&row.origin);
@@ -116,7 +116,7 @@ impl Catalog {
     /// The moment of a Unix time in milliseconds; now when the wall clock was set back since.
     pub(super) fn moment(&self, at: u64) -> Moment {
         let now = self.clock.now();
-        Moment::from_the_wall(at, now, SystemTime::now()).unwrap_or(now)
+        Moment::from_unix_millis(at, now, SystemTime::now()).unwrap_or(now)
     }
 
     pub(crate) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
@@ -217,7 +217,7 @@ impl Catalog {
         let known = [queue.pending.get(service).cloned(), self.entries.get(service)];
         known.iter().flatten().for_each(|entry| entry.purge(mode, now));
         if mode == PurgeMode::Hard {
-            let at = now.on_the_wall(now, SystemTime::now());
+            let at = now.to_unix_millis(now, SystemTime::now());
             if known.iter().all(Option::is_none) {
                 let highest = queue.floors.get(service).unwrap_or_default().highest;
                 queue.floors.insert(service.clone(), GenerationFloor { highest, purged: Some(at) });
@@ -260,10 +260,10 @@ impl Catalog {
         EntryRecord {
             highest: entry.highest,
             origin: entry.origin.and_then(|id| self.origins.name(id)).unwrap_or_default().to_owned(),
-            since: entry.since.on_the_wall(now, wall),
-            validated: self.validated(entry).on_the_wall(now, wall),
+            since: entry.since.to_unix_millis(now, wall),
+            validated: self.validated(entry).to_unix_millis(now, wall),
             descriptor: entry.version.as_ref().map(text),
-            purged: entry.pending_hard_purge().map(|at| at.on_the_wall(now, wall)),
+            purged: entry.pending_hard_purge().map(|at| at.to_unix_millis(now, wall)),
         }
     }
 }

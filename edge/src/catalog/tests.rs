@@ -32,7 +32,7 @@ fn load(dir: &tempfile::TempDir, bounds: CatalogBounds) -> Arc<Catalog> {
     let lock = DirectoryLock::take(dir.path()).unwrap().0;
     let policies = Arc::new(FreshnessPolicies::new([], limits(15, None), false));
     let metrics = CatalogMetrics::register(&Registry::new()).unwrap();
-    Catalog::load(&file(dir), lock, bounds, Arc::new(Origins::new(Vec::new())), policies, Clock::begin(), metrics)
+    Catalog::load(&file(dir), lock, bounds, Arc::new(Origins::new(Vec::new())), policies, Clock::start(), metrics)
 }
 
 /// Waits until the writer thread has released the catalog, then drops it as a crash would.
@@ -73,7 +73,7 @@ fn stored(path: &Path) -> HashMap<ServiceName, VersionNumber> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_updates_at_once_are_all_on_disk_and_the_highest_wins() {
+async fn concurrent_updates_are_all_durable_and_the_highest_wins() {
     let dir = tempfile::tempdir().unwrap();
     let first = load(&dir, ROOMY);
     let updates = (0..64u64).flat_map(|n| (0..4u64).map(move |g| (format!("s{n}"), 1 + (g * 7 + n) % 4)));
@@ -96,7 +96,7 @@ async fn many_updates_at_once_are_all_on_disk_and_the_highest_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
+async fn a_new_generation_is_durable_before_it_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     let shop = name("shop");
@@ -124,7 +124,7 @@ async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
 }
 
 #[tokio::test]
-async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_remembered() {
+async fn evicted_services_keep_their_generation_and_hard_purge() {
     let dir = tempfile::tempdir().unwrap();
     let bounds = CatalogBounds { services: 8, ..ROOMY };
     let first = load(&dir, bounds);
@@ -154,7 +154,7 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
 }
 
 #[tokio::test]
-async fn a_tombstone_ends_and_its_generation_is_remembered() {
+async fn a_tombstone_expires_and_keeps_its_generation() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     catalog.apply(pushed(&catalog, "a", 5)).await;
@@ -168,14 +168,14 @@ async fn a_tombstone_ends_and_its_generation_is_remembered() {
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_holds_up_no_version() {
+async fn a_hanging_disk_delays_no_version() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     // Opening a FIFO for writing blocks until it has a reader.
     let fifo = file(&dir).with_extension("unfinished");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     catalog.apply(pushed(&catalog, "a", 1)).await;
-    while catalog.write_queue().write_begun.is_none() {
+    while catalog.write_queue().write_started.is_none() {
         tokio::task::yield_now().await;
     }
     let waiting = tokio::spawn({
@@ -186,7 +186,7 @@ async fn a_disk_that_hangs_holds_up_no_version() {
         tokio::task::yield_now().await;
     }
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (1, 1), "it is not on disk yet");
-    catalog.write_queue().write_begun = Some(Moment::EARLIEST);
+    catalog.write_queue().write_started = Some(Moment::EARLIEST);
     assert!(catalog.durable().await.is_err());
     assert!(matches!(waiting.await.unwrap(), UpdateOutcome::Stored(_)));
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (2, 1));
@@ -198,7 +198,7 @@ async fn a_disk_that_hangs_holds_up_no_version() {
     // The write returns and fails, because a FIFO is no file; the next one succeeds.
     let mut writes = catalog.writes.subscribe();
     let reader = fs::File::open(&fifo).unwrap();
-    while catalog.write_queue().write_begun.is_some() {
+    while catalog.write_queue().write_started.is_some() {
         writes.changed().await.unwrap();
     }
     drop(reader);
@@ -210,7 +210,7 @@ async fn a_disk_that_hangs_holds_up_no_version() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() {
+async fn a_failing_disk_is_tolerated_and_rewritten_once_it_works() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     catalog.apply(pushed(&catalog, "a", 1)).await;

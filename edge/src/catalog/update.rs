@@ -149,7 +149,7 @@ mod tests {
     const QUERY: UpdateSource = UpdateSource::Query((5, 2));
 
     fn decide(origin: OriginId, source: UpdateSource, content: UpdateContent, entry: Option<&Entry>) -> UpdateDecision {
-        let at = Clock::begin().now();
+        let at = Clock::start().now();
         Update { origin: Some(origin), source, at, content }.decide(entry, None, false)
     }
 
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn only_newer_versions_are_taken() {
-        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+    fn only_newer_versions_are_stored() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
         for (generation, revision, content, expected) in [
             (5, 2, b"a", UpdateDecision::Confirm),
             (5, 3, b"a", UpdateDecision::Store),
@@ -182,13 +182,13 @@ mod tests {
 
     #[test]
     fn a_tombstone_and_a_floor_remember_the_highest_generation() {
-        let tombstone = entry(None, Clock::begin().now());
+        let tombstone = entry(None, Clock::start().now());
         for (generation, revision, expected) in
             [(4, 9, UpdateDecision::Reject), (5, 2, UpdateDecision::Store), (6, 1, UpdateDecision::Store)]
         {
             let update = || current(generation, revision, b"a");
             assert_eq!(decide(0, QUERY, update(), Some(&tombstone)), expected);
-            let at = Clock::begin().now();
+            let at = Clock::start().now();
             let update = Update { origin: Some(0), source: QUERY, at, content: update() };
             assert_eq!(update.decide(None, Some((5, 2)), false), expected);
             assert_eq!(update.decide(None, None, false), UpdateDecision::Store);
@@ -196,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_the_stream_has_overtaken_is_no_regression() {
-        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+    fn a_response_that_the_stream_superseded_is_no_regression() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
         let earlier = UpdateSource::Query((4, 1));
         assert_eq!(decide(0, earlier, current(4, 1, b"b"), Some(&stored)), UpdateDecision::Superseded);
         assert_eq!(decide(0, earlier, gone(None), Some(&stored)), UpdateDecision::Superseded);
@@ -205,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_speaks_for_the_services_of_its_own_origin_only() {
-        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
+    fn a_stream_updates_services_of_its_own_origin_only() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
         for content in [current(6, 1, b"b"), current(5, 2, b"a"), gone(Some(9))] {
             assert_eq!(decide(1, UpdateSource::Stream, content, Some(&stored)), UpdateDecision::RejectOtherOrigin);
         }
         assert_eq!(decide(1, QUERY, current(5, 2, b"a"), Some(&stored)), UpdateDecision::Store, "it has moved there");
-        let tombstone = entry(None, Clock::begin().now());
+        let tombstone = entry(None, Clock::start().now());
         assert_eq!(decide(1, UpdateSource::Stream, current(6, 1, b"b"), Some(&tombstone)), UpdateDecision::Store);
     }
 
     #[test]
-    fn a_tombstone_of_one_origin_of_several_has_the_others_asked() {
-        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::begin().now());
-        let at = Clock::begin().now();
+    fn a_tombstone_from_one_of_several_origins_queries_the_others() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        let at = Clock::start().now();
         let update =
             |generation| Update { origin: Some(0), source: UpdateSource::Stream, at, content: gone(Some(generation)) };
         assert_eq!(update(5).decide(Some(&stored), None, true), UpdateDecision::QueryOthers);

@@ -48,7 +48,7 @@ pub(super) struct WriteQueue {
     batched: u64,
     is_writing: bool,
     /// The start of the write in progress.
-    pub(super) write_begun: Option<Moment>,
+    pub(super) write_started: Option<Moment>,
     retry_at: Option<Moment>,
     /// The heartbeat of each origin that was written last.
     written_heartbeats: HashMap<usize, Moment>,
@@ -89,7 +89,7 @@ impl WriteQueue {
 
     /// Whether the write in progress has exceeded its timeout.
     pub(super) fn is_hanging(&self, now: Moment) -> bool {
-        self.write_begun.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
+        self.write_started.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
     }
 
     #[cfg(test)]
@@ -103,7 +103,7 @@ impl WriteQueue {
         }
         (self.batched, self.record_bytes) = (self.queued, 0);
         let is_backing_off = self.retry_at.is_some_and(|at| now < at);
-        self.write_begun = (!is_backing_off).then_some(now);
+        self.write_started = (!is_backing_off).then_some(now);
         Some(WriteBatch {
             records: std::mem::take(&mut self.records),
             rewrite: std::mem::take(&mut self.rewrite),
@@ -122,7 +122,7 @@ impl Catalog {
         self.fail_hanging_write(queue);
         if !std::mem::replace(&mut queue.is_writing, true) {
             // Counted from here, in case no thread becomes free.
-            queue.write_begun = Some(self.clock.now());
+            queue.write_started = Some(self.clock.now());
             let catalog = self.clone();
             tokio::task::spawn_blocking(move || catalog.write_queued());
         }
@@ -157,7 +157,7 @@ impl Catalog {
         }
         self.writes.send_modify(|state| {
             state.written = queue.queued;
-            self.failed(state, format!("it has not come back from a write for {} s", WRITE_TIMEOUT.as_secs()));
+            self.failed(state, format!("a write has not returned for {} s", WRITE_TIMEOUT.as_secs()));
         });
     }
 
@@ -197,7 +197,7 @@ impl Catalog {
     /// Serves the entries of a batch. `written`: `None` when the disk was not tried.
     fn complete(&self, batch: WriteBatch, written: Option<io::Result<()>>) {
         let mut queue = self.write_queue();
-        queue.write_begun = None;
+        queue.write_started = None;
         for (service, entry) in batch.pending {
             // A hanging write was failed before: this entry, or a newer one, is served already.
             let Some(pending) = queue.pending.get(&service) else { continue };
@@ -214,7 +214,7 @@ impl Catalog {
                 None => {}
                 Some(Ok(())) => {
                     if state.failure.take().is_some() {
-                        tracing::info!("the catalog can be written again");
+                        tracing::info!("the catalog is written to disk again");
                     }
                     queue.retry_at = None;
                 }
@@ -230,7 +230,7 @@ impl Catalog {
     fn failed(&self, state: &mut WriteState, error: String) {
         // Logged once per reason, not once per write.
         if state.failure.as_ref() != Some(&error) {
-            tracing::warn!(%error, "the disk does not take the catalog, which is served from memory");
+            tracing::warn!(%error, "the catalog cannot be written; it is served from memory");
         }
         state.failure = Some(error);
         self.metrics.writable.set(0);
@@ -252,7 +252,7 @@ impl Catalog {
 
     fn evict(&self, queue: &mut WriteQueue, service: &ServiceName, reason: EvictionReason) {
         let Some(entry) = self.entries.remove(service) else { return };
-        let purged = entry.pending_hard_purge().map(|at| at.on_the_wall(self.clock.now(), SystemTime::now()));
+        let purged = entry.pending_hard_purge().map(|at| at.to_unix_millis(self.clock.now(), SystemTime::now()));
         let floor = GenerationFloor { highest: entry.highest, purged };
         queue.floors.insert(service.clone(), floor);
         queue.push(Record::Evicted { service: service.clone(), floor });
@@ -282,7 +282,8 @@ impl Catalog {
                 entry.validate(validated);
             }
             if entry.take_dirty() {
-                validations.push(Record::Validated { service: service.clone(), at: validated.on_the_wall(now, wall) });
+                validations
+                    .push(Record::Validated { service: service.clone(), at: validated.to_unix_millis(now, wall) });
             }
         }
         let mut queue = self.write_queue();
@@ -295,7 +296,7 @@ impl Catalog {
         for (id, (at, except)) in leases {
             if queue.written_heartbeats.insert(id, at) != Some(at) {
                 let origin = self.origins.name(id).unwrap_or_default().to_owned();
-                queue.push(Record::Leased { origin, at: at.on_the_wall(now, wall), except });
+                queue.push(Record::Leased { origin, at: at.to_unix_millis(now, wall), except });
             }
         }
         validations.into_iter().for_each(|record| queue.push(record));

@@ -6,7 +6,7 @@ use weir_protocol::query::QueryError;
 use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
-use super::MAX_ORDER_BYTES;
+use super::MAX_PURGE_REQUEST_BYTES;
 
 #[derive(Debug)]
 pub(super) enum OperatorError {
@@ -81,7 +81,7 @@ impl OperatorError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "operator-token-unusable",
                 "The operator token cannot be read",
-                "The file of the operator token cannot be used any more; the edge's log says why.",
+                "The file of the operator token cannot be read; the edge's log says why.",
             ),
             OperatorError::MethodNotAllowed(_) => Problem::method_not_allowed(),
             OperatorError::Malformed(detail) => Problem::malformed(detail),
@@ -89,14 +89,14 @@ impl OperatorError {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too-large",
                 "The request is too large",
-                format!("An order has at most {MAX_ORDER_BYTES} bytes."),
+                format!("A purge request has at most {MAX_PURGE_REQUEST_BYTES} bytes."),
             ),
             OperatorError::TooSlow => Problem::body_too_slow(),
             OperatorError::Failed => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "edge-failed",
                 "The edge failed",
-                "The edge itself cannot do this just now; its log says why.",
+                "The edge failed; its log says why.",
             ),
         }
     }

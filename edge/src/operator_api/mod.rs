@@ -23,12 +23,12 @@ use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, S
 use weir_runtime::shutdown::Drain;
 
 use self::error::OperatorError;
-use self::purge::Order;
+use self::purge::PurgeRequest;
 use crate::config::AdminConfig;
 use crate::status::Status;
 
 /// The longest purge request, in bytes.
-const MAX_ORDER_BYTES: usize = 4096;
+const MAX_PURGE_REQUEST_BYTES: usize = 4096;
 
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
@@ -87,9 +87,9 @@ impl OperatorApi {
                     return Err(OperatorError::MethodNotAllowed("POST"));
                 }
                 self.check(request.headers()).await?;
-                let order = Order::parse(&request.into_body().read(MAX_ORDER_BYTES).await?)?;
+                let purge = PurgeRequest::parse(&request.into_body().read(MAX_PURGE_REQUEST_BYTES).await?)?;
                 let (status, purges) = (self.status.clone(), self.purges.clone());
-                let done = spawn_blocking(move || order.carry_out(&status, &purges)).await;
+                let done = spawn_blocking(move || purge.execute(&status, &purges)).await;
                 let mut done = done.map_err(|_| OperatorError::Failed)?;
                 // A purge survives a restart unless the disk fails.
                 done["durable"] = self.status.catalog.durable().await.is_ok().into();
@@ -100,7 +100,7 @@ impl OperatorApi {
                     return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
                 }
                 self.check_reader(request.headers()).await?;
-                let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
+                let (service, digest) = parse_explain(request.uri().query().unwrap_or_default())?;
                 let status = self.status.clone();
                 let explained = spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
                 Ok(admin::json(&explained.map_err(|_| OperatorError::Failed)?))
@@ -133,7 +133,7 @@ impl Handler for OperatorApi {
     }
 }
 
-fn what_to_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), OperatorError> {
+fn parse_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), OperatorError> {
     let mut service = None;
     let mut digest = None;
     for (key, value) in query::pairs(query) {

@@ -12,18 +12,18 @@ use crate::clock::Moment;
 pub(crate) const FAILURES_TO_OPEN: u32 = 2;
 
 /// The first back-off; jitter makes it 50 to 100 % of this.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// How long a trial request blocks the next one: its task may be gone.
-const TRIAL_DEADLINE: Duration = Duration::from_secs(15);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Breaker {
     state: State,
     /// The number of back-offs since the last success.
-    pauses: u32,
+    backoffs: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Circuit {
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self { state: State::Closed { failures: 0 }, pauses: 0 }
+        Self { state: State::Closed { failures: 0 }, backoffs: 0 }
     }
 }
 
@@ -68,7 +68,7 @@ impl Breaker {
     }
 
     /// Whether the last request succeeded.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         self.state == State::Closed { failures: 0 }
     }
 
@@ -77,7 +77,7 @@ impl Breaker {
         match self.state {
             State::Closed { .. } => true,
             State::Open { until } if now < until => false,
-            State::HalfOpen { since } if now.since(since) < TRIAL_DEADLINE => false,
+            State::HalfOpen { since } if now.since(since) < TRIAL_TIMEOUT => false,
             State::Open { .. } | State::HalfOpen { .. } => {
                 self.state = State::HalfOpen { since: now };
                 true
@@ -104,8 +104,8 @@ impl Breaker {
             // A request from before the circuit opened.
             State::Open { .. } => {}
             State::Closed { .. } | State::HalfOpen { .. } => {
-                let until = now.after(pause(self.pauses, chance));
-                self.pauses = self.pauses.saturating_add(1);
+                let until = now.after(backoff(self.backoffs, chance));
+                self.backoffs = self.backoffs.saturating_add(1);
                 self.state = State::Open { until };
             }
         }
@@ -113,8 +113,8 @@ impl Breaker {
 }
 
 /// The back-off after `before` others: doubled each time, with 50 % jitter.
-fn pause(before: u32, chance: f64) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST_PAUSE);
+fn backoff(before: u32, chance: f64) -> Duration {
+    let longest = FIRST_BACKOFF.saturating_mul(1 << before.min(16)).min(MAX_BACKOFF);
     longest.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
@@ -125,19 +125,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_dead_origin_is_asked_seldom() {
-        let begin = Clock::begin().now();
+    fn a_dead_origin_gets_few_requests() {
+        let begin = Clock::start().now();
         for chance in [0.0, 0.5, 1.0] {
-            let (mut breaker, mut asked) = (Breaker::default(), 0);
+            let (mut breaker, mut requests) = (Breaker::default(), 0);
             for milliseconds in 0..600_000 {
                 let now = begin.after(Duration::from_millis(milliseconds));
                 if breaker.admit(now) {
-                    asked += 1;
+                    requests += 1;
                     breaker.failed(now, chance);
                 }
             }
-            let at_least = 600 / LONGEST_PAUSE.as_secs();
-            assert!((at_least..=3 * at_least).contains(&asked), "{asked} questions with chance {chance}");
+            let at_least = 600 / MAX_BACKOFF.as_secs();
+            assert!((at_least..=3 * at_least).contains(&requests), "{requests} requests with chance {chance}");
         }
     }
 
@@ -162,10 +162,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_refused_for_long(
+        fn the_circuit_never_stays_open(
             steps in proptest::collection::vec(step(), 0..60),
         ) {
-            let mut now = Clock::begin().now();
+            let mut now = Clock::start().now();
             let mut breaker = Breaker::default();
             for step in steps {
                 let before = breaker.clone();
@@ -178,34 +178,34 @@ mod tests {
                     }
                     Step::Answered => {
                         breaker.answered();
-                        prop_assert!(breaker.is_sound());
+                        prop_assert!(breaker.is_healthy());
                     }
                     Step::Slow => {
                         breaker.slow();
                         prop_assert_eq!(breaker.circuit(), before.circuit());
-                        prop_assert!(!breaker.is_sound(), "there is doubt, and nothing more");
+                        prop_assert!(!breaker.is_healthy(), "it triggers a probe only");
                     }
                     Step::Failed(chance) => {
                         breaker.failed(now, chance);
-                        prop_assert!(!breaker.is_sound());
+                        prop_assert!(!breaker.is_healthy());
                         if before.circuit() == Circuit::Closed {
-                            prop_assert_eq!(breaker.circuit() == Circuit::Open, !before.is_sound(), "the second in a row");
+                            prop_assert_eq!(breaker.circuit() == Circuit::Open, !before.is_healthy(), "the second in a row");
                         }
                         if breaker != before && breaker.circuit() == Circuit::Open {
-                            prop_assert!(!breaker.admit(now), "a pause is never nothing");
+                            prop_assert!(!breaker.admit(now), "a backoff is never nothing");
                         }
                     }
                     Step::Wait(milliseconds) => now = now.after(Duration::from_millis(milliseconds)),
                 }
                 // After the longest back-off a request passes, whatever happened.
-                prop_assert!(breaker.clone().admit(now.after(LONGEST_PAUSE.max(TRIAL_DEADLINE))));
+                prop_assert!(breaker.clone().admit(now.after(MAX_BACKOFF.max(TRIAL_TIMEOUT))));
             }
         }
 
         #[test]
         fn pauses_are_bounded(before: u32, chance in -1.0f64..2.0) {
-            let pause = pause(before, chance);
-            prop_assert!(pause >= FIRST_PAUSE / 2 && pause <= LONGEST_PAUSE);
+            let backoff = backoff(before, chance);
+            prop_assert!(backoff >= FIRST_BACKOFF / 2 && backoff <= MAX_BACKOFF);
         }
     }
 }

@@ -24,14 +24,14 @@ impl Clients {
     /// # Errors
     /// A file cannot be read, or the key does not belong to the certificate.
     pub(crate) fn read(config: &OriginConfig) -> anyhow::Result<Self> {
-        let cannot = || format!("origin {} cannot be called", config.url);
+        let cannot = || format!("cannot use the client certificate, key or CA of origin {}", config.url);
         let identity = (config.client_certificate.as_path(), config.client_key.as_path());
         let tls = tls::client_config(&config.ca, Some(identity)).with_context(cannot)?;
         let not_after = tls::not_after(&config.client_certificate).with_context(cannot)?;
         Ok(Self { requests: http2_client(tls.clone()), events: http2_client(tls), not_after })
     }
 
-    pub(crate) fn have_ended(&self) -> bool {
+    pub(crate) fn have_expired(&self) -> bool {
         self.not_after < SystemTime::now()
     }
 }

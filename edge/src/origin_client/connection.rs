@@ -50,25 +50,25 @@ pub(crate) struct Origin {
 
 /// The timeout of a response, and what exceeding it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum HeadTimeout {
     /// For stored data: the origin counts as failed.
-    AtHand,
+    Fast,
     /// For data that has to be read or built: the origin is slow, and maybe only for this object.
-    ToBeMade(Duration),
+    Slow(Duration),
 }
 
-impl Patience {
-    fn with(kind: &str) -> Self {
+impl HeadTimeout {
+    fn of(kind: &str) -> Self {
         match kind {
-            "object" => Patience::ToBeMade(OBJECT_HEAD_TIMEOUT),
-            _ => Patience::AtHand,
+            "object" => HeadTimeout::Slow(OBJECT_HEAD_TIMEOUT),
+            _ => HeadTimeout::Fast,
         }
     }
 
-    fn wait(self) -> Duration {
+    fn duration(self) -> Duration {
         match self {
-            Patience::AtHand => HEAD_TIMEOUT,
-            Patience::ToBeMade(wait) => wait,
+            HeadTimeout::Fast => HEAD_TIMEOUT,
+            HeadTimeout::Slow(wait) => wait,
         }
     }
 }
@@ -83,9 +83,9 @@ impl Origin {
     pub(crate) fn new(config: &OriginConfig, clock: Clock, metrics: OriginMetrics) -> anyhow::Result<Self> {
         let authority = config.authority()?;
         let clients = Clients::read(config)?;
-        if clients.have_ended() {
+        if clients.have_expired() {
             let file = config.client_certificate.display();
-            tracing::warn!(origin = %authority, %file, "the client certificate has ended: the origin will not answer");
+            tracing::warn!(origin = %authority, %file, "the client certificate has expired; the origin will reject it");
         }
         metrics.begin(authority.as_str());
         metrics.client_certificate(authority.as_str(), clients.not_after);
@@ -130,8 +130,8 @@ impl Origin {
     }
 
     /// Whether the last request failed, or there was none.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        !self.was_reached() || !self.breaker().is_sound()
+    pub(super) fn needs_probe(&self) -> bool {
+        !self.was_reached() || !self.breaker().is_healthy()
     }
 
     /// Whether it has ever responded with anything but `401` or `403`.
@@ -144,23 +144,27 @@ impl Origin {
         self.last_error.lock().ok()?.clone()
     }
 
-    pub(crate) fn bad_answer(&self, reason: &str) -> OriginError {
-        let error = OriginError::BadAnswer { origin: self.name().to_owned(), reason: reason.to_owned() };
-        tracing::warn!(origin = self.name(), %error, "an origin's answer makes no sense");
+    pub(crate) fn bad_response(&self, reason: &str) -> OriginError {
+        let error = OriginError::BadResponse { origin: self.name().to_owned(), reason: reason.to_owned() };
+        tracing::warn!(origin = self.name(), %error, "an origin violated the protocol");
         error
     }
 
-    /// Requests a descriptor; `None` when its entity tag is still `held`.
-    pub(super) async fn descriptor(&self, route: &Route, held: Option<&str>) -> Result<Option<Bytes>, OriginError> {
+    /// Requests a descriptor; `None` when its entity tag is still `if_none_match`.
+    pub(super) async fn descriptor(
+        &self,
+        route: &Route,
+        if_none_match: Option<&str>,
+    ) -> Result<Option<Bytes>, OriginError> {
         let mut headers = HeaderMap::new();
-        if let Some(tag) = held {
+        if let Some(tag) = if_none_match {
             headers.insert(header::IF_NONE_MATCH, HeaderValue::from_str(tag).expect("a tag of numbers"));
         }
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
-            StatusCode::NOT_MODIFIED if held.is_some() => Ok(None),
+            StatusCode::NOT_MODIFIED if if_none_match.is_some() => Ok(None),
             StatusCode::OK => Ok(Some(self.read_descriptor(response).await?)),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for a descriptor"))),
+            status => Err(self.bad_response(&format!("status {status} for a descriptor"))),
         }
     }
 
@@ -186,7 +190,7 @@ impl Origin {
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for an object"))),
+            status => Err(self.bad_response(&format!("status {status} for an object"))),
         }
     }
 
@@ -199,7 +203,7 @@ impl Origin {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(self.refused(response).await),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for events"))),
+            status => Err(self.bad_response(&format!("status {status} for the event stream"))),
         }
     }
 
@@ -241,36 +245,36 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        let patience = Patience::with(kind);
+        let timeout = HeadTimeout::of(kind);
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
-            let reason = why_before(self.name(), self.last_error().as_deref());
-            return Err(self.unreachable(format!("{reason}; it is left alone for a moment")));
+            let reason = last_failure(self.name(), self.last_error().as_deref());
+            return Err(self.unreachable(format!("{reason}; the circuit is open")));
         }
         let mut request = Request::builder()
             .uri(format!("https://{}{path}", self.authority))
             .body(Empty::new())
             .expect("an authority that was checked and a path of the protocol");
         *request.headers_mut() = headers;
-        let wait = patience.wait();
+        let wait = timeout.duration();
         let answered = match tokio::time::timeout(wait, client.request(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(self.unreachable(innermost(&error))),
+            Ok(Err(error)) => Err(self.unreachable(root_cause(&error))),
             Err(_) => Err(OriginError::TimedOut { origin: self.name().to_owned(), after: wait }),
         };
         match &answered {
             Ok(response) => {
-                let refusal = refusal(response.status());
+                let rejection = rejection(response.status());
                 self.metrics.answered(kind, response.status().as_str());
-                self.reached.fetch_or(refusal.is_none(), Ordering::Relaxed);
-                self.came_of_it(refusal.map(|why| format!("origin {} {why}", self.authority)));
+                self.reached.fetch_or(rejection.is_none(), Ordering::Relaxed);
+                self.record_outcome(rejection.map(|why| format!("origin {} {why}", self.authority)));
             }
             Err(error) => {
                 self.metrics.answered(kind, error.label());
-                if patience != Patience::AtHand && matches!(error, OriginError::TimedOut { .. }) {
+                if timeout != HeadTimeout::Fast && matches!(error, OriginError::TimedOut { .. }) {
                     self.breaker().slow();
                 } else {
-                    self.came_of_it(Some(error.to_string()));
+                    self.record_outcome(Some(error.to_string()));
                 }
             }
         }
@@ -278,7 +282,7 @@ impl Origin {
     }
 
     /// Reports the outcome of a request to the circuit breaker.
-    fn came_of_it(&self, error: Option<String>) {
+    fn record_outcome(&self, error: Option<String>) {
         let (before, after) = {
             let mut breaker = self.breaker();
             let before = breaker.circuit();
@@ -293,7 +297,7 @@ impl Origin {
                 self.metrics.circuit_opened(self.name());
                 tracing::warn!(origin = self.name(), %error, "an origin cannot be reached");
             }
-            None if before != Circuit::Closed => tracing::info!(origin = self.name(), "an origin is back"),
+            None if before != Circuit::Closed => tracing::info!(origin = self.name(), "an origin can be reached again"),
             _ => {}
         }
         self.metrics.up(self.name(), self.is_up());
@@ -316,27 +320,27 @@ impl Origin {
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
         let body = read_body(response.into_body(), MAX_PROBLEM_BYTES, BODY_IDLE_TIMEOUT).await.unwrap_or_default();
         let document: ProblemDocument = serde_json::from_slice(&body).unwrap_or_default();
-        let said: String = document.detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
-        let detail = if said.is_empty() { format!("The origin answered {status} without a reason.") } else { said };
+        let reason: String = document.detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
+        let detail = if reason.is_empty() { format!("The origin answered {status} without a reason.") } else { reason };
         OriginError::Refused { status: status.as_u16(), detail, retry_after }
     }
 }
 
 /// The last error without the prefix that names the origin, which the new error repeats.
-fn why_before(name: &str, last_error: Option<&str>) -> String {
-    let last = last_error.unwrap_or("did not answer before");
+fn last_failure(name: &str, last_error: Option<&str>) -> String {
+    let last = last_error.unwrap_or("it did not respond");
     let last = last.strip_prefix("origin ").and_then(|last| last.strip_prefix(name)).unwrap_or(last).trim_start();
     last.strip_prefix("cannot be reached: ").unwrap_or(last).to_owned()
 }
 
 /// The error of a response that rejects the edge itself, whatever the request.
-fn refusal(status: StatusCode) -> Option<String> {
-    let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-    is_refusal.then(|| format!("answers {status}: it does not take the client certificate of this edge"))
+fn rejection(status: StatusCode) -> Option<String> {
+    let is_rejection = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    is_rejection.then(|| format!("answered {status}: it rejects the client certificate of this edge"))
 }
 
-/// The innermost cause of an error: `connection refused` rather than `client error (Connect)`.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+/// The root cause of an error: `connection refused` rather than `client error (Connect)`.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -349,13 +353,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_an_origin_is_left_alone_is_said_once() {
-        for (last, said) in [
+    fn an_open_circuit_reports_the_last_error_once() {
+        for (last, expected) in [
             (Some("origin o:1 cannot be reached: Connection refused"), "Connection refused"),
             (Some("origin o:1 answers 401"), "answers 401"),
-            (None, "did not answer before"),
+            (None, "it did not respond"),
         ] {
-            assert_eq!(why_before("o:1", last), said);
+            assert_eq!(last_failure("o:1", last), expected);
         }
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OriginError {
     /// `404`.
-    #[error("the origin has no such thing")]
+    #[error("the origin answered 404")]
     NotFound,
     /// `421`: another origin owns the service.
-    #[error("origin {0} says that another one owns it")]
+    #[error("origin {0} answered 421: another origin owns the service")]
     Misdirected(String),
     /// Connecting failed, or the connection broke.
     #[error("origin {origin} cannot be reached: {reason}")]
@@ -27,8 +27,8 @@ pub(crate) enum OriginError {
         retry_after: Option<Duration>,
     },
     /// The response violates the protocol.
-    #[error("the answer of origin {origin} cannot be used: {reason}")]
-    BadAnswer { origin: String, reason: String },
+    #[error("the response of origin {origin} violates the protocol: {reason}")]
+    BadResponse { origin: String, reason: String },
 }
 
 fn humane(duration: &Duration) -> String {
@@ -48,7 +48,7 @@ impl OriginError {
                 503 => "503",
                 _ => "504",
             },
-            OriginError::BadAnswer { .. } => "bad_answer",
+            OriginError::BadResponse { .. } => "bad_answer",
         }
     }
 }

@@ -65,13 +65,13 @@ impl Origins {
     ///
     /// # Errors
     /// A file cannot be used, or a certificate has expired.
-    pub(crate) fn read_again(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
+    pub(crate) fn reload_clients(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
         let mut read = Vec::new();
         for config in configs {
             let clients = Clients::read(config)?;
-            if clients.have_ended() {
+            if clients.have_expired() {
                 let file = config.client_certificate.display();
-                anyhow::bail!("the client certificate {file} has ended: the origin {} would refuse it", config.url);
+                anyhow::bail!("the client certificate {file} has expired: the origin {} would reject it", config.url);
             }
             read.push(clients);
         }
@@ -83,7 +83,7 @@ impl Origins {
         self.origins.iter().any(Origin::was_reached)
     }
 
-    /// Requests the descriptor of a service. `owner`: its origin, if known; `held`: the entity tag of the stored
+    /// Requests the descriptor of a service. `owner`: its origin, if known; `if_none_match`: the entity tag of the stored
     /// descriptor.
     ///
     /// # Errors
@@ -92,9 +92,9 @@ impl Origins {
         &self,
         service: &ServiceName,
         owner: Option<OriginId>,
-        held: Option<&str>,
+        if_none_match: Option<&str>,
     ) -> Result<OriginResponse, OriginError> {
-        self.ask(&Route::Service(service.clone()), service, owner, held).await
+        self.ask(&Route::Service(service.clone()), service, owner, if_none_match).await
     }
 
     /// Requests the descriptor of a retained version.
@@ -110,7 +110,7 @@ impl Origins {
         let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
         match &response {
             OriginResponse::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
-                Err(self.origins[*id].bad_answer("it answered with another version than the one asked for"))
+                Err(self.origins[*id].bad_response("the response is for another version"))
             }
             _ => Ok(response),
         }
@@ -133,13 +133,13 @@ impl Origins {
         route: &Route,
         service: &ServiceName,
         owner: Option<OriginId>,
-        held: Option<&str>,
+        if_none_match: Option<&str>,
     ) -> Result<OriginResponse, OriginError> {
         let mut failure = None;
         let (mut owner_says_absent, mut another_may_have_it) = (false, false);
         for id in self.order(owner) {
             let is_owner = owner == Some(id);
-            match self.origins[id].descriptor(route, held.filter(|_| is_owner)).await {
+            match self.origins[id].descriptor(route, if_none_match.filter(|_| is_owner)).await {
                 Ok(Some(bytes)) => return Ok(OriginResponse::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
                 Ok(None) => return Ok(OriginResponse::Unchanged),
                 Err(OriginError::NotFound) => owner_says_absent |= is_owner,
@@ -165,9 +165,9 @@ impl Origins {
 
     fn read(&self, id: OriginId, service: &ServiceName, bytes: Bytes) -> Result<Descriptor, OriginError> {
         let descriptor = Descriptor::parse(bytes)
-            .map_err(|error: DescriptorError| self.origins[id].bad_answer(&error.to_string()))?;
+            .map_err(|error: DescriptorError| self.origins[id].bad_response(&error.to_string()))?;
         if descriptor.publication().service != *service {
-            return Err(self.origins[id].bad_answer("it answered with another service than the one asked for"));
+            return Err(self.origins[id].bad_response("the response is for another service"));
         }
         Ok(descriptor)
     }

@@ -8,7 +8,7 @@ use weir_runtime::shutdown::Drain;
 use super::Origins;
 
 /// How often a probe is considered. The circuit breaker decides, and most checks cost nothing.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Probes each origin at the start, and later while its last request failed, until the drain begins.
 pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
@@ -18,10 +18,10 @@ pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
             loop {
                 let origin = &origins.all()[id];
                 let round = async {
-                    if origin.is_in_doubt() {
+                    if origin.needs_probe() {
                         origin.probe().await;
                     }
-                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 };
                 tokio::select! {
                     () = round => {}

@@ -7,17 +7,17 @@ use tokio::sync::{Semaphore, mpsc};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
 
-use super::Following;
+use super::FollowerContext;
 use super::metrics::FollowerMetrics;
 use crate::cache::{BodyRequest, Cache};
 use crate::catalog::{Catalog, Entry};
 use crate::clock::Clock;
 
 /// The most queued services. Further ones are fetched on request.
-const MAX_WAITING: usize = 10_000;
+const MAX_QUEUED: usize = 10_000;
 
 /// The most concurrent prefetches.
-const MAX_AT_A_TIME: usize = 4;
+const MAX_CONCURRENT_PREFETCHES: usize = 4;
 
 /// A queue of services to prefetch. Cheap to clone.
 #[derive(Clone)]
@@ -31,30 +31,30 @@ pub(super) struct Prefetcher {
 impl Prefetcher {
     /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the most
     /// concurrent fetches per origin, most of which are left to clients.
-    pub(super) fn start(following: &Following, cache: Cache, within: Duration, fetches: usize) -> Self {
-        let (waiting, next) = mpsc::channel(MAX_WAITING);
-        let permits = (fetches / 4).clamp(1, MAX_AT_A_TIME);
-        following.drain.spawn(prefetch_all(following.clone(), cache, next, permits));
-        let (clock, metrics) = (following.clock, following.metrics.clone());
+    pub(super) fn start(context: &FollowerContext, cache: Cache, within: Duration, fetches: usize) -> Self {
+        let (waiting, next) = mpsc::channel(MAX_QUEUED);
+        let permits = (fetches / 4).clamp(1, MAX_CONCURRENT_PREFETCHES);
+        context.drain.spawn(prefetch_all(context.clone(), cache, next, permits));
+        let (clock, metrics) = (context.clock, context.metrics.clone());
         Self { waiting, within, clock, metrics }
     }
 
     /// Queues a service with a new version if a client requested it recently.
-    pub(super) fn consider(&self, service: ServiceName, entry: &Entry) {
+    pub(super) fn enqueue(&self, service: ServiceName, entry: &Entry) {
         if !self.within.is_zero() && entry.last_request.idle(self.clock.now()) <= self.within {
-            let begun = self.waiting.try_send(service).is_ok();
-            self.metrics.prefetched(if begun { "begun" } else { "dropped" });
+            let queued = self.waiting.try_send(service).is_ok();
+            self.metrics.prefetched(if queued { "begun" } else { "dropped" });
         }
     }
 }
 
-async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiver<ServiceName>, permits: usize) {
+async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Receiver<ServiceName>, permits: usize) {
     let permits = Arc::new(Semaphore::new(permits));
     let all = async {
         while let Some(service) = next.recv().await {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            let (catalog, cache, drain) = (following.catalog.clone(), cache.clone(), following.drain.clone());
-            following.drain.spawn(async move {
+            let (catalog, cache, drain) = (context.catalog.clone(), cache.clone(), context.drain.clone());
+            context.drain.spawn(async move {
                 tokio::select! {
                     () = prefetch(&catalog, &cache, &service) => {}
                     () = drain.begun() => {}
@@ -65,7 +65,7 @@ async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiv
     };
     tokio::select! {
         () = all => {}
-        () = following.drain.begun() => {}
+        () = context.drain.begun() => {}
     }
 }
 

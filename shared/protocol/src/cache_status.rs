@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_as_the_contract_writes_them() {
+    fn header_members() {
         let miss = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed: true };
         assert_eq!(miss.header("edge-1"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed");
         assert_eq!(CacheStatus::Hit { stale_for: 0 }.header("edge-1"), "edge-1; hit");

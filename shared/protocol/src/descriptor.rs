@@ -70,7 +70,9 @@ impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Option::<serde::de::IgnoredAny>::deserialize(deserializer)? {
             None => Ok(Self),
-            Some(_) => Err(serde::de::Error::custom("a `selector` is not known here: upgrade this node")),
+            Some(_) => {
+                Err(serde::de::Error::custom("a `selector` is not supported by this version: upgrade this node"))
+            }
         }
     }
 }
@@ -168,7 +170,7 @@ pub enum DescriptorError {
     #[error("the descriptor cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
     /// A tarball format of a later version.
-    #[error("tarball format {0} is not known here (this version knows {FORMAT}): upgrade this node")]
+    #[error("tarball format {0} is unknown (this version knows {FORMAT}): upgrade this node")]
     UnknownFormat(u32),
 }
 
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_s_example_is_read_and_its_bytes_are_kept() {
+    fn the_documented_example_is_parsed_and_its_bytes_are_kept() {
         let text = example();
         let descriptor = Descriptor::parse(text.clone().into()).unwrap();
         assert_eq!(descriptor.bytes(), text.as_bytes());
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn descriptors_round_trip() {
         let parsed = Descriptor::parse(example().into()).unwrap();
         let written = Descriptor::new(parsed.fields.clone());
         assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_signed_is_read_and_not_the_copy_beside_it() {
+    fn the_signed_publication_is_used_and_not_its_copy() {
         let ((key, _), (other, _)) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
         let public = key.public().clone();
         let fields = Descriptor::parse(example().into()).unwrap().fields;
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_of_the_future_and_a_broken_document_are_refused_in_plain_words() {
+    fn unsupported_and_malformed_descriptors_have_clear_errors() {
         let error = Descriptor::parse(example().replace(r#""format": 1"#, r#""format": 9"#).into()).unwrap_err();
         assert!(error.to_string().contains("upgrade this node"), "{error}");
         let text = example().replace(r#""selector": null"#, r#""selector": {"ring": "canary"}"#);

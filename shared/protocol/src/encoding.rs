@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_stored_coding_that_the_client_takes() {
+    fn the_preferred_acceptable_coding_is_selected() {
         use Encoding::{Gzip, Identity, Zstd};
         let all = |_| true;
         for (header, expected) in [

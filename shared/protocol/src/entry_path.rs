@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_may_not_leave_the_root_even_for_a_moment() {
+    fn no_prefix_of_a_target_leaves_the_root() {
         for (link, target, expected) in [
             (&b"a"[..], &b"b"[..], &[][..]),
             (b"a/b", b"../c", &[]),
@@ -160,7 +160,7 @@ mod tests {
 
         /// The kernel resolves the symlinks, each through all others.
         #[test]
-        fn no_chain_of_links_leaves_the_root_where_no_turning_point_is_one(
+        fn no_chain_of_symlinks_leaves_the_root_when_turning_points_are_directories(
             links in proptest::collection::vec(("[a-c]{1}(/[a-c]){0,2}", "([.]{1,2}/|[a-c]/){1,6}"), 1..12)
         ) {
             let dir = tempfile::tempdir().unwrap();

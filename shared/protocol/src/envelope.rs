@@ -50,7 +50,7 @@ impl Envelope {
         let message = pre_authentication_encoding(payload_type, &payload);
         let of_key = self.signatures.iter().filter(|signature| signature.keyid == *key.id());
         let mut signatures = of_key.filter_map(|signature| STANDARD.decode(&signature.sig).ok());
-        signatures.any(|signature| key.signed(&message, &signature)).then_some(payload)
+        signatures.any(|signature| key.verifies(&message, &signature)).then_some(payload)
     }
 
     /// The ids of the keys in the signatures, unverified.
@@ -65,7 +65,7 @@ mod tests {
 
     /// The example of the DSSE protocol document.
     #[test]
-    fn what_is_signed_is_what_the_standard_says() {
+    fn the_signed_message_is_that_of_dsse() {
         let encoded = pre_authentication_encoding("http://example.com/HelloWorld", b"hello world");
         assert_eq!(encoded, b"DSSEv1 29 http://example.com/HelloWorld 11 hello world");
         assert_eq!(pre_authentication_encoding("", b""), b"DSSEv1 0  0 ");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_the_contract_s_and_each_key_signed_it_and_no_other() {
+    fn the_json_is_as_documented_and_verifies_with_each_key() {
         let [one, two, other] = [(); 3].map(|()| SigningKey::generate().unwrap().0);
         let publics = [&one, &two, &other].map(|key| key.public().clone());
         let envelope = Envelope::sign(PUBLICATION_TYPE, b"{\"a\":1}", &[one, two]);

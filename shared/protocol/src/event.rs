@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::descriptor::{Generation, MAX_DESCRIPTOR_BYTES, rfc3339};
 use crate::name::{RepositoryName, ServiceName};
 use crate::revision_id::RevisionId;
-use crate::text_form::checked_text;
+use crate::text_type::checked_text;
 
 /// The longest line in bytes, without its end: the largest descriptor with a cursor and field names.
 pub const MAX_LINE_BYTES: usize = MAX_DESCRIPTOR_BYTES + 1024;
@@ -210,7 +210,7 @@ impl Event {
         let raw = |bytes: &Bytes| -> Result<Box<RawValue>, serde_json::Error> {
             // JSON may have line breaks only between tokens. Origins write none.
             if bytes.contains(&b'\n') {
-                return Err(serde::de::Error::custom("what is written in one line holds a line break"));
+                return Err(serde::de::Error::custom("the JSON contains a line break"));
             }
             serde_json::from_slice(bytes)
         };
@@ -245,20 +245,20 @@ impl Event {
 pub struct Lines {
     buffer: BytesMut,
     /// There is no end of a line before this position.
-    searched: usize,
+    scanned: usize,
     limit: usize,
 }
 
 impl Default for Lines {
     fn default() -> Self {
-        Self::up_to(MAX_LINE_BYTES)
+        Self::with_limit(MAX_LINE_BYTES)
     }
 }
 
 impl Lines {
     /// Lines of at most `limit` bytes, without their ends.
-    pub fn up_to(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), searched: 0, limit }
+    pub fn with_limit(limit: usize) -> Self {
+        Self { buffer: BytesMut::new(), scanned: 0, limit }
     }
 
     /// Appends a part of the body. When all lines are taken in between, at most a line and a part are buffered.
@@ -271,17 +271,17 @@ impl Lines {
     /// # Errors
     /// [`EventError::TooLong`]; the stream cannot be continued.
     pub fn next_line(&mut self) -> Result<Option<Bytes>, EventError> {
-        let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.buffer.len();
+        let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
+            self.scanned = self.buffer.len();
             return if self.buffer.len() > self.limit { Err(EventError::TooLong) } else { Ok(None) };
         };
-        let end = self.searched + at;
+        let end = self.scanned + at;
         if end > self.limit {
             return Err(EventError::TooLong);
         }
         let mut line = self.buffer.split_to(end + 1);
         line.truncate(end);
-        self.searched = 0;
+        self.scanned = 0;
         Ok(Some(line.freeze()))
     }
 }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_s_lines_are_read() {
+    fn the_documented_lines_are_parsed() {
         let line = r#"{"event": "descriptor", "cursor": "a1b2.7", "descriptor": {"b" : 1,  "a":[ ]}}"#;
         let descriptor = Bytes::from_static(br#"{"b" : 1,  "a":[ ]}"#);
         assert_eq!(read(line).unwrap(), Some(event(EventKind::Descriptor(descriptor))), "byte for byte");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_in_plain_words() {
+    fn malformed_events_have_clear_errors() {
         for (line, expected) in [
             ("", "cannot be read"),
             ("{}", "`event`"),
@@ -352,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
-        let mut lines = Lines::up_to(4);
+    fn lines_are_bounded() {
+        let mut lines = Lines::with_limit(4);
         lines.push(b"1234");
         assert!(lines.next_line().unwrap().is_none());
         lines.push(b"\n12345");
         assert_eq!(lines.next_line().unwrap().unwrap(), "1234");
         assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
-        let mut lines = Lines::up_to(4);
+        let mut lines = Lines::with_limit(4);
         lines.push(b"12345\n");
         assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
     }
@@ -407,7 +407,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back_however_it_is_cut(
+        fn events_round_trip_whatever_the_parts(
             events in proptest::collection::vec(any_event(), 0..8), cut in 1usize..200,
         ) {
             let whole: Vec<u8> = events.iter().flat_map(|event| event.line().unwrap()).collect();
@@ -422,7 +422,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Event::parse(&bytes.into());
         }
     }

@@ -21,5 +21,5 @@ pub mod query;
 pub mod range;
 pub mod revision_id;
 pub mod route;
-mod text_form;
+mod text_type;
 pub mod token;

@@ -165,8 +165,8 @@ fn slices(frames: &[Frame], range: std::ops::Range<u64>, size: impl Fn(&Frame) -
 #[cfg(fuzzing)]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes) {
-        let written = manifest.to_bytes().expect("what was read fits");
-        assert_eq!(Manifest::parse(&written).expect("what was written is read"), manifest);
+        let written = manifest.to_bytes().expect("a parsed manifest fits");
+        assert_eq!(Manifest::parse(&written).expect("an encoded manifest parses"), manifest);
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_manifest_is_refused_in_plain_words() {
+    fn invalid_manifests_have_clear_errors() {
         for (frames, expected) in [
             (vec![], "0 frames"),
             (vec![frame(0, 1, 1)], "1 frames"),
@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_are_the_range_and_nothing_else(
+        fn slices_cover_exactly_the_range(
             sizes in proptest::collection::vec(1u64..50, 2..12), a in 0u64..600, b in 0u64..600,
         ) {
             let frames = sizes.iter().enumerate().map(|(number, size)| frame(number as u64, *size, 1)).collect();
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Manifest::parse(&bytes);
         }
     }

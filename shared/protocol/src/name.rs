@@ -1,6 +1,6 @@
 //! Names of services, repositories and nodes, valid by construction.
 
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 /// The longest name, in bytes.
 pub const MAX_NAME_LENGTH: usize = 100;
@@ -22,15 +22,15 @@ fn is_valid(text: &str) -> bool {
 
 checked_text! {
     /// The name of a service, which agents follow.
-    ServiceName, is_valid, NameError, |text| NameError { kind: "service", text: beginning(text) }
+    ServiceName, is_valid, NameError, |text| NameError { kind: "service", text: truncated(text) }
 }
 checked_text! {
     /// The name of a repository in an origin's configuration.
-    RepositoryName, is_valid, NameError, |text| NameError { kind: "repository", text: beginning(text) }
+    RepositoryName, is_valid, NameError, |text| NameError { kind: "repository", text: truncated(text) }
 }
 checked_text! {
     /// The name of a node: an origin, an edge, an agent or an operator.
-    NodeName, is_valid, NameError, |text| NameError { kind: "node", text: beginning(text) }
+    NodeName, is_valid, NameError, |text| NameError { kind: "node", text: truncated(text) }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Glob patterns over names, for tokens and certificates.
 
 use crate::name::MAX_NAME_LENGTH;
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 checked_text! {
     /// A glob pattern over names: the characters of a name, and `*` for any number of them, also none.
     ///
     /// There is no `?`, no character class and no negation. At most 100 bytes, as a name.
-    NameGlob, is_valid, NameGlobError, |text| NameGlobError(beginning(text))
+    NameGlob, is_valid, NameGlobError, |text| NameGlobError(truncated(text))
 }
 
 /// The text is not a valid pattern.

@@ -85,8 +85,8 @@ impl Problem {
         Self::new(
             StatusCode::NOT_FOUND,
             "no-such-path",
-            "Nothing is here",
-            "This path leads nowhere; see the protocol's list of requests.",
+            "No such path",
+            "No resource has this path; see the list of requests in the protocol.",
         )
     }
 
@@ -96,7 +96,7 @@ impl Problem {
             StatusCode::NOT_FOUND,
             "no-such-service",
             "No such service",
-            format!("There is no service `{service}` here, or it may not be seen."),
+            format!("There is no service `{service}`, or this client may not read it."),
         )
         .about("service", service)
     }
@@ -106,7 +106,7 @@ impl Problem {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "too-slow",
-            "The request takes too long",
+            "The request took too long",
             "The request's body did not come in time.",
         )
     }

@@ -16,7 +16,7 @@ impl QueryError {
 
     /// An unknown key; `known` lists the valid ones.
     pub fn unknown(key: &str, known: &str) -> Self {
-        Self(format!("the query names `{}`, which is not known here: there are {known}", key.escape_default()))
+        Self(format!("the query names `{}`, which is unknown; valid keys are {known}", key.escape_default()))
     }
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_read_and_what_is_wrong_is_named() {
+    fn pairs_are_parsed_and_errors_name_the_key() {
         assert_eq!(pairs("a=1&b=&c&&d=2=3").collect::<Vec<_>>(), [("a", "1"), ("b", ""), ("c", ""), ("d", "2=3")]);
         assert_eq!(pairs("").count(), 0);
         assert_eq!(parsed::<u32>("limit", "5"), Ok(5));

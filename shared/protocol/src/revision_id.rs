@@ -1,7 +1,7 @@
 //! Revision ids, for any kind of source.
 
 use crate::commit_id::CommitId;
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 /// The longest revision id, in bytes.
 pub const MAX_REVISION_ID_BYTES: usize = 200;
@@ -9,7 +9,7 @@ pub const MAX_REVISION_ID_BYTES: usize = 200;
 checked_text! {
     /// `<algorithm>:<id>`: `sha1:<40 hex>` or `sha256:<64 hex>` for a Git commit. Other kinds of sources have other
     /// algorithms. Ids are compared as text.
-    RevisionId, is_valid, RevisionIdError, |text| RevisionIdError(beginning(text))
+    RevisionId, is_valid, RevisionIdError, |text| RevisionIdError(truncated(text))
 }
 
 /// The text is not a revision id.

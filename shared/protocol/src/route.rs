@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_route_is_read_as_it_is_written() {
+    fn routes_round_trip() {
         let service: ServiceName = "shop-prod".parse().unwrap();
         let digest = TarballDigest::of(b"tar");
         for route in [
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_shapes_are_unknown_and_wrong_names_are_malformed() {
+    fn unknown_paths_and_malformed_names_differ() {
         for path in [
             "",
             "/",
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_back_the_same(path in "/v1/(services|objects|events)(/[a-z0-9._/-]{0,40}){0,4}") {
+        fn parsed_routes_round_trip(path in "/v1/(services|objects|events)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

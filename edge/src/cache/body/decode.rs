@@ -34,7 +34,7 @@ fn decode(read: &ReadFrame) -> io::Result<Bytes> {
     let mut decompressor = Decompressor::new()?;
     let tar = decompressor.decompress(&read.bytes, expected)?;
     if tar.len() != expected {
-        let reason = format!("a frame holds {} bytes of tar and should hold {expected}", tar.len());
+        let reason = format!("a frame decodes to {} bytes of tar, expected {expected}", tar.len());
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }
     part(&tar.into(), &read.range())

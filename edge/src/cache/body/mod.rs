@@ -92,11 +92,11 @@ impl HttpBody for StreamedBody {
                 body.chunks = None;
                 return Poll::Ready(None);
             }
-            Some(Ok(_)) | None => io::Error::new(io::ErrorKind::InvalidData, "the body has another length"),
+            Some(Ok(_)) | None => io::Error::new(io::ErrorKind::InvalidData, "the body has a wrong length"),
             Some(Err(error)) => error,
         };
         body.chunks = None;
-        tracing::warn!(%error, left = body.left, "a body breaks off");
+        tracing::warn!(%error, left = body.left, "a response body was aborted");
         Poll::Ready(Some(Err(error.into())))
     }
 
@@ -116,7 +116,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn what_gives_too_little_or_too_much_never_ends_cleanly() {
+    async fn a_body_of_wrong_length_ends_with_an_error() {
         for (chunks, length) in [(&["ab"][..], 3), (&["ab", "", "cd"], 3), (&["abcd"], 3), (&[], 1)] {
             let given: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
             let sent = IntCounter::new("sent", "sent").unwrap();

@@ -67,7 +67,7 @@ mod tests {
     use crate::clock::Clock;
 
     #[test]
-    fn errors_of_the_system() {
+    fn io_errors_are_classified() {
         for (number, expected) in [
             (Errno::NOSPC, DiskFailure::NoSpace),
             (Errno::ROFS, DiskFailure::ReadOnly),
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_disk_is_left_alone_for_a_while() {
-        let now = Clock::begin().now();
+    fn a_failing_disk_backs_off() {
+        let now = Clock::start().now();
         let backoff = Backoff::inactive(now);
         assert!(!backoff.start(DiskFailure::TooManyFiles, now) && !backoff.is_active(now));
         assert!(backoff.start(DiskFailure::NoSpace, now) && !backoff.start(DiskFailure::NoSpace, now));

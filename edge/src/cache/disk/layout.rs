@@ -70,7 +70,7 @@ impl Layout {
     pub(super) fn unlink(&self, digest: &ObjectDigest) {
         match fs::remove_file(self.path(digest)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(object = %digest, %error, "the file of an object cannot be removed");
+                tracing::warn!(object = %digest, %error, "a cache file cannot be removed");
             }
             _ => {}
         }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_found_again_and_strangers_files_left_alone() {
+    fn objects_are_listed_and_foreign_files_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path(), DirectoryLock::take(dir.path()).unwrap().0);
         let digest = ObjectDigest::of(b"bytes");

@@ -87,7 +87,7 @@ impl Disk {
         drain.spawn(async move {
             let scanning = spawn_blocking(move || scan::scan(&scanned, || stop.has_begun()));
             if let Err(error) = scanning.await {
-                tracing::error!(%error, "the scan of the cache's files failed");
+                tracing::error!(%error, "the scan of the cache files failed");
             }
         });
         disk
@@ -147,7 +147,7 @@ impl Disk {
         };
         let Ok(bytes) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
             self.metrics.read_failures.inc();
-            tracing::warn!(object = %digest, "the disk does not give an object in time");
+            tracing::warn!(object = %digest, "reading an object from disk timed out");
             self.read_backoff.start(DiskFailure::Failed, self.clock.now());
             return None;
         };
@@ -164,7 +164,7 @@ impl Disk {
             }
             return Some(bytes);
         }
-        tracing::warn!(object = %digest, "a file of the cache was damaged; its object is fetched again");
+        tracing::warn!(object = %digest, "a cache file is corrupt; its object is fetched again");
         self.metrics.verify_failed(Tier::Disk);
         self.remove(digest, RemovalReason::Corrupt);
         None

@@ -17,14 +17,14 @@ pub(super) fn scan(disk: &Disk, stop: impl Fn() -> bool) {
             Ok(found) => found.into_iter().for_each(|found| note(disk, found)),
             Err(error) => {
                 unread += 1;
-                tracing::warn!(folder = format!("{first:02x}"), %error, "a folder of the cache cannot be read");
+                tracing::warn!(folder = format!("{first:02x}"), %error, "a cache directory cannot be read");
             }
         }
     }
     // Objects in an unreadable directory are still looked up on disk.
     disk.is_scanned.store(unread == 0, Ordering::Release);
     disk.metrics.scanning.set(i64::from(unread > 0));
-    tracing::info!(objects = disk.index.entries(), bytes = disk.index.bytes(), "the cache's files are known");
+    tracing::info!(objects = disk.index.entries(), bytes = disk.index.bytes(), "the cache files are indexed");
 }
 
 fn note(disk: &Disk, found: ListedFile) {
@@ -37,7 +37,7 @@ fn note(disk: &Disk, found: ListedFile) {
         },
         ListedFile::Temporary(path) => {
             if let Err(error) = fs::remove_file(&path) {
-                tracing::debug!(%error, "a half-written file of the cache cannot be removed");
+                tracing::debug!(%error, "a temporary cache file cannot be removed");
             }
         }
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_ended};
+use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
 pub use key_file::key_line;
@@ -139,7 +139,7 @@ impl AccessList {
 
     /// The denied tokens that have not expired.
     pub fn denied_tokens(&self, now: UnixSeconds) -> impl Iterator<Item = &TokenId> {
-        let lives = move |exp: &Option<UnixSeconds>| exp.is_none_or(|exp| !has_ended(exp, now));
+        let lives = move |exp: &Option<UnixSeconds>| exp.is_none_or(|exp| !has_expired(exp, now));
         self.denied_tokens.iter().filter(move |(_, exp)| lives(exp)).map(|(id, _)| id)
     }
 

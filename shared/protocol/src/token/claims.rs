@@ -27,13 +27,13 @@ pub struct Claims {
 
 /// A token is outside of its validity period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotNow {
+pub enum ValidityError {
     /// `exp` has passed.
     #[error("the token has expired")]
     Expired,
     /// `nbf` has not come.
     #[error("the token is not valid yet")]
-    NotYet,
+    NotYetValid,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl Claims {
             return Err(TokenError::Malformed("its claims: `services` is empty, so it opens nothing".to_owned()));
         }
         if aud.is_some_and(|aud| !aud.holds(AUDIENCE)) {
-            return Err(TokenError::Malformed(format!("its claims: `aud` is somebody else, and not `{AUDIENCE}`")));
+            return Err(TokenError::Malformed(format!("its claims: `aud` is not `{AUDIENCE}`")));
         }
         Ok(Self { subject: sub, id: jti, services, expires: exp, not_before: nbf, issued_at: iat })
     }
@@ -94,7 +94,7 @@ impl Claims {
     }
 
     /// Whether the token may read a service.
-    pub fn open(&self, service: &ServiceName) -> bool {
+    pub fn allows(&self, service: &ServiceName) -> bool {
         self.services.iter().any(|glob| glob.matches(service.as_str()))
     }
 
@@ -102,18 +102,18 @@ impl Claims {
     ///
     /// # Errors
     /// The token is not valid yet, or has expired.
-    pub fn valid_at(&self, now: UnixSeconds) -> Result<(), NotNow> {
-        if has_ended(self.expires, now) {
-            return Err(NotNow::Expired);
+    pub fn valid_at(&self, now: UnixSeconds) -> Result<(), ValidityError> {
+        if has_expired(self.expires, now) {
+            return Err(ValidityError::Expired);
         }
         match self.not_before {
-            Some(begins) if now.saturating_add(CLOCK_LEEWAY.as_secs()) < begins => Err(NotNow::NotYet),
+            Some(begins) if now.saturating_add(CLOCK_LEEWAY.as_secs()) < begins => Err(ValidityError::NotYetValid),
             _ => Ok(()),
         }
     }
 }
 
 /// Whether a token with this `exp` is rejected everywhere by now.
-pub(crate) fn has_ended(expires: UnixSeconds, now: UnixSeconds) -> bool {
+pub(crate) fn has_expired(expires: UnixSeconds, now: UnixSeconds) -> bool {
     now >= expires.saturating_add(CLOCK_LEEWAY.as_secs())
 }

@@ -81,7 +81,7 @@ impl<'a> UnverifiedToken<'a> {
         }
         // No critical extension is supported (RFC 7515 section 4.1.11).
         if names.contain("crit") {
-            return Err(malformed("its header: `crit` asks for what is not known here"));
+            return Err(malformed("its header: `crit` names an extension, and none is supported"));
         }
         Ok(Self { key: kid, message, payload, signature })
     }
@@ -99,7 +99,7 @@ impl<'a> UnverifiedToken<'a> {
         if *key.id() != self.key {
             return Err(TokenError::UnknownKey(self.key));
         }
-        if !key.signed(self.message.as_bytes(), &self.signature) {
+        if !key.verifies(self.message.as_bytes(), &self.signature) {
             return Err(TokenError::BadSignature);
         }
         Claims::parse(&self.payload)

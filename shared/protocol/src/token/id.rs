@@ -1,6 +1,6 @@
 //! The ids of keys and of tokens.
 
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 /// The longest id, in bytes.
 const MAX_ID_LENGTH: usize = 64;
@@ -22,10 +22,10 @@ fn is_valid(text: &str) -> bool {
 
 checked_text! {
     /// The id of a key: `kid` in RFC 7515.
-    KeyId, is_valid, IdError, |text| IdError { kind: "key", text: beginning(text) }
+    KeyId, is_valid, IdError, |text| IdError { kind: "key", text: truncated(text) }
 }
 
 checked_text! {
     /// The id of a token: `jti` in RFC 7519.
-    TokenId, is_valid, IdError, |text| IdError { kind: "token", text: beginning(text) }
+    TokenId, is_valid, IdError, |text| IdError { kind: "token", text: truncated(text) }
 }

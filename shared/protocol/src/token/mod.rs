@@ -15,8 +15,8 @@ mod signing_key;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub(crate) use claims::has_ended;
-pub use claims::{Claims, NotNow};
+pub(crate) use claims::has_expired;
+pub use claims::{Claims, ValidityError};
 pub use compact::{TokenError, UnverifiedToken};
 pub use id::{IdError, KeyId, TokenId};
 pub use public_key::{PublicKey, PublicKeyError};

@@ -21,16 +21,16 @@ use weir_runtime::shutdown::Drain;
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The last access list of each origin, by the origin's name.
-pub(crate) type Heard = BTreeMap<String, AccessList>;
+pub(crate) type OriginLists = BTreeMap<String, AccessList>;
 
 #[derive(Debug, Clone)]
-pub(crate) struct HeardFile {
+pub(crate) struct OriginListsFile {
     path: PathBuf,
     /// Held while the file may be written.
     _lock: Option<DirectoryLock>,
 }
 
-impl HeardFile {
+impl OriginListsFile {
     pub(crate) fn new(dir: &Path, lock: DirectoryLock) -> Self {
         Self { path: dir.join("access.json"), _lock: Some(lock) }
     }
@@ -44,31 +44,31 @@ impl HeardFile {
     ///
     /// # Errors
     /// The file is damaged. It is not skipped, because it may hold the only record of a denial.
-    pub(crate) fn read(&self) -> anyhow::Result<Heard> {
+    pub(crate) fn read(&self) -> anyhow::Result<OriginLists> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Heard::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(OriginLists::new()),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
         };
         let parse = || {
             let lists: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&text)?;
             let parsed =
                 lists.into_iter().map(|(origin, list)| Ok((origin, AccessList::parse(list.get().as_bytes())?)));
-            parsed.collect::<anyhow::Result<Heard>>()
+            parsed.collect::<anyhow::Result<OriginLists>>()
         };
         parse().with_context(|| {
             format!(
-                "{} (what origins said of keys and denials) is damaged; move it away to begin without: until each origin \
-                 has been heard again, what it denied is not denied here",
+                "{} (the access lists of the origins) is damaged; move it away to start without it: revoked tokens are \
+                 accepted until each origin has sent its list",
                 self.path.display()
             )
         })
     }
 
     /// Replaces the file atomically and durably. Blocks.
-    fn write(&self, heard: &Heard) -> io::Result<()> {
+    fn write(&self, origin_lists: &OriginLists) -> io::Result<()> {
         let lists: BTreeMap<&str, Box<RawValue>> =
-            heard.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
+            origin_lists.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
         let dir = self.path.parent().unwrap_or(Path::new("."));
         let mut file = NamedTempFile::new_in(dir)?;
         file.write_all(&serde_json::to_vec(&lists)?)?;
@@ -80,13 +80,18 @@ impl HeardFile {
 
 /// Writes the lists after each change, until the drain; a last change is written too. `unsaved` is 1 while writing
 /// fails.
-pub(super) async fn save(file: HeardFile, mut heard: watch::Receiver<Arc<Heard>>, unsaved: IntGauge, drain: Drain) {
+pub(super) async fn save(
+    file: OriginListsFile,
+    mut origin_lists: watch::Receiver<Arc<OriginLists>>,
+    unsaved: IntGauge,
+    drain: Drain,
+) {
     loop {
         tokio::select! {
-            changed = heard.changed() => if changed.is_err() { return },
-            () = drain.begun() => if !heard.has_changed().unwrap_or(false) { return },
+            changed = origin_lists.changed() => if changed.is_err() { return },
+            () = drain.begun() => if !origin_lists.has_changed().unwrap_or(false) { return },
         }
-        let (contents, file) = (heard.borrow_and_update().clone(), file.clone());
+        let (contents, file) = (origin_lists.borrow_and_update().clone(), file.clone());
         let written = tokio::task::spawn_blocking(move || file.write(&contents)).await;
         let failure = match written {
             Ok(Ok(())) => None,
@@ -97,12 +102,12 @@ pub(super) async fn save(file: HeardFile, mut heard: watch::Receiver<Arc<Heard>>
         if let Some(error) = failure {
             tracing::error!(
                 error,
-                "what origins said of keys and denials cannot be written: a restart would forget it"
+                "the access lists of the origins cannot be written; a restart would lose the changes"
             );
             if drain.has_begun() {
                 return;
             }
-            heard.mark_changed();
+            origin_lists.mark_changed();
             tokio::select! { () = tokio::time::sleep(RETRY_PAUSE) => {}, () = drain.begun() => {} }
         }
     }

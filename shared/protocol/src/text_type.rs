@@ -70,6 +70,6 @@ macro_rules! checked_text {
 pub(crate) use checked_text;
 
 /// The start of a rejected text, for its error.
-pub(crate) fn beginning(text: &str) -> String {
+pub(crate) fn truncated(text: &str) -> String {
     text.chars().take(120).collect()
 }
