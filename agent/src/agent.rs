@@ -1,4 +1,4 @@
-//! Puts an agent together.
+//! Composition: builds the parts of an agent from its configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,22 +18,22 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::Hook;
 use crate::metrics::{Metrics, unix_seconds};
-use crate::poll::{Command, Exchange, Follower, Schedule, release_of};
+use crate::poll::{Command, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::release::{Limits, RootLock, ServiceDirectory};
-use crate::reload::Reloading;
+use crate::reload::Reloader;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
 
-/// Orders that wait for a service at the most; more say nothing new.
+/// The most queued commands per service; more would repeat the same.
 const MAX_COMMANDS: usize = 8;
 
-/// An agent that runs.
+/// A running agent.
 pub struct Running {
     services: Arc<BTreeMap<ServiceName, Service>>,
     admin_address: Option<SocketAddr>,
     registry: Registry,
-    reloading: Arc<Reloading>,
+    reloader: Arc<Reloader>,
     drain: Drain,
 }
 
@@ -42,11 +42,11 @@ struct Service {
     commands: mpsc::Sender<Command>,
 }
 
-/// Starts an agent: locks the root, reads what is there, and begins to poll. Waits for no edge.
+/// Starts an agent: locks the root, reads the state on disk, and starts polling. Does not wait for edges.
 ///
 /// # Errors
-/// The configuration makes no sense, a certificate cannot be read, the root is in use or cannot be written, something
-/// foreign stands where a `current` should, or the admin address cannot be bound.
+/// The configuration is invalid, a certificate cannot be read, another agent uses the root, the root is not writable,
+/// `current` is not a symlink of an agent, or the admin address cannot be bound.
 pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     let started = SystemTime::now();
     config.validate()?;
@@ -54,10 +54,10 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
-    let reloading = Reloading::new(config.clone(), edges.clone(), metrics.clone(), &registry)?;
+    let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone(), &registry)?;
     let root = config.root.clone();
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
-    let start = Start {
+    let composition = Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),
         drain: Drain::new(),
@@ -67,36 +67,36 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
         started,
     };
     let mut opened = Vec::new();
-    // All folders before the first task: what cannot start does nothing.
-    for service in &start.config.services {
-        opened.push((service.clone(), start.open(service).await?));
+    // All directories are opened before the first task starts: an agent that cannot start has no effects.
+    for service in &composition.config.services {
+        opened.push((service.clone(), composition.open(service).await?));
     }
     let mut services = BTreeMap::new();
     for (service, directory) in opened {
         let name = service.name.clone();
-        services.insert(name, start.follow(service, directory));
+        services.insert(name, composition.follow(service, directory));
     }
     let services = Arc::new(services);
-    let admin_address = match start.config.admin_listen {
+    let admin_address = match composition.config.admin_listen {
         None => None,
         Some(listen) => {
             process_metrics::register(&registry)?;
             let http_metrics = HttpMetrics::register(&registry)?;
-            let admin = admin(&start, registry.clone(), services.clone());
+            let admin = admin(&composition, registry.clone(), services.clone());
             match admin.start(listen, &http_metrics).await {
                 Ok(address) => Some(address),
                 Err(error) => {
-                    start.drain.cut().await;
+                    composition.drain.cut().await;
                     return Err(error);
                 }
             }
         }
     };
-    Ok(Running { services, admin_address, registry, reloading: reloading.into(), drain: start.drain })
+    Ok(Running { services, admin_address, registry, reloader: reloader.into(), drain: composition.drain })
 }
 
-/// What all services share.
-struct Start {
+/// The parts that all services share.
+struct Composition {
     config: Config,
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
@@ -106,7 +106,7 @@ struct Start {
     started: SystemTime,
 }
 
-impl Start {
+impl Composition {
     async fn open(&self, service: &ServiceConfig) -> anyhow::Result<Arc<ServiceDirectory>> {
         let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
         let (root, name, keep) = (self.config.root.clone(), service.name.clone(), self.config.keep_releases);
@@ -159,7 +159,7 @@ impl Start {
         let config = &self.config;
         let follower = Follower {
             schedule: Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, Instant::now()),
-            exchange: Exchange::new(
+            poller: Poller::new(
                 name,
                 directory.incoming(),
                 config,
@@ -172,7 +172,7 @@ impl Start {
             commands: received,
             metrics,
             hook,
-            refused: None,
+            rejected: None,
             drain: self.drain.clone(),
         };
         self.drain.spawn(supervise(follower, self.drain.clone()));
@@ -180,28 +180,27 @@ impl Start {
     }
 }
 
-fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, Service>>) -> Admin {
-    let (name, edges, started) = (start.config.name.clone(), start.edges.clone(), start.started);
-    let (drain, all) = (start.drain.clone(), services.clone());
+fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<ServiceName, Service>>) -> Admin {
+    let (name, edges, started) = (composition.config.name.clone(), composition.edges.clone(), composition.started);
+    let (drain, all) = (composition.drain.clone(), services.clone());
     let ready = move || {
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
         readiness(all.iter().map(|(name, service)| (name, service.status.borrow().clone())))
     };
-    let told = ready.clone();
+    let status_readiness = ready.clone();
     Admin {
         registry,
         ready: Arc::new(ready),
         status: Arc::new(move |_| {
-            let edges = edges.now();
+            let edges = edges.current();
             let edges = edges.overview().map(|(url, preferred, http3_usable)| {
                 serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            let (ready, reasons) = told().told();
-            // What matters first stands first.
+            let (ready, reasons) = status_readiness().told();
             Ok(serde_json::json!({
                 "role": "agent",
                 "name": name,
@@ -213,70 +212,69 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
                 "edges": edges.collect::<Vec<_>>(),
             }))
         }),
-        drain: start.drain.clone(),
+        drain: composition.drain.clone(),
     }
 }
 
 impl Running {
-    /// Where `/livez`, `/readyz`, `/metrics` and `/status` are served.
+    /// The address of the admin listener, when one is configured.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// The metrics, for a process that shows those of several roles.
+    /// All metrics of this agent, as `/metrics` shows them.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Watches a service; `None` when it is not followed.
+    /// Watches the status of a service; `None` when it is not followed.
     pub fn service(&self, service: &ServiceName) -> Option<watch::Receiver<ServiceStatus>> {
         self.services.get(service).map(|service| service.status.clone())
     }
 
-    /// The services that are followed.
+    /// The names of the followed services.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         self.services.keys()
     }
 
-    /// Polls a service as soon as its task is free; its status says when that is done. Nothing for a service that is
-    /// not followed.
+    /// Polls a service as soon as its task is free; the status shows when that is done. Ignores services that are not
+    /// followed.
     pub fn poll_now(&self, service: &ServiceName) {
         self.command(service, Command::Poll);
     }
 
-    /// Refreshes a service as soon as its task is free: fetches in full, compares with the files on disk.
+    /// Refreshes a service as soon as its task is free: fetches the tarball and compares it with the files on disk.
     pub fn refresh_now(&self, service: &ServiceName) {
         self.command(service, Command::Refresh);
     }
 
     fn command(&self, service: &ServiceName, command: Command) {
         if let Some(service) = self.services.get(service) {
-            // When it is full, what waits does the same.
+            // A full queue already has the same command.
             let _ = service.commands.try_send(command);
         }
     }
 
-    /// Takes over what can change at run time: which edges are asked, and the certificates, keys and authorities, read again
-    /// from their files. Talks that are under way end as they began. What needs a restart is named in the log and left as it
-    /// is. `read`: what came of reading the configuration again.
+    /// Applies a new configuration: edges, certificates, keys and CA. Requests in flight are not affected. Keys that
+    /// need a restart are logged and ignored. `read`: the result of reading the configuration again.
     ///
     /// # Errors
-    /// The configuration makes no sense, or a file cannot be used. Everything is as it was.
+    /// The configuration is invalid, or a file cannot be used. The old configuration stays in use.
     pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
-        let reloading = self.reloading.clone();
-        tokio::task::spawn_blocking(move || reloading.take(read)).await??;
-        // What was put off was put off for the edges that were: the new ones are asked at once.
+        let reloader = self.reloader.clone();
+        tokio::task::spawn_blocking(move || reloader.reload(read)).await??;
+        // A back-off was for the old edges.
         self.services.keys().for_each(|service| self.poll_now(service));
         Ok(())
     }
 
-    /// Stops: a download is abandoned, a switch and a run of `exec` are finished. True when nothing had to be cut at
+    /// Stops: abandons downloads, and finishes a switch and a run of `exec`. Returns true when nothing was cut off at
     /// the deadline.
     pub async fn drain(self, deadline: Duration) -> bool {
         self.drain.finish(deadline).await
     }
 
-    /// Stops at once, as a crash would.
+    /// Stops immediately, as a crash would.
     pub async fn cut(self) {
         self.drain.cut().await;
     }

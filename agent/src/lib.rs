@@ -1,12 +1,12 @@
-//! The agent: follows services on a cluster, verifies what it gets, and switches to it in one step.
+//! The agent: follows services, verifies their tarballs, and switches releases atomically.
 //!
 //! ```text
-//! poll (schedule, follower) ─ asks ─> edge_client (HTTP/3, HTTP/2, which of them) ─> edges
+//! poll (schedule, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
 //!      │ something changed
-//!      └─> fetch (decode, hash, verify) ─> release (unpack beneath, switch, compare, prune) ─> hook (exec)
+//!      └─> fetch (decode, hash, verify) ─> release (unpack, switch, compare, prune) ─> hook (exec)
 //! ```
 //!
-//! Nothing that was not verified is ever unpacked, and nothing that is not complete ever has a release's name.
+//! Only verified bytes are unpacked, and only a complete release has a release's name.
 
 mod agent;
 pub mod check;

@@ -1,4 +1,4 @@
-//! `--once`: until every service has a confirmed release and its `exec` has run; for init containers and pipelines.
+//! `--once`: runs until every service has a confirmed release and its `exec` has succeeded; for init containers and CI.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::agent::{Running, start};
 use crate::config::Config;
 use crate::status::{HookState, ServiceStatus};
 
-/// How long failures that time may heal are retried, by default.
+/// How long retryable errors are retried, by default.
 pub const DEFAULT_ONCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why `--once` failed.
@@ -19,21 +19,21 @@ pub enum OnceError {
     /// The agent did not start.
     #[error("{0:#}")]
     Start(anyhow::Error),
-    /// A service could not be followed.
+    /// A service failed.
     #[error("{service}: {reason}")]
     Service {
-        /// Which one.
+        /// The service.
         service: ServiceName,
-        /// Why.
+        /// The error.
         reason: String,
     },
 }
 
-/// Follows until every service has switched to a verified release, or had the one that it has confirmed, and its
-/// `exec` has ended well. Failures that time may heal are retried for `timeout`.
+/// Follows until every service has a verified release that an edge has confirmed since the start, and its `exec` has
+/// succeeded. Retryable errors are retried for `timeout`.
 ///
 /// # Errors
-/// Another failure, or one of those when the time is up.
+/// An error that is not retryable, or a retryable one after the timeout.
 pub async fn once(config: Config, timeout: Duration) -> Result<(), OnceError> {
     let running = start(config).await.map_err(OnceError::Start)?;
     let result = finish(&running, Instant::now() + timeout).await;
@@ -46,21 +46,21 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
         let Some(mut status) = running.service(service) else { continue };
         let failed = |reason| OnceError::Service { service: service.clone(), reason };
         loop {
-            let verdict = judge(&status.borrow_and_update());
-            match verdict {
-                Verdict::Done => break,
-                Verdict::Failed(reason) => return Err(failed(reason)),
-                // What was begun is brought to its end; it has a time limit of its own.
-                Verdict::Working => {
+            let progress = progress_of(&status.borrow_and_update());
+            match progress {
+                Progress::Done => break,
+                Progress::Failed(reason) => return Err(failed(reason)),
+                // A run of `exec` has a timeout of its own.
+                Progress::Working => {
                     if status.changed().await.is_err() {
-                        return Err(failed("its task has ended".to_owned()));
+                        return Err(failed("the task of the service has ended".to_owned()));
                     }
                 }
-                Verdict::Waiting(reason) => match tokio::time::timeout_at(deadline, status.changed()).await {
+                Progress::Waiting(reason) => match tokio::time::timeout_at(deadline, status.changed()).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(_)) => return Err(failed("its task has ended".to_owned())),
+                    Ok(Err(_)) => return Err(failed("the task of the service has ended".to_owned())),
                     Err(_) => {
-                        return Err(failed(reason.unwrap_or_else(|| "no edge has answered in time".to_owned())));
+                        return Err(failed(reason.unwrap_or_else(|| "no edge responded in time".to_owned())));
                     }
                 },
             }
@@ -70,24 +70,24 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Progress {
     Done,
     Working,
     Waiting(Option<String>),
     Failed(String),
 }
 
-fn judge(status: &ServiceStatus) -> Verdict {
+fn progress_of(status: &ServiceStatus) -> Progress {
     if !status.confirmed {
         return match &status.last_error {
-            Some(error) if !status.last_error_retryable => Verdict::Failed(error.clone()),
-            error => Verdict::Waiting(error.clone()),
+            Some(error) if !status.last_error_retryable => Progress::Failed(error.clone()),
+            error => Progress::Waiting(error.clone()),
         };
     }
     match status.hook {
-        HookState::None | HookState::Done => Verdict::Done,
-        HookState::Pending | HookState::Running => Verdict::Working,
-        HookState::Failed => Verdict::Failed(status.hook_error.clone().unwrap_or_else(|| "exec failed".to_owned())),
+        HookState::None | HookState::Done => Progress::Done,
+        HookState::Pending | HookState::Running => Progress::Working,
+        HookState::Failed => Progress::Failed(status.hook_error.clone().unwrap_or_else(|| "exec failed".to_owned())),
     }
 }
 
@@ -96,24 +96,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_confirmed_release_whose_exec_ended_well() {
+    fn once_ends_with_a_confirmed_release_and_a_successful_exec() {
         let mut status = ServiceStatus::default();
-        assert_eq!(judge(&status), Verdict::Waiting(None));
+        assert_eq!(progress_of(&status), Progress::Waiting(None));
         status.last_error = Some("503".to_owned());
         status.last_error_retryable = true;
-        assert_eq!(judge(&status), Verdict::Waiting(Some("503".to_owned())));
+        assert_eq!(progress_of(&status), Progress::Waiting(Some("503".to_owned())));
         status.last_error_retryable = false;
-        assert_eq!(judge(&status), Verdict::Failed("503".to_owned()));
+        assert_eq!(progress_of(&status), Progress::Failed("503".to_owned()));
         status.confirmed = true;
-        for (hook, verdict) in [
-            (HookState::None, Verdict::Done),
-            (HookState::Pending, Verdict::Working),
-            (HookState::Running, Verdict::Working),
-            (HookState::Done, Verdict::Done),
-            (HookState::Failed, Verdict::Failed("exec failed".to_owned())),
+        for (hook, progress) in [
+            (HookState::None, Progress::Done),
+            (HookState::Pending, Progress::Working),
+            (HookState::Running, Progress::Working),
+            (HookState::Done, Progress::Done),
+            (HookState::Failed, Progress::Failed("exec failed".to_owned())),
         ] {
             status.hook = hook;
-            assert_eq!(judge(&status), verdict);
+            assert_eq!(progress_of(&status), progress);
         }
     }
 }

@@ -1,29 +1,29 @@
-//! Whether an agent can do its work, and what somebody should look at though it can.
+//! Whether an agent is ready, and why it is degraded.
 
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::Readiness;
 
 use crate::status::ServiceStatus;
 
-/// An agent is ready once every service has a release: what is in force stays in force whatever edges say. That a service
-/// cannot be followed just now, or that its `exec` failed, is said beside it.
+/// An agent is ready once every service has a release. Failing polls and hooks degrade it, because the release in force
+/// stays in force.
 pub(crate) fn readiness<'s>(services: impl Iterator<Item = (&'s ServiceName, ServiceStatus)>) -> Readiness {
-    let (mut missing, mut troubles) = (Vec::new(), Vec::new());
+    let (mut missing, mut warnings) = (Vec::new(), Vec::new());
     for (name, status) in services {
         if status.release.is_none() {
             missing.push(name.as_str());
         }
         if let Some(error) = &status.last_error {
-            troubles.push(format!("the last poll of {name} failed: {}", one_line(error)));
+            warnings.push(format!("the last poll of {name} failed: {}", one_line(error)));
         }
         if let Some(error) = &status.hook_error {
-            troubles.push(format!("exec of {name}: {}", one_line(error)));
+            warnings.push(format!("exec of {name}: {}", one_line(error)));
         }
     }
     if !missing.is_empty() {
         return Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]);
     }
-    if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
+    if warnings.is_empty() { Readiness::Ready } else { Readiness::Degraded(warnings) }
 }
 
 fn one_line(text: &str) -> String {
@@ -38,14 +38,13 @@ mod tests {
     use crate::status::{HookState, Release};
 
     #[test]
-    fn releases_make_an_agent_ready_and_what_fails_is_told() {
+    fn releases_make_an_agent_ready_and_failures_degrade_it() {
         let (shop, bakery): (ServiceName, ServiceName) = ("shop".parse().unwrap(), "bakery".parse().unwrap());
         let digest = TarballDigest::of(b"one");
         let release =
             Release { digest, generation: 1, commit: None, revision_id: None, directory: "releases/1".into() };
         let well = ServiceStatus { release: Some(release), ..ServiceStatus::default() };
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
-        // It runs again by now.
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
         let both = |one: &ServiceStatus, other: &ServiceStatus| {
             readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter())

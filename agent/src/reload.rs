@@ -1,7 +1,7 @@
-//! What a running agent takes over from a changed configuration: whom it asks, and how it proves itself and them.
+//! Reloads the configuration of a running agent: its edges and its TLS settings.
 //!
-//! All that can fail is done before anything changes: a configuration is taken over whole, or not at all. Talks that are
-//! under way end as they began.
+//! Everything that can fail happens before anything changes: a configuration is applied in full or not at all. Requests
+//! in flight are not affected.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,15 +16,15 @@ use crate::config::Config;
 use crate::edge_client::{EdgeClient, Edges};
 use crate::metrics::Metrics;
 
-/// What of a running agent can be replaced.
-pub(crate) struct Reloading {
+/// Replaces the edges of a running agent.
+pub(crate) struct Reloader {
     started_with: Config,
     edges: Arc<EdgeClient>,
     metrics: Metrics,
     reloads: IntCounterVec,
 }
 
-impl Reloading {
+impl Reloader {
     /// # Errors
     /// The metric was registered before.
     pub(crate) fn new(
@@ -42,25 +42,25 @@ impl Reloading {
         Ok(Self { started_with, edges, metrics, reloads })
     }
 
-    /// Takes over what can be taken over; `read` is what came of reading the configuration again. Blocks.
+    /// Applies a configuration, as far as that needs no restart; `read` is the result of reading it again. Blocks.
     ///
     /// # Errors
-    /// The configuration, or a file that it names, cannot be used. Everything is as it was.
-    pub(crate) fn take(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
+    /// The configuration, or a file that it names, cannot be used. The old one stays in use.
+    pub(crate) fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let outcome = read.and_then(|config| self.apply(config));
         let result = match &outcome {
             Ok(()) => {
-                tracing::info!("the configuration was read again; new connections go by it");
+                tracing::info!("the configuration was reloaded for new connections");
                 "applied"
             }
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was");
+                tracing::error!(error = format!("{error:#}"), "the reload failed; nothing was changed");
                 "refused"
             }
         };
-        // Last: whoever sees the count finds the reason in the log.
+        // Counted last: the reason is in the log once the counter has changed.
         self.reloads.with_label_values(&[result]).inc();
-        outcome.context("the configuration was not taken over")
+        outcome.context("the configuration was not reloaded")
     }
 
     fn apply(&self, mut config: Config) -> anyhow::Result<()> {
@@ -69,19 +69,19 @@ impl Reloading {
         if let Some(certificate) = &config.client_certificate
             && tls::not_after(certificate)? < SystemTime::now()
         {
-            bail!("the client certificate {} has ended: edges would refuse it", certificate.display());
+            bail!("the client certificate {} has expired: edges would reject it", certificate.display());
         }
-        // The last that can fail.
+        // The last step that can fail.
         self.edges.replace(Edges::new(&config, &self.metrics)?);
-        for key in left_for_a_restart(&self.started_with, &config) {
-            tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
+        for key in keys_needing_restart(&self.started_with, &config) {
+            tracing::warn!(%key, "a changed key takes effect after a restart only");
         }
         Ok(())
     }
 }
 
-/// The keys that have changed since the start and are not taken over.
-fn left_for_a_restart(started_with: &Config, now: &Config) -> Vec<String> {
+/// The keys that have changed since the start and need a restart.
+fn keys_needing_restart(started_with: &Config, now: &Config) -> Vec<String> {
     let taken = Config {
         edges: started_with.edges.clone(),
         ca: started_with.ca.clone(),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_restart_is_named() {
+    fn keys_that_need_a_restart_are_named() {
         let config = || {
             let mut config = Config::new(vec!["https://edge.example".parse().unwrap()], "ca.pem", "root");
             config.services = vec![crate::config::ServiceConfig::new("shop".parse().unwrap())];
@@ -112,9 +112,9 @@ mod tests {
         now.edges = vec!["https://other.example".parse().unwrap()];
         now.token_file = Some("token".into());
         now.ca = "other.pem".into();
-        assert_eq!(left_for_a_restart(&config(), &now), [""; 0]);
+        assert_eq!(keys_needing_restart(&config(), &now), [""; 0]);
         now.services[0].exec = Some("true".to_owned());
         now.keep_releases = 9;
-        assert_eq!(left_for_a_restart(&config(), &now), ["keep_releases", "service"]);
+        assert_eq!(keys_needing_restart(&config(), &now), ["keep_releases", "service"]);
     }
 }

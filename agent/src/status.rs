@@ -1,4 +1,4 @@
-//! What is known of a service at this moment, for whoever watches.
+//! The status of a service, for watchers and `/status`.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -13,74 +13,74 @@ use crate::edge_client::Protocol;
 /// The release that `current` points at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Release {
-    /// The content.
+    /// The digest of its tarball.
     pub digest: TarballDigest,
-    /// The generation under which it was last confirmed; 0 when that is not known.
+    /// The generation that an edge last confirmed; 0 when it is unknown.
     pub generation: u64,
     /// The commit of that generation.
     pub commit: Option<CommitId>,
-    /// The revision of that generation, whatever kind of source it is of.
+    /// The revision of that generation, for any kind of source.
     pub revision_id: Option<RevisionId>,
-    /// The release's own folder, `root/<service>/releases/<name>`.
+    /// Its directory, `root/<service>/releases/<name>`.
     pub directory: PathBuf,
 }
 
-/// How `exec` stands.
+/// The state of `exec`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HookState {
-    /// There is none, or nothing to run it for.
+    /// There is no `exec`, or no release.
     #[default]
     None,
     /// It has to run.
     Pending,
-    /// It runs.
+    /// It is running.
     Running,
-    /// It ran to a good end for the release in force.
+    /// It succeeded for the release in force.
     Done,
-    /// It failed for the release in force, and is tried again.
+    /// It failed for the release in force, and will be retried.
     Failed,
 }
 
-/// One service, as it stands. The counts are of this process.
+/// The status of one service. Counters are of this process.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceStatus {
     /// The release in force; `None` before the first.
     pub release: Option<Release>,
-    /// Whether an edge has confirmed the release, or given a new one, since the start.
+    /// Whether an edge has confirmed the release, or sent a new one, since the start.
     pub confirmed: bool,
-    /// Switches of `current`.
+    /// The number of switches of `current`.
     pub switches: u64,
-    /// Polls and refreshes that ended, however.
+    /// Polls and refreshes that ended, also with an error.
     pub polls: u64,
-    /// Those that found nothing new.
+    /// Polls that found nothing new.
     pub unchanged: u64,
-    /// Those that failed at every edge.
+    /// Polls that failed at every edge.
     pub errors: u64,
-    /// Forced refreshes that ended without an error.
+    /// Forced refreshes that succeeded.
     pub refreshes: u64,
-    /// Why the last poll failed; `None` once one succeeded.
+    /// The error of the last poll; `None` when it succeeded.
     pub last_error: Option<String>,
-    /// Whether time alone may heal that.
+    /// Whether a retry may succeed without a change of configuration.
     pub last_error_retryable: bool,
-    /// When the last poll ended.
+    /// The end of the last poll.
     pub last_poll: Option<SystemTime>,
-    /// When an edge last confirmed the release or gave a new one.
+    /// When an edge last confirmed the release or sent a new one.
     pub last_success: Option<SystemTime>,
-    /// The version of HTTP that brought the last answer.
+    /// The version of HTTP of the last response.
     pub protocol: Option<Protocol>,
-    /// How `exec` stands.
+    /// The state of `exec`.
     pub hook: HookState,
     /// Runs of `exec`.
     pub hook_runs: u64,
-    /// Those that failed.
+    /// Failed runs of `exec`.
     pub hook_failures: u64,
-    /// Why `exec` failed last for the release in force.
+    /// The last error of `exec` for the release in force.
     pub hook_error: Option<String>,
 }
 
 impl ServiceStatus {
-    /// As `/status` shows it.
+    /// The value in `/status`.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let time = |time: Option<SystemTime>| time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
         serde_json::json!({

@@ -12,7 +12,7 @@ use weir_runtime::tls;
 
 use crate::config::Config;
 use crate::origin_client::Clients;
-use crate::reload::Handshakes;
+use crate::reload::TlsMaterial;
 
 /// What is wrong with the files that a configuration names, the first fault of each table. Blocks.
 #[must_use]
@@ -20,7 +20,7 @@ pub fn faults(config: &Config) -> Vec<String> {
     let now = SystemTime::now();
     let access = AccessFiles { keys: config.auth.keys.clone(), deny: config.auth.deny.clone() };
     let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
-    let certificate = Handshakes::of(config).and_then(|_| tls::check_end(&config.tls.certificate, now));
+    let certificate = TlsMaterial::of(config).and_then(|_| tls::check_end(&config.tls.certificate, now));
     let mut checked: Vec<(String, anyhow::Result<()>)> = vec![
         ("[tls]".to_owned(), certificate.map_err(Into::into)),
         ("[auth]".to_owned(), access.read().map(drop).map_err(Into::into)),

@@ -1,52 +1,47 @@
-//! This process's own timeline, which only moves forward, and how it meets the wall clock.
+//! The process's monotonic timeline, and its conversion to and from the wall clock.
 //!
-//! Ages are measured on the timeline: a wall clock that is set back makes nothing fresh for longer. The wall clock is
-//! looked at only when a moment is written to disk or read from it.
+//! Ages are measured on the timeline, so setting the wall clock back makes nothing fresh for longer. The wall clock is
+//! used only when a moment is written to disk or read from it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A moment on the timeline, to the millisecond. Moments before the process began are negative.
+/// A moment on the timeline, in milliseconds. Moments before the process started are negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(i64);
 
 impl Moment {
-    /// Before everything.
     pub(crate) const EARLIEST: Moment = Moment(i64::MIN);
 
-    /// After everything.
     pub(crate) const LATEST: Moment = Moment(i64::MAX);
 
-    /// How long after `earlier` this is; nothing when it is not after it.
+    /// The time since `earlier`; zero when `earlier` is later.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// The moment this long before.
     pub(crate) fn before(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// The moment this long after.
     pub(crate) fn after(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// What the wall clock showed then, in milliseconds since 1970, when it shows `wall` at the moment `now`.
-    pub(crate) fn on_the_wall(self, now: Moment, wall: SystemTime) -> u64 {
+    /// The Unix time of this moment in milliseconds, when the wall clock shows `wall` at `now`.
+    pub(crate) fn to_unix_millis(self, now: Moment, wall: SystemTime) -> u64 {
         let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(wall.saturating_sub(now.since(self)).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The moment at which the wall clock showed `then` (milliseconds since 1970), when it shows `wall` at the moment
-    /// `now`. `None` when it shows an earlier time than `then`: it was set back, and nobody knows how long ago it was.
-    pub(crate) fn from_the_wall(then: u64, now: Moment, wall: SystemTime) -> Option<Moment> {
+    /// The moment of a Unix time in milliseconds, when the wall clock shows `wall` at `now`. `None` when that time is
+    /// in the future: the clock was set back, and the age is unknown.
+    pub(crate) fn from_unix_millis(then: u64, now: Moment, wall: SystemTime) -> Option<Moment> {
         let then = UNIX_EPOCH.checked_add(Duration::from_millis(then))?;
         wall.duration_since(then).ok().map(|ago| now.before(ago))
     }
 }
 
-/// A moment that is written and read from several threads.
 #[derive(Debug)]
 pub(crate) struct AtomicMoment(AtomicI64);
 
@@ -59,36 +54,33 @@ impl AtomicMoment {
         Moment(self.0.load(Ordering::Relaxed))
     }
 
-    /// Sets it.
     pub(crate) fn set(&self, moment: Moment) {
         self.0.store(moment.0, Ordering::Relaxed);
     }
 
-    /// Sets it, unless it is later already. What it was.
+    /// Sets the moment unless the stored one is later. Returns the previous one.
     pub(crate) fn advance(&self, moment: Moment) -> Moment {
         Moment(self.0.fetch_max(moment.0, Ordering::Relaxed))
     }
 }
 
-/// The timeline.
+/// The monotonic clock of this process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     began: Instant,
 }
 
 impl Clock {
-    /// The timeline of a process that begins now.
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn start() -> Self {
         Self { began: Instant::now() }
     }
 
-    /// Where on it we are.
     pub(crate) fn now(&self) -> Moment {
         Moment(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 }
 
-/// A time as a gauge shows it.
+/// A time as a metric shows it: seconds since 1970.
 pub(crate) fn unix_seconds(at: SystemTime) -> i64 {
     let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
@@ -103,19 +95,18 @@ mod tests {
         let wall = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let now = Moment(5_000);
         let then = now.before(Duration::from_secs(90));
-        let written = then.on_the_wall(now, wall);
-        // Ten minutes later, in a new process.
+        let written = then.to_unix_millis(now, wall);
         let later = wall + Duration::from_secs(600);
-        let read = Moment::from_the_wall(written, Moment(3), later).unwrap();
+        let read = Moment::from_unix_millis(written, Moment(3), later).unwrap();
         assert_eq!(Moment(3).since(read), Duration::from_secs(690));
     }
 
     #[test]
     fn a_wall_clock_that_was_set_back_gives_no_age() {
         let wall = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let written = Moment(0).on_the_wall(Moment(0), wall);
-        assert_eq!(Moment::from_the_wall(written, Moment(0), wall - Duration::from_secs(3600)), None);
-        assert_eq!(Moment::from_the_wall(u64::MAX, Moment(0), wall), None);
-        assert_eq!(Moment(0).on_the_wall(Moment(10), UNIX_EPOCH - Duration::from_secs(1)), 0);
+        let written = Moment(0).to_unix_millis(Moment(0), wall);
+        assert_eq!(Moment::from_unix_millis(written, Moment(0), wall - Duration::from_secs(3600)), None);
+        assert_eq!(Moment::from_unix_millis(u64::MAX, Moment(0), wall), None);
+        assert_eq!(Moment(0).to_unix_millis(Moment(10), UNIX_EPOCH - Duration::from_secs(1)), 0);
     }
 }

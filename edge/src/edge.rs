@@ -1,4 +1,4 @@
-//! Composition: makes the parts from the configuration, joins them, and takes them apart again.
+//! Composition: builds the parts of an edge from its configuration and shuts them down.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_runtime::shutdown::Drain;
 
-use crate::access::{Access, HeardFile};
+use crate::access::{Access, OriginListsFile};
 use crate::agent_api::{AgentApi, ApiMetrics, Sources};
 use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
@@ -23,26 +23,26 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, probe};
-use crate::origin_follower::{self, FollowerMetrics, Following};
-use crate::reload::{Handshakes, Reloading};
+use crate::origin_follower::{self, FollowerContext, FollowerMetrics};
+use crate::reload::{Reloader, TlsMaterial};
 use crate::status::Status;
 
 /// How often validations are written to disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The same while the disk does not take the catalog: the file is written once it does.
+/// How often the catalog is written while writes fail.
 const FAILED_FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a stopping edge waits for the disk to take the last validations.
+/// How long a stopping edge waits for the last write.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a free port is looked for when any will do: TCP and UDP must have the same.
+/// How many free ports are tried with port 0: TCP and UDP must get the same number.
 const PORT_ATTEMPTS: u32 = 16;
 
-/// How long a stopped edge waits for threads that still hold its directory.
+/// How long a stopping edge waits for threads that still use its directory.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An edge that runs. Dropping it does not stop it; [`Running::drain`] and [`Running::cut`] do.
+/// A running edge. Dropping it does not stop it; [`Running::drain`] and [`Running::cut`] do.
 pub struct Running {
     address: SocketAddr,
     admin_address: Option<SocketAddr>,
@@ -52,16 +52,16 @@ pub struct Running {
     status: Arc<Status>,
     cache: Cache,
     released: Released,
-    reloading: Arc<Reloading>,
+    reloader: Arc<Reloader>,
 }
 
 impl Running {
-    /// Where agents connect: TCP and UDP.
+    /// The address agents connect to: TCP and UDP.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where `/metrics` and its neighbours are, when configured.
+    /// The address of the admin listener, when one is configured.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
@@ -71,48 +71,48 @@ impl Running {
         &self.registry
     }
 
-    /// Reads certificates and keys again, those for origins too. Connections live on; handshakes that begin from now on go
-    /// by them.
+    /// Reads certificates and keys again, also those for origins. Open connections are kept; new handshakes use the new
+    /// files.
     ///
     /// # Errors
-    /// A file cannot be used. Everything is as it was.
+    /// A file cannot be used. The old files stay in use.
     pub async fn reload(&self) -> anyhow::Result<()> {
-        let reloading = self.reloading.clone();
-        tokio::task::spawn_blocking(move || reloading.read_again()).await?
+        let reloader = self.reloader.clone();
+        tokio::task::spawn_blocking(move || reloader.reload()).await?
     }
 
-    /// Takes no new work, finishes what is in flight, writes what is not on disk yet. True when nothing had to be cut
-    /// at the deadline. The cache's directory is free when this returns.
+    /// Refuses new requests, finishes those in flight and writes the catalog. Returns true when nothing was cut off at
+    /// the deadline. The cache directory is unlocked when this returns.
     pub async fn drain(self, deadline: Duration) -> bool {
         let clean = self.drain.finish(deadline).await;
         self.catalog.flush();
         if !matches!(tokio::time::timeout(LAST_FLUSH_TIMEOUT, self.catalog.durable()).await, Ok(Ok(()))) {
-            tracing::warn!("the last validations could not be written; answers will look older after a restart");
+            tracing::warn!("the last validations could not be written; services will look older after a restart");
         }
         self.release().await;
         clean
     }
 
-    /// Stops at once, as a crash would but for open files. The cache's directory is free when this returns.
+    /// Stops immediately, as a crash would, but closes all files. The cache directory is unlocked when this returns.
     pub async fn cut(self) {
         self.drain.cut().await;
         self.release().await;
     }
 
-    /// Waits until no thread that was in the middle of something uses the cache's directory.
+    /// Waits until no thread uses the cache directory.
     async fn release(self) {
         drop((self.catalog, self.status, self.cache));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
-            tracing::warn!("the cache's directory is still in use by a thread of this process");
+            tracing::warn!("a thread of this process still uses the cache directory");
         }
     }
 }
 
-/// Starts an edge. Returns once its listeners are bound and its catalog is loaded; origins are not waited for.
+/// Starts an edge. Returns once its listeners are bound and its catalog is loaded, without waiting for origins.
 ///
 /// # Errors
-/// The configuration makes no sense, a file cannot be used, the cache's directory is another process's, or an address
-/// cannot be bound.
+/// The configuration is invalid, a file cannot be used, another process uses the cache directory, or an address cannot
+/// be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
     let drain = Drain::new();
@@ -128,13 +128,13 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let registry = Registry::new();
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
-    let clock = Clock::begin();
-    let handshakes = Handshakes::of(&config)?;
+    let clock = Clock::start();
+    let tls_material = TlsMaterial::of(&config)?;
 
     let origin_metrics = OriginMetrics::register(&MetricFamilies(&registry))?;
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, origin_metrics.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
-    let (catalog, lock, heard, released) = {
+    let (catalog, lock, origin_lists, released) = {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
@@ -142,8 +142,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let lookup = Lookup::new(catalog.clone(), drain);
     let api_metrics = ApiMetrics::register(&MetricFamilies(&registry))?;
     let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
-    let access = Access::start(&config.auth, names, heard, &registry, drain).await?;
-    let following = Following {
+    let access = Access::start(&config.auth, names, origin_lists, &registry, drain).await?;
+    let context = FollowerContext {
         catalog: catalog.clone(),
         lookup: lookup.clone(),
         origins: origins.clone(),
@@ -152,7 +152,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         metrics: FollowerMetrics::register(&registry)?,
         drain: drain.clone(),
     };
-    let reloading = Arc::new(Reloading::new(config.clone(), handshakes, origins.clone(), &registry)?);
+    let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), &registry)?);
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
     let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain);
     let status = Arc::new(Status {
@@ -162,46 +162,47 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         cache: cache.clone(),
         origins: origins.clone(),
         access: access.clone(),
-        reloading: reloading.clone(),
+        reloader: reloader.clone(),
         clock,
         started,
         drain: drain.clone(),
     });
-    let looked_at = Arc::downgrade(&status);
-    bounds::register(&registry, "edge", move || looked_at.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
-    let address = listen(config.listen, &reloading.tls(), api, &http_metrics, drain).await?;
-    // Last of all, so that nobody reads "ready" before agents can connect.
+    let weak_status = Arc::downgrade(&status);
+    bounds::register(&registry, "edge", move || {
+        weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default()
+    })?;
+    let address = listen(config.listen, &reloader.tls(), api, &http_metrics, drain).await?;
+    // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
             let operators = operator_api(admin, &config, &status, &registry, drain)?;
-            Some(operators.start(admin, config.admin.tls.then(|| reloading.tls()), &http_metrics, drain).await?)
+            Some(operators.start(admin, config.admin.tls.then(|| reloader.tls()), &http_metrics, drain).await?)
         }
         None => None,
     };
     probe::start(&origins, drain);
-    origin_follower::start(&following, cache.clone(), &config.push, config.cache.fetches);
-    flush_now_and_then(&catalog, drain);
-    Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloading })
+    origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches);
+    flush_periodically(&catalog, drain);
+    Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloader })
 }
 
-/// Opens what is on disk. Blocks.
+/// Loads the catalog and the access lists from disk. Blocks.
 fn load(
     config: &Config,
     origins: Arc<Origins>,
     clock: Clock,
     metrics: CatalogMetrics,
-) -> anyhow::Result<(Arc<Catalog>, DirectoryLock, HeardFile, Released)> {
+) -> anyhow::Result<(Arc<Catalog>, DirectoryLock, OriginListsFile, Released)> {
     let dir = &config.cache.dir;
     let (lock, released) =
         DirectoryLock::take(dir).with_context(|| format!("cannot use [cache] dir {}", dir.display()))?;
-    let heard = HeardFile::new(dir, lock.clone());
+    let origin_lists = OriginListsFile::new(dir, lock.clone());
     let (path, policies) = (dir.join("catalog.log"), Arc::new(FreshnessPolicies::configured(config)));
     let bounds = CatalogBounds { services: config.cache.services, bytes: config.cache.service_bytes.as_u64() };
     let catalog = Catalog::load(&path, lock.clone(), bounds, origins, policies, clock, metrics);
-    Ok((catalog, lock, heard, released))
+    Ok((catalog, lock, origin_lists, released))
 }
 
-/// What answers on the admin listener.
 fn operator_api(
     listen: SocketAddr,
     config: &Config,
@@ -219,7 +220,7 @@ fn operator_api(
     OperatorApi::new(listen, &config.admin, admin, status.clone())
 }
 
-/// Binds TCP, then UDP with the same port, and serves on both.
+/// Binds TCP and UDP on the same port and serves both.
 async fn listen(
     listen: SocketAddr,
     tls: &ServerTls,
@@ -239,14 +240,14 @@ async fn listen(
                 serve::tcp(listener, Some(tls.clone()), api, agents, drain);
                 return Ok(address);
             }
-            // Somebody else has that port of UDP.
+            // Another process uses that UDP port.
             Err(_) if listen.port() == 0 && attempt < PORT_ATTEMPTS => attempt += 1,
             Err(error) => return Err(error),
         }
     }
 }
 
-fn flush_now_and_then(catalog: &Arc<Catalog>, drain: &Drain) {
+fn flush_periodically(catalog: &Arc<Catalog>, drain: &Drain) {
     let (catalog, drain) = (catalog.clone(), drain.clone());
     drain.clone().spawn(async move {
         loop {
@@ -257,7 +258,7 @@ fn flush_now_and_then(catalog: &Arc<Catalog>, drain: &Drain) {
             let has_failed = catalog.write_failure().is_some();
             tokio::select! {
                 () = tokio::time::sleep(if has_failed { FAILED_FLUSH_INTERVAL } else { FLUSH_INTERVAL }) => {}
-                // What is left is written at the end of the drain.
+                // The drain writes the rest at its end.
                 () = drain.begun() => return,
             }
         }

@@ -1,8 +1,9 @@
 //! The edge: the cache between agents and origins.
 //!
-//! [`start`] composes it: `agent_api` answers agents, as far as `access` lets them, from the `catalog` (what each service
-//! is now) and the `cache` (the bytes). What they do not have they ask of origins through `origin_client`, once per service
-//! and once per object, whoever asks. Origins announce what changes through `origin_follower`.
+//! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
+//! each service) and the `cache` (the objects). What is missing is requested from origins through `origin_client`: one
+//! query per service and one fetch per object at a time. `origin_follower` applies the event streams of the origins to
+//! the catalog.
 
 mod access;
 mod agent_api;

@@ -1,7 +1,6 @@
-//! What a running edge reads again without dropping a connection: the files that its configuration names for handshakes.
-//! The configuration itself holds until a restart.
+//! Reloads certificates and keys without dropping a connection. Other settings need a restart.
 //!
-//! All that can fail is done before anything changes: all files are taken over, or none.
+//! Everything that can fail happens before anything changes: either all files are replaced, or none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -17,36 +16,33 @@ use crate::clock::unix_seconds;
 use crate::config::Config;
 use crate::origin_client::Origins;
 
-/// What is made of the configuration for each handshake, at the start and at every reload.
-pub(crate) struct Handshakes {
-    /// What listeners show and ask for.
+/// The TLS settings made from the files that the configuration names.
+pub(crate) struct TlsMaterial {
     pub(crate) tls: ServerConfig,
     not_after: SystemTime,
 }
 
-impl Handshakes {
-    /// Reads the files.
-    ///
+impl TlsMaterial {
     /// # Errors
-    /// One cannot be read, or they do not fit each other.
+    /// A file cannot be read, or a key does not belong to its certificate.
     pub(crate) fn of(config: &Config) -> Result<Self, TlsError> {
-        // A certificate is asked of everybody and demanded of nobody: browsers and holders of tokens have none.
+        // A client certificate is requested and not required: browsers and clients with tokens have none.
         let client_auth = config.auth.client_ca.as_deref().map_or(ClientAuth::None, |ca| ClientAuth::Offered { ca });
         let tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
         Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_expired(&self) -> bool {
         self.not_after < SystemTime::now()
     }
 }
 
-/// What of a running edge can be replaced.
-pub(crate) struct Reloading {
+/// Replaces the TLS settings of a running edge.
+pub(crate) struct Reloader {
     config: Config,
-    /// Held while files are read and taken over.
+    /// Serialises reloads.
     reading: Mutex<()>,
-    /// When the certificate that agents see ends.
+    /// The end of the listener's certificate.
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
@@ -54,14 +50,12 @@ pub(crate) struct Reloading {
     ends: IntGauge,
 }
 
-impl Reloading {
-    /// Begins with what the edge started with.
-    ///
+impl Reloader {
     /// # Errors
     /// The metrics were registered before.
     pub(crate) fn new(
         config: Config,
-        handshakes: Handshakes,
+        tls_material: TlsMaterial,
         origins: Arc<Origins>,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
@@ -76,58 +70,56 @@ impl Reloading {
             "weir_edge_certificate_not_after_timestamp_seconds",
             "When the certificate that agents see ends, or the first of its chain.",
         )?;
-        ends.set(unix_seconds(handshakes.not_after));
-        if handshakes.has_ended() {
-            tracing::warn!(file = %config.tls.certificate.display(), "the certificate has ended: no agent will connect");
+        ends.set(unix_seconds(tls_material.not_after));
+        if tls_material.has_expired() {
+            tracing::warn!(file = %config.tls.certificate.display(), "the certificate has expired; agents will not connect");
         }
-        let not_after = Mutex::new(handshakes.not_after);
+        let not_after = Mutex::new(tls_material.not_after);
         let reading = Mutex::new(());
-        Ok(Self { config, reading, not_after, tls: handshakes.tls.into(), origins, results, ends })
+        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, results, ends })
     }
 
-    /// What listeners use.
     pub(crate) fn tls(&self) -> ServerTls {
         self.tls.clone()
     }
 
-    /// Whether the certificate that agents see has ended.
-    pub(crate) fn certificate_has_ended(&self) -> bool {
+    /// Whether the listener's certificate has expired.
+    pub(crate) fn certificate_has_expired(&self) -> bool {
         *self.not_after() < SystemTime::now()
     }
 
-    /// Reads the files again and takes them over. Blocks.
+    /// Reads the files again and replaces the old ones. Blocks.
     ///
     /// # Errors
-    /// One of them cannot be used. Everything is as it was.
-    pub(crate) fn read_again(&self) -> anyhow::Result<()> {
+    /// A file cannot be used. The old ones stay in use.
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let outcome = self.apply();
         let result = match &outcome {
             Ok(()) => {
-                tracing::info!("certificates and keys were read again; new connections go by them");
+                tracing::info!("certificates and keys were reloaded for new connections");
                 "applied"
             }
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was");
+                tracing::error!(error = format!("{error:#}"), "the reload failed; nothing was changed");
                 "refused"
             }
         };
-        // Last: whoever sees the count finds the reason in the log.
+        // Counted last: the reason is in the log once the counter has changed.
         self.results.with_label_values(&[result]).inc();
         outcome
     }
 
     fn apply(&self) -> anyhow::Result<()> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let handshakes = Handshakes::of(&self.config)?;
-        if handshakes.has_ended() {
-            bail!("the certificate {} has ended: agents would refuse it", self.config.tls.certificate.display());
+        let tls_material = TlsMaterial::of(&self.config)?;
+        if tls_material.has_expired() {
+            bail!("the certificate {} has expired: agents would reject it", self.config.tls.certificate.display());
         }
-        let clients = self.origins.read_again(&self.config.origins)?;
+        let clients = self.origins.reload_clients(&self.config.origins)?;
 
-        // Nothing below can fail.
-        self.tls.replace(handshakes.tls);
-        self.ends.set(unix_seconds(handshakes.not_after));
-        *self.not_after() = handshakes.not_after;
+        self.tls.replace(tls_material.tls);
+        self.ends.set(unix_seconds(tls_material.not_after));
+        *self.not_after() = tls_material.not_after;
         for (origin, clients) in self.origins.all().iter().zip(clients) {
             origin.replace(clients);
         }

@@ -1,4 +1,4 @@
-//! What a person and a probe want to know: `/status`, `/v1/explain`, `/readyz`.
+//! The documents of `/status`, `/v1/explain` and `/readyz`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,16 +17,15 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Lookup, LookupError};
 use crate::clock::Clock;
 use crate::origin_client::Origins;
-use crate::reload::Reloading;
+use crate::reload::Reloader;
 use crate::version::Version;
 
-/// Services that one page of `/status` lists at the most.
+/// The most services on one page of `/status`.
 const MAX_LISTED: usize = 1000;
 
-/// The errors of the last queries.
+/// The errors of the last failed queries.
 type Failures = HashMap<ServiceName, LookupError>;
 
-/// All parts of an edge that are shown.
 pub(crate) struct Status {
     pub(crate) name: String,
     pub(crate) catalog: Arc<Catalog>,
@@ -34,25 +33,25 @@ pub(crate) struct Status {
     pub(crate) cache: Cache,
     pub(crate) origins: Arc<Origins>,
     pub(crate) access: Access,
-    pub(crate) reloading: Arc<Reloading>,
+    pub(crate) reloader: Arc<Reloader>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
     pub(crate) drain: Drain,
 }
 
-/// Which services `/status` lists.
+/// The services that `/status` lists.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
-    /// This one alone.
+    /// Only this service.
     service: Option<ServiceName>,
-    /// Those that come after this one.
+    /// Only services after this one, in the order of names.
     after: Option<ServiceName>,
 }
 
 impl Status {
-    /// An edge can work without its origins once it has stored something; a new one has to have reached one. One whose
-    /// certificate has ended is trusted by nobody, and one that does not know who may read should not be asked. One whose
-    /// disk fails works from memory.
+    /// Whether the edge can serve. A new edge needs to have reached an origin; one with a catalog does not. Expired
+    /// certificates and unknown access lists make it not ready. A failing disk makes it degraded: it serves from
+    /// memory.
     pub(crate) fn readiness(&self) -> Readiness {
         if self.drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
@@ -61,35 +60,35 @@ impl Status {
         let down: Vec<_> = down.map(|origin| origin.last_error().unwrap_or_default()).collect();
         let mut missing = Vec::new();
         if !self.origins.any_reached() && self.catalog.is_empty() {
-            let mut reason = "nothing is stored yet and no origin has been reached".to_owned();
+            let mut reason = "the catalog is empty and no origin has been reached".to_owned();
             down.iter().for_each(|why| reason.extend(["; ", why]));
             missing.push(reason);
         }
-        missing.extend(self.access.troubles());
-        if self.reloading.certificate_has_ended() {
-            missing.push("the certificate that agents see has ended: replace it and send SIGHUP".to_owned());
+        missing.extend(self.access.readiness_errors());
+        if self.reloader.certificate_has_expired() {
+            missing.push("the certificate of the listener has expired: replace it and send SIGHUP".to_owned());
         }
         if !missing.is_empty() {
             return Readiness::NotReady(missing);
         }
         let catalog = self.catalog.write_failure();
-        let mut troubles: Vec<String> = catalog
-            .map(|reason| format!("the disk does not take the catalog, which a crash would set back: {reason}"))
+        let mut errors: Vec<String> = catalog
+            .map(|reason| format!("the catalog cannot be written, and a crash would lose updates: {reason}"))
             .into_iter()
             .collect();
         let disk = self.cache.disk_failure();
-        troubles.extend(disk.map(|reason| format!("the disk did not take the last object: {reason}")));
-        if self.access.files_are_unreadable() {
-            troubles.push(
-                "a file of keys or denials cannot be used, and what it said last is in force: the log says which line"
+        errors.extend(disk.map(|reason| format!("the last object could not be written to disk: {reason}")));
+        if self.access.has_unreadable_files() {
+            errors.push(
+                "a file of keys or denials is malformed, and its last valid contents apply: the log names the line"
                     .to_owned(),
             );
         }
-        troubles.extend(down.iter().map(|reason| format!("{reason}; what is held is served")));
-        if troubles.is_empty() { Readiness::Ready } else { Readiness::Degraded(troubles) }
+        errors.extend(down.iter().map(|reason| format!("{reason}; cached versions are served")));
+        if errors.is_empty() { Readiness::Ready } else { Readiness::Degraded(errors) }
     }
 
-    /// What is used of each bound.
+    /// The fill level of each bound.
     pub(crate) fn bounds(&self) -> Vec<Bound> {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
@@ -97,10 +96,9 @@ impl Status {
         bounds
     }
 
-    /// The document of `/status`.
     ///
     /// # Errors
-    /// The query names what is not known here.
+    /// The query has an unknown key or an invalid value.
     pub(crate) fn document(&self, query: &str) -> Result<Value, QueryError> {
         let page = Page::parse(query)?;
         let now = self.clock.now();
@@ -113,7 +111,6 @@ impl Status {
             .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
             .collect();
         let (ready, reasons) = self.readiness().told();
-        // What matters first stands first.
         Ok(json!({
             "role": "edge",
             "name": self.name,
@@ -126,7 +123,7 @@ impl Status {
                 "up": origin.is_up(),
                 "circuit": origin.circuit().as_str(),
                 "last_error": origin.last_error(),
-                "events_followed": self.catalog.lease(id).is_in_step(),
+                "events_followed": self.catalog.lease(id).is_in_sync(),
                 "last_heartbeat_seconds": self.catalog.lease(id).last_heartbeat().map(|at| now.since(at).as_secs()),
             })).collect::<Vec<_>>(),
             "cache": self.cache.usage(),
@@ -136,7 +133,7 @@ impl Status {
         }))
     }
 
-    /// The document of `/v1/explain`: a service, or one version of it. Nothing is thereby used, or asked of an origin.
+    /// The document of `/v1/explain`: a service, or one version of it. Has no side effects.
     pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
         let failures = self.lookup.failures();
         let entry = self.catalog.get(name);
@@ -150,7 +147,7 @@ impl Status {
         }
     }
 
-    /// What is known of a service; without an entry, of a past version of it.
+    /// Describes a service, or a past version of it when there is no entry.
     fn service(
         &self,
         name: &ServiceName,
@@ -164,15 +161,13 @@ impl Status {
         let publication = version.map(|version| version.descriptor().publication());
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
         let why = match (entry, publication, origin) {
-            (None, None, _) => "it is not held; the origins are asked when somebody wants it",
+            (None, None, _) => "it is not cached; a request queries the origins",
             (None, Some(_), _) => "a past version never changes",
-            (Some(_), None, _) => "the origin says that it is gone",
-            (Some(_), _, None) => "the origin it came from is no longer configured; all are asked",
-            (_, _, Some(origin)) if !origin.is_up() => "the origin does not answer; what is held is served",
-            (Some(entry), ..) if self.catalog.is_leased(entry) => {
-                "the origin's event stream says that nothing has changed"
-            }
-            _ => "as the origin last said",
+            (Some(_), None, _) => "the origin removed the service",
+            (Some(_), _, None) => "its origin is no longer configured; all origins are queried",
+            (_, _, Some(origin)) if !origin.is_up() => "the origin is down; the cached version is served",
+            (Some(entry), ..) if self.catalog.is_leased(entry) => "the origin's event stream confirms it",
+            _ => "as of the last revalidation",
         };
         json!({
             "service": name.as_str(),
@@ -192,7 +187,7 @@ impl Status {
                 "held": self.cache.tier(&r.digest),
             })).collect::<Vec<_>>(),
             "last_failure": failures.get(name).map(LookupError::reason),
-            "refused_generation": entry.and_then(Entry::refused),
+            "refused_generation": entry.and_then(Entry::rejected_generation),
             "why": why,
         })
     }
@@ -211,7 +206,7 @@ impl Page {
         Ok(page)
     }
 
-    /// The services of this page in their order, at most `most`; and after which one the next page begins.
+    /// The services of this page in order, at most `most`, and the name after which the next page starts.
     fn of<T>(&self, all: Vec<(ServiceName, T)>, most: usize) -> (Vec<(ServiceName, T)>, Option<ServiceName>) {
         let is_listed = |name: &ServiceName| {
             self.service.as_ref().is_none_or(|wanted| name == wanted)

@@ -1,6 +1,6 @@
-//! One version of a service as it is served: its descriptor, and the header values that are the same in every answer.
+//! One version of a service: its descriptor and the header values that are the same in every response.
 //!
-//! They are rendered once, when the version arrives: a poll then copies references.
+//! The values are rendered once, when the version arrives, so that a poll only copies references.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,63 +10,59 @@ use weir_protocol::descriptor::{Descriptor, Representation};
 use weir_protocol::encoding::{self, Encoding};
 use weir_protocol::route::Route;
 
-use crate::cache::Delivery;
+use crate::cache::Transcoding;
 
-/// A descriptor with its header values.
 #[derive(Debug)]
 pub(crate) struct Version {
     descriptor: Descriptor,
-    pub(crate) values: Values,
+    pub(crate) values: HeaderValues,
     /// In the order of the descriptor's representations.
-    tags: Vec<Tag>,
-    identity_tag: Tag,
-    /// Of gzip that is made on the way: its bytes are not the same each time, its content is.
-    gzip_tag: Tag,
+    tags: Vec<EntityTag>,
+    identity_tag: EntityTag,
+    /// The weak tag of gzip compressed on the fly: its bytes may differ each time.
+    gzip_tag: EntityTag,
 }
 
-/// Header values that every answer of a version shares.
+/// Header values shared by all responses for a version.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct HeaderValues {
     pub(crate) digest: HeaderValue,
     pub(crate) generation: HeaderValue,
     pub(crate) commit: HeaderValue,
     pub(crate) revision: HeaderValue,
     pub(crate) content_location: HeaderValue,
     pub(crate) unencoded_digest: HeaderValue,
-    /// The tag of the descriptor itself.
-    pub(crate) descriptor_tag: Tag,
+    /// The entity tag of the descriptor itself.
+    pub(crate) descriptor_tag: EntityTag,
 }
 
-/// An entity tag, as text and as a header value.
 #[derive(Debug)]
-pub(crate) struct Tag {
+pub(crate) struct EntityTag {
     pub(crate) text: String,
     pub(crate) value: HeaderValue,
 }
 
-/// The representation that a request gets.
+/// The representation selected for a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Variant<'a> {
-    /// The content coding of what is sent.
+    /// The content coding of the response.
     pub(crate) encoding: Encoding,
-    /// What it is made from.
+    /// The stored representation it is made from.
     pub(crate) stored: &'a Representation,
-    /// What is made of that on the way.
-    pub(crate) delivery: Delivery,
-    /// Bytes of what is sent. Not known of gzip that is made on the way, which has no ranges therefore.
+    /// How the stored representation is transcoded.
+    pub(crate) transcoding: Transcoding,
+    /// Bytes of the body. Unknown for gzip compressed on the fly, which therefore supports no ranges.
     pub(crate) length: Option<u64>,
-    /// Its entity tag.
-    pub(crate) tag: &'a Tag,
+    pub(crate) tag: &'a EntityTag,
 }
 
-impl Tag {
+impl EntityTag {
     fn new(text: String) -> Self {
-        Self { value: value(&text), text }
+        Self { value: header_value(&text), text }
     }
 }
 
-/// Everything that is rendered here is made of names, digests and numbers.
-fn value(text: &str) -> HeaderValue {
+fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("names, digests and numbers are visible ASCII")
 }
 
@@ -76,22 +72,25 @@ impl Version {
         let tags = descriptor
             .representations()
             .iter()
-            .map(|r| Tag::new(tarball_etag(&publication.digest, Some((r.encoding, &r.digest)))))
+            .map(|r| EntityTag::new(tarball_etag(&publication.digest, Some((r.encoding, &r.digest)))))
             .collect();
         let location = Route::TarballVersion(publication.service.clone(), publication.digest);
         Self {
-            values: Values {
-                digest: value(&publication.digest.to_string()),
+            values: HeaderValues {
+                digest: header_value(&publication.digest.to_string()),
                 generation: HeaderValue::from(publication.generation),
-                commit: value(publication.commit.as_str()),
-                revision: value(&publication.revision_id.to_string()),
-                content_location: value(&location.to_string()),
-                unencoded_digest: value(&format!("sha-256=:{}:", STANDARD.encode(publication.sha256.as_bytes()))),
-                descriptor_tag: Tag::new(descriptor.etag()),
+                commit: header_value(publication.commit.as_str()),
+                revision: header_value(&publication.revision_id.to_string()),
+                content_location: header_value(&location.to_string()),
+                unencoded_digest: header_value(&format!(
+                    "sha-256=:{}:",
+                    STANDARD.encode(publication.sha256.as_bytes())
+                )),
+                descriptor_tag: EntityTag::new(descriptor.etag()),
             },
             tags,
-            identity_tag: Tag::new(tarball_etag(&publication.digest, None)),
-            gzip_tag: Tag::new(format!("W/\"{}+gzip\"", publication.digest)),
+            identity_tag: EntityTag::new(tarball_etag(&publication.digest, None)),
+            gzip_tag: EntityTag::new(format!("W/\"{}+gzip\"", publication.digest)),
             descriptor,
         }
     }
@@ -100,10 +99,11 @@ impl Version {
         &self.descriptor
     }
 
-    /// The variant that a request with this `Accept-Encoding` gets, when none of these codings may be used. `None`: nothing
-    /// acceptable is left.
+    /// Selects the variant for an `Accept-Encoding`, codings in `without` excluded. `None`: no acceptable coding is
+    /// left.
     ///
-    /// What is stored without a dictionary is offered as it is; identity, and gzip that is not stored, are made from zstd.
+    /// Representations without a dictionary are served as stored. Identity, and gzip that is not stored, are made from
+    /// zstd.
     pub(crate) fn variant(&self, accept_encoding: Option<&str>, without: &[Encoding]) -> Option<Variant<'_>> {
         let from = |wanted: Encoding| match wanted {
             Encoding::Identity => self.stored(Encoding::Zstd),
@@ -114,12 +114,12 @@ impl Version {
         let available = |wanted| !without.contains(&wanted) && from(wanted).is_some();
         let encoding = encoding::negotiate(accept_encoding, available)?;
         let (position, stored) = from(encoding)?;
-        let (delivery, length, tag) = match encoding {
-            coded if coded == stored.encoding => (Delivery::Stored, Some(stored.size), &self.tags[position]),
-            Encoding::Gzip => (Delivery::Gzip, None, &self.gzip_tag),
-            _ => (Delivery::Decoded, Some(self.descriptor.publication().size), &self.identity_tag),
+        let (transcoding, length, tag) = match encoding {
+            coded if coded == stored.encoding => (Transcoding::Passthrough, Some(stored.size), &self.tags[position]),
+            Encoding::Gzip => (Transcoding::Gzip, None, &self.gzip_tag),
+            _ => (Transcoding::Decode, Some(self.descriptor.publication().size), &self.identity_tag),
         };
-        Some(Variant { encoding, stored, delivery, length, tag })
+        Some(Variant { encoding, stored, transcoding, length, tag })
     }
 
     fn stored(&self, encoding: Encoding) -> Option<(usize, &Representation)> {

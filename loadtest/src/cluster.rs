@@ -1,4 +1,4 @@
-//! All roles in this process: one origin, some edges, some agents, over real TLS and QUIC on loopback.
+//! Runs all roles in this process: one origin, edges and agents, with TLS and QUIC on loopback.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,30 +10,30 @@ use tempfile::TempDir;
 use weir_protocol::name::ServiceName;
 use weir_runtime::certificates;
 
-/// What to start.
+/// The roles to start.
 pub struct Plan {
     /// The origin's repositories.
     pub repositories: Vec<weir_origin::config::RepositoryConfig>,
     /// The origin's services. Every agent follows them all.
     pub services: Vec<weir_origin::config::ServiceConfig>,
-    /// How many edges. Agents are spread over them.
+    /// The number of edges. Agents are distributed over them.
     pub edges: usize,
-    /// How many agents.
+    /// The number of agents.
     pub agents: usize,
-    /// How often agents ask.
+    /// The poll interval of the agents.
     pub poll_interval: Duration,
-    /// How long an edge's table is fresh.
+    /// How long an entry in an edge's catalog is fresh.
     pub fresh: Duration,
-    /// How many events the origin keeps for edges that come back, when not as many as usual.
+    /// The number of events that the origin keeps for reconnecting edges; `None` for the default.
     pub kept_events: Option<usize>,
-    /// The line over which a relay connects the edges to the origin, if there is one.
+    /// The line of a relay between the edges and the origin, if there is one.
     pub line: Option<Line>,
-    /// Whether edges fetch what is published before anybody asks for it.
+    /// Whether edges prefetch new versions.
     pub prefetch: bool,
 }
 
 impl Default for Plan {
-    /// One edge, no agent, and nothing to publish.
+    /// One edge, and nothing else.
     fn default() -> Self {
         Self {
             repositories: Vec::new(),
@@ -49,7 +49,7 @@ impl Default for Plan {
     }
 }
 
-/// The running roles. All their files go when it is dropped.
+/// The running roles. Dropping it deletes all files.
 pub struct Cluster {
     /// The origin.
     pub origin: weir_origin::Running,
@@ -57,16 +57,16 @@ pub struct Cluster {
     pub edges: Vec<weir_edge::Running>,
     /// The agents.
     pub agents: Vec<weir_agent::Running>,
-    /// Between edges and origin, when the plan wants one.
+    /// The relay between edges and origin, if the plan has a line.
     pub relay: Option<Relay>,
     dir: TempDir,
 }
 
 impl Cluster {
-    /// Starts everything; returns when all listen, before anything is published.
+    /// Starts all roles; returns when all are listening.
     ///
     /// # Errors
-    /// A role does not start.
+    /// A role failed to start.
     pub async fn start(plan: Plan) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         certificates::write(dir.path(), &[])?;
@@ -130,17 +130,17 @@ impl Cluster {
         Ok(Self { origin, edges, agents, relay, dir })
     }
 
-    /// The file with the authority of the edges' certificates.
+    /// The PEM file of the CA.
     pub fn ca(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
 
-    /// An agent's current release of a service: a symlink to a complete release, once there is one.
+    /// The path of an agent's symlink `current` for a service.
     pub fn current(&self, agent: usize, service: &ServiceName) -> PathBuf {
         agent_root(self.dir.path(), agent).join(service.as_str()).join("current")
     }
 
-    /// Drains all roles, agents first. True when nothing had to be cut.
+    /// Drains all roles, agents first. Returns true when nothing was cut off.
     pub async fn drain(self, deadline: Duration) -> bool {
         let agents = future::join_all(self.agents.into_iter().map(|agent| agent.drain(deadline))).await;
         let edges = future::join_all(self.edges.into_iter().map(|edge| edge.drain(deadline))).await;

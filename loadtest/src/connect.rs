@@ -1,4 +1,4 @@
-//! Connections to a server on this machine, for whoever speaks HTTP over them.
+//! TLS and QUIC connections to a server on this machine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 /// Requests over HTTP/3. The connection lives as long as this does.
 pub(crate) type Http3Requests = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 
-/// A TLS connection. `receive_buffer`: how many bytes the system keeps for a client that reads nothing.
+/// Opens a TLS connection. `receive_buffer`: the socket's receive buffer in bytes.
 pub(crate) async fn tls(
     server: SocketAddr,
     mut config: ClientConfig,
@@ -34,7 +34,7 @@ pub(crate) async fn tls(
     Ok(TokioIo::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
 }
 
-/// A connection over HTTP/3. `stream_window`: how many bytes of an answer the client takes unread.
+/// Opens an HTTP/3 connection. `stream_window`: the flow-control window of a stream in bytes.
 pub(crate) async fn http3(
     server: SocketAddr,
     mut config: ClientConfig,

@@ -16,10 +16,10 @@ pub struct GitRepository {
 }
 
 impl GitRepository {
-    /// Makes `<root>/<name>.git`, empty, with `main` as its default branch.
+    /// Creates an empty `<root>/<name>.git` with `main` as its default branch.
     ///
     /// # Errors
-    /// The git program is missing or refuses.
+    /// The git program is missing or fails.
     pub fn create(root: &Path, name: &str) -> anyhow::Result<Self> {
         let bare = root.join(format!("{name}.git"));
         let work = root.join(format!("{name}.work"));
@@ -42,7 +42,7 @@ impl GitRepository {
     /// Writes a file in the work tree.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The file cannot be written.
     pub fn write(&self, file: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let path = self.work.join(file);
         fs::create_dir_all(path.parent().context("a file has a parent")?)?;
@@ -52,7 +52,7 @@ impl GitRepository {
     /// Writes an executable file in the work tree.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The file cannot be written.
     pub fn write_executable(&self, file: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> anyhow::Result<()> {
         self.write(&file, contents)?;
         Ok(fs::set_permissions(self.work.join(file), fs::Permissions::from_mode(0o755))?)
@@ -61,17 +61,17 @@ impl GitRepository {
     /// Writes a symlink in the work tree.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The symlink cannot be created.
     pub fn link(&self, file: impl AsRef<Path>, target: impl AsRef<Path>) -> anyhow::Result<()> {
         let path = self.work.join(file);
         fs::create_dir_all(path.parent().context("a link has a parent")?)?;
         Ok(symlink(target, path)?)
     }
 
-    /// Commits all of the work tree to the branch it is on and pushes that branch by force; the new commit's id.
+    /// Commits the whole work tree and force-pushes the branch; returns the commit id.
     ///
     /// # Errors
-    /// There is nothing to commit, or git refuses.
+    /// There is nothing to commit, or git fails.
     pub fn commit_and_push(&self, message: &str) -> anyhow::Result<String> {
         git(&self.work, ["add", "--all"])?;
         git(&self.work, ["commit", "--quiet", "--message", message])?;
@@ -79,18 +79,18 @@ impl GitRepository {
         self.git(["rev-parse", "HEAD"])
     }
 
-    /// Runs git in the work tree; what it printed, trimmed.
+    /// Runs git in the work tree; returns its trimmed output.
     ///
     /// # Errors
-    /// git ends with another status than 0.
+    /// git exits with another status than 0.
     pub fn git<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
         git(&self.work, args)
     }
 
-    /// Unpacks `git archive` of a folder at a revision into `target`: what an agent's directory should equal.
+    /// Unpacks `git archive` of a folder at a revision into `target`: the expected contents of an agent's directory.
     ///
     /// # Errors
-    /// git or tar ends with another status than 0.
+    /// git or tar exits with another status than 0.
     pub fn archive(&self, revision: &str, folder: &str, target: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(target)?;
         let mut archive = git_command(&self.work)
@@ -114,7 +114,7 @@ fn path(path: &Path) -> anyhow::Result<&str> {
     path.to_str().context("the path is UTF-8")
 }
 
-/// The git program, deaf to the configuration and the environment of whoever runs it.
+/// The git program without the caller's configuration and environment.
 pub fn git_command(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command

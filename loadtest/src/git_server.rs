@@ -1,4 +1,4 @@
-//! A real smart-HTTP Git server: git's own `http-backend` behind TLS with a private authority and basic authentication.
+//! A smart-HTTP Git server: git's own `http-backend` behind TLS with a private CA and basic authentication.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ use weir_runtime::tls::{self, ClientAuth};
 use crate::git_repository::git_command;
 use crate::processes::free_address;
 
-/// The user that the server knows.
+/// The user name.
 pub const USERNAME: &str = "ci";
-/// The user's password.
+/// The password.
 pub const PASSWORD: &str = "s3cret-pa55";
 
-/// A running server. Dropped, it goes on until the runtime ends; [`GitServer::stop`] ends it.
+/// A running server. When dropped it runs until the runtime ends; [`GitServer::stop`] stops it.
 #[derive(Debug)]
 pub struct GitServer {
     address: SocketAddr,
@@ -41,15 +41,15 @@ pub struct GitServer {
 }
 
 impl GitServer {
-    /// Serves every repository below `root` on a free port of loopback; its authority is `<certificates>/ca.pem`.
+    /// Serves all repositories below `root` on a free loopback port; its CA is `<certificates>/ca.pem`.
     ///
     /// # Errors
-    /// Certificates cannot be written or the port not be bound.
+    /// Certificates cannot be written, or the port cannot be bound.
     pub async fn start(root: &Path, certificates: &Path) -> anyhow::Result<Self> {
         if !certificates.join("ca.pem").exists() {
             certificates::write(certificates, &[])?;
         }
-        // A port that is still free when the server comes back.
+        // The port stays free for a restart.
         Self::listen(free_address()?, root.to_owned(), certificates.to_owned(), Arc::default()).await
     }
 
@@ -75,31 +75,31 @@ impl GitServer {
         format!("https://localhost:{}/{name}.git", self.address.port())
     }
 
-    /// The PEM file of the server's private authority.
+    /// The PEM file of the server's CA.
     pub fn ca(&self) -> PathBuf {
         self.certificates.join("ca.pem")
     }
 
-    /// Requests answered so far, over restarts too.
+    /// The number of responses, over restarts too.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stops at once: connections break, the port is closed.
+    /// Stops immediately: connections break, and the port is closed.
     pub async fn stop(&self) {
         self.drain.cut().await;
     }
 
-    /// Serves again, on the same port, after [`stop`](Self::stop).
+    /// Restarts on the same port after [`stop`](Self::stop).
     ///
     /// # Errors
-    /// The port has been taken by somebody else.
+    /// Another process uses the port.
     pub async fn restart(self) -> anyhow::Result<Self> {
         Self::listen(self.address, self.root, self.certificates, self.requests).await
     }
 }
 
-/// Passes requests to `git http-backend` as a CGI server does (RFC 3875).
+/// Runs `git http-backend` as a CGI server does (RFC 3875).
 #[derive(Clone)]
 struct HttpBackend {
     root: PathBuf,
@@ -156,7 +156,7 @@ impl HttpBackend {
         let mut child = command.spawn().context("cannot run git http-backend")?;
         let mut stdin = child.stdin.take().context("stdin is piped")?;
         tokio::spawn(async move {
-            // The backend may end before it has read everything; that is its own affair.
+            // The backend may exit before it has read everything.
             let _ = stdin.write_all(&body).await;
         });
         let mut stdout = BufReader::new(child.stdout.take().context("stdout is piped")?);

@@ -1,7 +1,7 @@
-//! All of Weir in one process or in many, for tests and load.
+//! Runs all of Weir in one process or in many, for tests and load tests.
 //!
-//! Nothing here is a stand-in: [`git_server`] is git's own smart-HTTP backend behind TLS, [`cluster`] starts the real
-//! roles in this process, [`processes`] starts their binaries.
+//! There are no mocks: [`git_server`] is git's own smart-HTTP backend behind TLS, [`cluster`] starts the roles in this
+//! process, and [`processes`] starts their binaries.
 
 pub mod cluster;
 mod connect;

@@ -1,5 +1,5 @@
-//! Asks as a fleet of connected agents does, over one version of HTTP, as fast as it is answered: polls, which are
-//! conditional `HEAD`s, or fetches, which are `GET`s of the whole body.
+//! Loads a server as a fleet of connected agents does, over one version of HTTP: with polls (conditional `HEAD`s) or
+//! fetches (`GET`s of the body), as fast as it responds.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,49 +31,49 @@ pub enum Version {
     Http3,
 }
 
-/// What is asked for.
+/// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// A poll: a `HEAD` with the tag of what is held, which must be answered `304`.
+    /// A conditional `HEAD` with the current tag; the response must be `304`.
     Poll,
-    /// A fetch: a `GET` of the stored form, whose body must be as long as its first.
+    /// A `GET`; each body must be as long as the first.
     Fetch,
 }
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where the server listens; its certificate must be valid for the address.
+    /// The server's address, for which its certificate must be valid.
     pub server: SocketAddr,
-    /// The path that is asked for.
+    /// The request path.
     pub path: String,
-    /// How.
+    /// The kind of request.
     pub request: Request,
-    /// Over what.
+    /// The version of HTTP.
     pub version: Version,
-    /// Connections.
+    /// The number of connections.
     pub connections: usize,
-    /// Requests under way on each; over HTTP/1.1 always one.
+    /// Concurrent requests per connection; always one over HTTP/1.1.
     pub streams: usize,
-    /// For how long.
+    /// The duration of the run.
     pub duration: Duration,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// Requests that were answered as they must be.
+    /// Successful requests.
     pub requests: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
-    /// How long that took.
+    /// The time it took.
     pub took: Duration,
 }
 
-/// Carries a plan out.
+/// Runs the load.
 ///
 /// # Errors
-/// The server cannot be reached, its certificate is not of `ca`, or it answers anything else than it must.
+/// The server cannot be reached, its certificate is not signed by `ca`, or a response is unexpected.
 pub async fn run(plan: &Plan, ca: &Path) -> anyhow::Result<Outcome> {
     let tls = tls::client_config(ca, None)?;
     let uri: Uri = format!("https://{}{}", plan.server, plan.path).parse()?;
@@ -129,14 +129,14 @@ struct Ask {
 struct Answer {
     status: StatusCode,
     tag: Option<String>,
-    /// Bytes of its body.
+    /// The length of the body in bytes.
     length: u64,
 }
 
-/// What a client over HTTP/2 takes ahead, in bytes: it is the server that is measured.
+/// The HTTP/2 window of a client in bytes: large, because the server is measured.
 const WINDOW: u32 = 16 << 20;
 
-/// A connection that can be shared among the streams it carries.
+/// A connection shared by its streams.
 #[derive(Clone)]
 enum Connection {
     Http1(Arc<tokio::sync::Mutex<http1::SendRequest<Empty<Bytes>>>>),
@@ -191,7 +191,7 @@ impl Connection {
                 stream.finish().await?;
                 let head = stream.recv_response().await?.into_parts().0;
                 let mut length = 0;
-                // To the end of the stream, also after a HEAD: the server would be told to stop otherwise.
+                // Read to the end of the stream, also after a HEAD: the client would send STOP_SENDING otherwise.
                 while let Some(data) = stream.recv_data().await? {
                     length += data.remaining() as u64;
                 }

@@ -1,4 +1,4 @@
-//! The roles as real processes: their binaries, a configuration file each, signals, and what they logged.
+//! Runs the roles as processes: their binaries with a configuration file each, signals, and their logs.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scrape;
 
-/// How long anything may take before a wait gives up. Generous: it is met only when something is broken.
+/// The timeout of every wait. Generous: it is reached only when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A binary of this build, found beside the running test's own.
+/// A binary of this build, found next to the running test.
 ///
 /// # Errors
 /// It has not been built.
@@ -32,14 +32,14 @@ pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// An address of loopback whose port is free for TCP and for UDP, and stays so until somebody asks for it by number: it
-/// is none of those that the system gives to outgoing connections.
+/// A loopback address whose port is free for TCP and UDP. It is outside of the range of outgoing connections, so it
+/// stays free.
 ///
 /// # Errors
-/// None is.
+/// No port is free.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Tests run side by side, in this process and in others: each process begins elsewhere.
+    // Tests run in parallel, also in other processes: each process starts at another port.
     let begin = std::process::id().wrapping_mul(61);
     for _ in 0..PORTS.len() {
         let number = begin.wrapping_add(u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % PORTS.len() as u32;
@@ -51,7 +51,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
     bail!("no port of loopback in {PORTS:?} is free for both TCP and UDP")
 }
 
-/// Below the ports of outgoing connections, which begin at 32,768 on Linux.
+/// The range of outgoing connections starts at 32,768 on Linux.
 const PORTS: Range<u16> = 12_000..32_000;
 
 /// One role as a process. Killed when dropped.
@@ -65,8 +65,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A process of the role `weir-<role>` that is not started yet. The configuration is written to
-    /// `<dir>/<role>.toml`, what the process logs to `<dir>/<role>.log`.
+    /// Prepares a process of the role `weir-<role>`. Its configuration is written to `<dir>/<role>.toml`, and its log
+    /// to `<dir>/<role>.log`.
     ///
     /// # Errors
     /// The binary is missing or the file cannot be written.
@@ -77,16 +77,16 @@ impl Node {
         Ok(Self { binary, config: file, admin, log: dir.join(format!("{role}.log")), child: None })
     }
 
-    /// Starts the process and returns when its admin listener answers.
+    /// Starts the process and waits for its admin listener.
     ///
     /// # Errors
-    /// It ends, or does not answer; the error holds its log.
+    /// It exits, or does not respond; the error contains its log.
     pub async fn start(&mut self) -> anyhow::Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.binary.display());
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.binary);
         command.arg("--config").arg(&self.config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        // The environment of whoever runs the tests is not this node's.
+        // Without the environment of the tests.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         self.child = Some(command.spawn().with_context(|| format!("cannot start {}", self.binary.display()))?);
         let deadline = Instant::now() + PATIENCE;
@@ -103,10 +103,10 @@ impl Node {
         }
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         let mut child = self.child.take().context("the process runs")?;
         child.kill()?;
@@ -114,10 +114,10 @@ impl Node {
         Ok(())
     }
 
-    /// SIGTERM, and waits for the drain to end. The exit must be clean.
+    /// Sends SIGTERM and waits for the end of the drain. The exit must be clean.
     ///
     /// # Errors
-    /// It does not run, does not end, or ends with another status than 0.
+    /// It is not running, does not exit, or exits with another status than 0.
     pub async fn terminate(&mut self) -> anyhow::Result<()> {
         let mut child = self.child.take().context("the process runs")?;
         let pid = Pid::from_child(&child);
@@ -127,15 +127,15 @@ impl Node {
         Ok(())
     }
 
-    /// The process, while it runs.
+    /// The process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// SIGHUP.
+    /// Sends SIGHUP.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn hang_up(&self) -> anyhow::Result<()> {
         let child = self.child.as_ref().context("the process runs")?;
         Ok(kill_process(Pid::from_child(child), Signal::HUP)?)
@@ -146,7 +146,7 @@ impl Node {
         self.admin
     }
 
-    /// All that the process has logged.
+    /// The log of the process.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -161,10 +161,10 @@ impl Drop for Node {
     }
 }
 
-/// Waits until something outside this process has come true; there is no event to await across processes but its trace.
+/// Polls a condition outside of this process, where no event can be awaited.
 ///
 /// # Errors
-/// It does not come true within [`PATIENCE`].
+/// The condition is not met within [`PATIENCE`].
 pub async fn until<F, Fut>(what: &str, mut condition: F) -> anyhow::Result<()>
 where
     F: FnMut() -> Fut,

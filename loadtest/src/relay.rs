@@ -1,5 +1,4 @@
-//! A relay in front of a TCP listener that damages what passes through, as a bad network card or cable would, lets nothing
-//! through at all, or is as far away and as narrow as a line between continents.
+//! A TCP relay that can flip bits, drop connections, and add delay and a bandwidth limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,28 +11,28 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes of an answer that pass undamaged before a bit is flipped: the handshake gets through, a body does not.
+/// Bytes of responses before a bit is flipped: the handshake passes, a body does not.
 const FLIP_AFTER: u64 = 64 << 10;
 
-/// Bytes that pass at a time.
+/// The size of a read in bytes.
 const PART: usize = 16 << 10;
 
-/// Parts that are on their way at a time, on each connection; the server waits beyond them.
+/// The most parts in transit per connection; the server waits beyond them.
 const MAX_UNDER_WAY: usize = 4096;
 
-/// How late a timer may be: a line that is behind by so much catches up.
+/// The tolerance of timers: a line that is behind by this much catches up.
 const TIMER_SLACK: Duration = Duration::from_millis(10);
 
-/// The line between the two ends.
+/// The simulated line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Line {
-    /// How long an answer is on its way: what a round trip takes.
+    /// The delay of responses, which is the round-trip time.
     pub delay: Duration,
-    /// How much of each connection's answers it carries; `None`: whatever comes.
+    /// The bandwidth of each connection's responses; `None`: unlimited.
     pub bytes_per_second: Option<u64>,
 }
 
-/// A running relay. It ends with the runtime.
+/// A running relay. It stops with the runtime.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -48,7 +47,7 @@ struct State {
 }
 
 impl Relay {
-    /// Relays connections on a free port of loopback to `target`.
+    /// Relays connections on a free loopback port to `target`.
     ///
     /// # Errors
     /// No port can be bound.
@@ -56,7 +55,7 @@ impl Relay {
         Self::over(Line::default(), target).await
     }
 
-    /// The same over a line that has its delay and its width.
+    /// Relays connections over a line with delay and bandwidth.
     ///
     /// # Errors
     /// No port can be bound.
@@ -89,22 +88,22 @@ impl Relay {
         Ok(Self { address, state })
     }
 
-    /// Where to connect.
+    /// The address of the relay.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on a bit is flipped in each connection's answers, or no more.
+    /// Starts or stops flipping a bit in the responses of each connection.
     pub fn damage(&self, on: bool) {
         self.state.damage.store(on, Ordering::Relaxed);
     }
 
-    /// From now on all connections break and none gets through, or they do again.
+    /// Breaks all connections and refuses new ones, or stops doing so.
     pub fn sever(&self, on: bool) {
         self.state.severed.send_replace(on);
     }
 
-    /// Bits flipped so far.
+    /// The number of flipped bits.
     pub fn flipped(&self) -> u64 {
         self.state.flipped.load(Ordering::Relaxed)
     }
@@ -114,7 +113,7 @@ async fn pass_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let _ = tokio::io::copy(&mut from, &mut to).await;
 }
 
-/// Takes from the server what the line carries, and gives it to the client when it has arrived.
+/// Relays responses with the delay and the bandwidth of the line.
 async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, line: Line, state: &State) {
     let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_UNDER_WAY);
     let take = async move {

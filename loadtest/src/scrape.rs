@@ -1,4 +1,4 @@
-//! Reading a role's admin listener: readiness, status, metrics.
+//! Reads a role's admin listener: readiness, status, metrics.
 
 use std::net::SocketAddr;
 
@@ -9,10 +9,10 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// GETs a path of an admin listener over plain HTTP/1.1.
+/// Requests a path of an admin listener over plain HTTP/1.1.
 ///
 /// # Errors
-/// Nobody listens, or the answer breaks off.
+/// The listener is not there, or the response is incomplete.
 pub async fn get(admin: SocketAddr, path: &str) -> anyhow::Result<(StatusCode, String)> {
     let stream = TcpStream::connect(admin).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -26,7 +26,7 @@ pub async fn get(admin: SocketAddr, path: &str) -> anyhow::Result<(StatusCode, S
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// The metrics of a role, as they stood when they were read.
+/// A snapshot of a role's metrics.
 #[derive(Debug, Clone)]
 pub struct Metrics(String);
 
@@ -34,15 +34,15 @@ impl Metrics {
     /// Reads `/metrics`.
     ///
     /// # Errors
-    /// Nobody listens, or the answer is no `200`.
+    /// The request failed, or the status is not `200`.
     pub async fn read(admin: SocketAddr) -> anyhow::Result<Self> {
         let (status, text) = get(admin, "/metrics").await?;
         ensure!(status == StatusCode::OK, "/metrics answered {status}");
         Ok(Self(text))
     }
 
-    /// The sum over all series of a name whose labels hold all of `labels` (each as `name="value"`); 0 when there is
-    /// none, as a counter that was never touched.
+    /// The sum over all series of a name whose labels include all of `labels` (each as `name="value"`); 0 when there is
+    /// none.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         self.series(name)
             .filter(|(found, _)| labels.iter().all(|label| found.contains(label)))
@@ -66,7 +66,7 @@ impl Metrics {
 /// Reads `/status` as JSON.
 ///
 /// # Errors
-/// Nobody listens, or the answer is no JSON.
+/// The request failed, or the response is not JSON.
 pub async fn status(admin: SocketAddr) -> anyhow::Result<serde_json::Value> {
     let (_, text) = get(admin, "/status").await?;
     serde_json::from_str(&text).context("/status is JSON")

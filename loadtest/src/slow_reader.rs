@@ -1,4 +1,4 @@
-//! A client that begins a download and then takes nothing more of it until it is told to: what a cache must bear.
+//! A client that starts a download and stops reading until it is told to continue.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,32 +15,32 @@ use rustls::ClientConfig;
 use crate::connect::{self, Http3Requests};
 use crate::poller::Version;
 
-/// Bytes that the system keeps for a TCP client that reads nothing: little, so that the server feels it soon.
+/// The receive buffer of a TCP client: small, so that the server notices soon.
 const RECEIVE_BUFFER: u32 = 32 << 10;
 
-/// What a client over HTTP/2 says that it would take at once: much more than it does.
+/// The flow-control window over HTTP/2: much larger than the receive buffer.
 const HTTP2_WINDOW: u32 = 4 << 20;
 
-/// What a client over QUIC says that it would take.
+/// The flow-control window over QUIC.
 const QUIC_WINDOW: u32 = 64 << 10;
 
-/// A download that stands still. Dropping it closes its connection.
-pub struct SlowReader(Held);
+/// A stalled download. Dropping it closes its connection.
+pub struct SlowReader(Connection);
 
-/// What reads and writes a TCP connection, while it is polled: no longer than the head takes. hyper reads an HTTP/2
-/// connection whether anybody wants its bodies or not, and would hide from the server that nobody does.
+/// Drives a TCP connection while it is polled, which is only until the head arrives. hyper would otherwise read an
+/// HTTP/2 connection without a reader of its bodies, and hide the stall from the server.
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
-enum Held {
+enum Connection {
     Tcp { body: Incoming, driver: Driver, _alive: Box<dyn Send> },
     Quic { stream: Box<h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>>, _alive: Http3Requests },
 }
 
 impl SlowReader {
-    /// Connects, asks for a path, reads the head of the answer, which must be a `200`, and stops.
+    /// Requests a path, reads the head of the response, which must be `200`, and stops reading.
     ///
     /// # Errors
-    /// The server cannot be reached or answers otherwise.
+    /// The server cannot be reached, or responds with another status.
     pub async fn begin(version: Version, server: SocketAddr, path: &str, tls: ClientConfig) -> anyhow::Result<Self> {
         let request = Request::get(format!("https://{server}{path}")).header("accept-encoding", "zstd");
         let tcp = async |protocol| connect::tls(server, tls.clone(), protocol, Some(RECEIVE_BUFFER)).await;
@@ -49,7 +49,7 @@ impl SlowReader {
                 let (mut sender, driver) = http1::handshake(tcp(b"http/1.1").await?).await?;
                 let request = request.uri(path).header("host", server.to_string()).body(Empty::<Bytes>::new())?;
                 let (body, driver) = head(sender.send_request(request), Box::pin(driver)).await?;
-                Held::Tcp { body, driver, _alive: Box::new(sender) }
+                Connection::Tcp { body, driver, _alive: Box::new(sender) }
             }
             Version::Http2 => {
                 let (mut sender, driver) = http2::Builder::new(TokioExecutor::new())
@@ -59,25 +59,25 @@ impl SlowReader {
                     .await?;
                 let request = request.body(Empty::<Bytes>::new())?;
                 let (body, driver) = head(sender.send_request(request), Box::pin(driver)).await?;
-                Held::Tcp { body, driver, _alive: Box::new(sender) }
+                Connection::Tcp { body, driver, _alive: Box::new(sender) }
             }
             Version::Http3 => {
                 let mut sender = connect::http3(server, tls, Some(QUIC_WINDOW)).await?;
                 let mut stream = sender.send_request(request.body(())?).await?;
                 stream.finish().await?;
                 check(&stream.recv_response().await?)?;
-                Held::Quic { stream: Box::new(stream), _alive: sender }
+                Connection::Quic { stream: Box::new(stream), _alive: sender }
             }
         }))
     }
 
-    /// Reads what is left, to the end, and hands each part to `take`.
+    /// Reads the rest of the body, and passes each part to `take`.
     ///
     /// # Errors
-    /// The body breaks off.
+    /// The body is incomplete.
     pub async fn finish(self, mut take: impl FnMut(&[u8])) -> anyhow::Result<()> {
         match self.0 {
-            Held::Tcp { mut body, driver, _alive } => {
+            Connection::Tcp { mut body, driver, _alive } => {
                 let driver = tokio::spawn(driver);
                 while let Some(frame) = body.frame().await {
                     if let Ok(data) = frame?.into_data() {
@@ -86,7 +86,7 @@ impl SlowReader {
                 }
                 driver.abort();
             }
-            Held::Quic { mut stream, _alive } => {
+            Connection::Quic { mut stream, _alive } => {
                 while let Some(mut data) = stream.recv_data().await? {
                     take(&data.copy_to_bytes(data.remaining()));
                 }
@@ -96,7 +96,7 @@ impl SlowReader {
     }
 }
 
-/// Drives a connection until the head of the answer is there, and no further.
+/// Drives a connection until the head of the response has arrived.
 async fn head(
     response: impl Future<Output = hyper::Result<Response<Incoming>>>,
     mut driver: Driver,

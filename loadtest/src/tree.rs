@@ -1,4 +1,4 @@
-//! A directory as a value, to compare what an agent unpacked with what Git holds.
+//! Reads a directory tree into memory, to compare an agent's release with Git.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// What stands at a path. Of a file's mode only the executable bit is Git's.
+/// An entry of a tree. The only permission is the executable bit, as in Git.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A folder.
@@ -19,17 +19,17 @@ pub enum Entry {
         /// Its bytes.
         contents: Vec<u8>,
     },
-    /// A symlink, with the bytes it points at.
+    /// A symlink with its target.
     Link(Vec<u8>),
 }
 
-/// All entries below a folder, by their path as bytes.
+/// All entries below a directory, by their paths.
 pub type Tree = BTreeMap<Vec<u8>, Entry>;
 
-/// Reads everything below `root`, following no link but `root` itself.
+/// Reads everything below `root` without following symlinks, except `root` itself.
 ///
 /// # Errors
-/// Something cannot be read, or vanishes meanwhile.
+/// An entry cannot be read, or is removed meanwhile.
 pub fn read(root: &Path) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let root = fs::canonicalize(root)?;

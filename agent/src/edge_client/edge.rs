@@ -1,4 +1,4 @@
-//! One edge, asked by the version of HTTP that gets through.
+//! One edge, over HTTP/3 or HTTP/2.
 
 use std::path::Path as FilePath;
 use std::sync::{Mutex, PoisonError};
@@ -11,43 +11,42 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route as Path;
 
-use super::choice::{Change, Choice, Route};
 use super::edge_url::EdgeUrl;
 use super::error::RequestError;
 use super::h2::Http2;
 use super::h3::Http3;
+use super::protocol_selector::{Change, ProtocolSelector, Protocols};
 use super::response::Response;
 use super::token_file::TokenFile;
 use crate::config::{Config, HttpMode};
 use crate::metrics::Metrics;
 
-/// How long a QUIC handshake may take when there is no alternative to HTTP/3.
-const LONE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of a QUIC handshake with `http = "h3"`.
+const H3_ONLY_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("weir-agent/", env!("CARGO_PKG_VERSION"));
 
-/// A question to an edge about the tarball of a service.
+/// A request for the tarball of a service.
 #[derive(Debug, Clone)]
-pub(crate) struct Question<'a> {
+pub(crate) struct TarballRequest<'a> {
     pub(crate) service: &'a ServiceName,
     /// HEAD or GET.
     pub(crate) method: Method,
-    /// What the agent holds: the answer may be `304`.
-    pub(crate) holds: Option<TarballDigest>,
-    /// The edge is to ask the origin and to verify what it has.
+    /// The digest on disk, sent as `If-None-Match`.
+    pub(crate) if_none_match: Option<TarballDigest>,
+    /// Asks the edge to revalidate and to verify its cache.
     pub(crate) no_cache: bool,
-    /// How long to wait for the head of the answer.
-    pub(crate) patience: Duration,
-    /// HTTP/3 has just failed in the middle of an answer.
-    pub(crate) not_http3: bool,
+    /// The timeout of the response's head.
+    pub(crate) timeout: Duration,
+    /// HTTP/3 has just failed in the middle of a body.
+    pub(crate) avoid_http3: bool,
 }
 
-/// One edge.
 pub(crate) struct Edge {
     url: EdgeUrl,
     http3: Http3,
     http2: Http2,
-    choice: Mutex<Choice>,
+    selector: Mutex<ProtocolSelector>,
     token: Option<TokenFile>,
     metrics: Metrics,
 }
@@ -55,58 +54,56 @@ pub(crate) struct Edge {
 impl Edge {
     pub(super) fn new(url: EdgeUrl, tls: &ClientConfig, config: &Config, metrics: Metrics) -> anyhow::Result<Self> {
         let connect_timeout = match config.http {
-            HttpMode::H3 => LONE_CONNECT_TIMEOUT.max(config.h3_connect_timeout),
+            HttpMode::H3 => H3_ONLY_CONNECT_TIMEOUT.max(config.h3_connect_timeout),
             HttpMode::Auto | HttpMode::H2 => config.h3_connect_timeout,
         };
         Ok(Self {
             http3: Http3::new(url.clone(), tls.clone(), connect_timeout, config.idle_timeout)?,
             http2: Http2::new(tls.clone(), config.idle_timeout),
-            choice: Mutex::new(Choice::new(config.http, config.h3_retry_interval)),
+            selector: Mutex::new(ProtocolSelector::new(config.http, config.h3_retry_interval)),
             token: config.token_file.as_deref().map(TokenFile::new),
             url,
             metrics,
         })
     }
 
-    /// Its address.
     pub(crate) fn url(&self) -> &EdgeUrl {
         &self.url
     }
 
-    /// Where the token stands that is shown to it.
     pub(crate) fn token_file(&self) -> Option<&FilePath> {
         self.token.as_ref().map(TokenFile::path)
     }
 
-    /// Whether HTTP/3 to it works; `None` before the first try.
+    /// Whether HTTP/3 to it works; `None` before the first request.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
-        self.choice().http3_usable()
+        self.selector().http3_usable()
     }
 
-    /// Asks.
+    /// Sends a request.
     ///
     /// # Errors
-    /// No answer came, by whichever version of HTTP may be spoken; or the agent's token cannot be read.
-    pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Response, RequestError> {
-        let mut request = self.request(question);
+    /// No version of HTTP gave a response, or the agent's token cannot be read.
+    pub(crate) async fn send(&self, tarball_request: &TarballRequest<'_>) -> Result<Response, RequestError> {
+        let mut request = self.request(tarball_request);
         if let Some(token) = &self.token {
             request.headers_mut().insert(header::AUTHORIZATION, token.authorization().await?);
         }
-        if question.not_http3 {
-            self.http3.give_up().await;
+        if tarball_request.avoid_http3 {
+            self.http3.drop_connection().await;
         }
-        let route = self.choice().route(Instant::now());
-        let answer = match route {
-            Route::H2 => self.http2.request(&request, question.patience).await,
-            Route::H3 => {
-                let answer = self.http3.request(&request, question.patience).await;
+        let protocols = self.selector().select(Instant::now());
+        let answer = match protocols {
+            Protocols::H2 => self.http2.request(&request, tarball_request.timeout).await,
+            Protocols::H3 => {
+                let answer = self.http3.request(&request, tarball_request.timeout).await;
                 if answer.is_ok() {
-                    let change = self.choice().http3_answered();
-                    self.tell(change);
+                    let change = self.selector().http3_succeeded();
+                    self.log_change(change);
                 }
                 answer
             }
-            Route::H3ThenH2 => self.ask_both(&request, question).await,
+            Protocols::H3ThenH2 => self.send_with_fallback(&request, tarball_request).await,
         };
         if let Ok(response) = &answer {
             self.metrics.answered(response.protocol);
@@ -114,39 +111,43 @@ impl Edge {
         answer
     }
 
-    async fn ask_both(&self, request: &Request<()>, question: &Question<'_>) -> Result<Response, RequestError> {
-        if !question.not_http3 {
-            match self.http3.request(request, question.patience).await {
-                Err(error) if error.is_of_the_way() => {
-                    tracing::debug!(edge = %self.url, %error, "no answer over HTTP/3");
+    async fn send_with_fallback(
+        &self,
+        request: &Request<()>,
+        tarball_request: &TarballRequest<'_>,
+    ) -> Result<Response, RequestError> {
+        if !tarball_request.avoid_http3 {
+            match self.http3.request(request, tarball_request.timeout).await {
+                Err(error) if error.is_transport_error() => {
+                    tracing::debug!(edge = %self.url, %error, "no response over HTTP/3");
                 }
-                // An answer, or a broken one: UDP got through.
+                // A response, or a broken one: UDP works.
                 answer => {
-                    let change = self.choice().http3_answered();
-                    self.tell(change);
+                    let change = self.selector().http3_succeeded();
+                    self.log_change(change);
                     return answer;
                 }
             }
         }
-        let answer = self.http2.request(request, question.patience).await;
+        let answer = self.http2.request(request, tarball_request.timeout).await;
         let change = match &answer {
-            Ok(_) => self.choice().only_http2_answered(Instant::now()),
+            Ok(_) => self.selector().only_http2_succeeded(Instant::now()),
             Err(_) => {
-                self.choice().nothing_answered(Instant::now());
+                self.selector().both_failed(Instant::now());
                 None
             }
         };
-        self.tell(change);
+        self.log_change(change);
         answer
     }
 
-    fn tell(&self, change: Option<Change>) {
+    fn log_change(&self, change: Option<Change>) {
         match change {
             Some(Change::Usable) => tracing::info!(edge = %self.url, "HTTP/3 works"),
-            Some(Change::Blocked(pause)) => tracing::warn!(
+            Some(Change::Blocked(backoff)) => tracing::warn!(
                 edge = %self.url,
-                retry_after = %humantime::format_duration(pause),
-                "UDP does not get through to the edge: using HTTP/2"
+                retry_after = %humantime::format_duration(backoff),
+                "HTTP/3 to the edge fails (UDP blocked?); using HTTP/2"
             ),
             None => {}
         }
@@ -155,20 +156,20 @@ impl Edge {
         }
     }
 
-    fn choice(&self) -> std::sync::MutexGuard<'_, Choice> {
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    fn selector(&self) -> std::sync::MutexGuard<'_, ProtocolSelector> {
+        self.selector.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(&self, question: &Question<'_>) -> Request<()> {
+    fn request(&self, tarball_request: &TarballRequest<'_>) -> Request<()> {
         let mut request = Request::builder()
-            .method(question.method.clone())
-            .uri(format!("{}{}", self.url, Path::Tarball(question.service.clone())))
+            .method(tarball_request.method.clone())
+            .uri(format!("{}{}", self.url, Path::Tarball(tarball_request.service.clone())))
             .header(header::ACCEPT_ENCODING, "zstd")
             .header(header::USER_AGENT, USER_AGENT);
-        if let Some(digest) = &question.holds {
+        if let Some(digest) = &tarball_request.if_none_match {
             request = request.header(header::IF_NONE_MATCH, tarball_etag(digest, None));
         }
-        if question.no_cache {
+        if tarball_request.no_cache {
             request = request.header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
         request.body(()).expect("a checked host, a checked path and headers of ours make a request")

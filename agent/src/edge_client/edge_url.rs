@@ -1,28 +1,28 @@
-//! The address of an edge.
+//! The URL of an edge.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// `https://host[:port]`, the port 443 by default; nothing else is in it.
+/// `https://host[:port]`, with port 443 by default and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EdgeUrl {
-    /// As in a URL: an IPv6 address has its brackets.
+    /// As in a URL: with brackets around an IPv6 address.
     host: String,
     port: u16,
 }
 
-/// The text was not the URL of an edge. The text is not repeated: it could hold a password.
+/// The text is not the URL of an edge. The error does not repeat it, because it may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not the URL of an edge, such as `https://edge.example:7443`: {0}")]
 pub struct EdgeUrlError(&'static str);
 
 impl EdgeUrl {
-    /// The host as resolvers and certificates want it: an IPv6 address without brackets.
+    /// The host without brackets, as resolvers and certificates have it.
     pub fn host(&self) -> &str {
         self.host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&self.host)
     }
 
-    /// The port, of TCP and UDP.
+    /// The port, for TCP and UDP.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -38,7 +38,7 @@ impl FromStr for EdgeUrl {
         }
         let authority = uri.authority().ok_or(EdgeUrlError("it names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(EdgeUrlError("it holds a user name"));
+            return Err(EdgeUrlError("it contains a user name"));
         }
         if authority.host().is_empty() {
             return Err(EdgeUrlError("it names no host"));

@@ -1,35 +1,34 @@
-//! Why an edge could not be asked.
+//! Why a request to an edge failed.
 
 use std::time::Duration;
 
-/// Why a request got no answer, or its body no end.
+/// Why a request got no response, or an incomplete one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// There is no connection to be had: the name does not resolve, nobody listens, nothing comes back.
+    /// The name does not resolve, or nothing accepts the connection.
     #[error("cannot connect to the edge: {0}")]
     Connect(String),
-    /// The edge's certificate is not acceptable, or ours is not to it.
-    #[error("the edge cannot be trusted: {0}")]
+    /// TLS failed: one side rejected the other's certificate.
+    #[error("TLS to the edge failed: {0}")]
     Certificate(String),
-    /// Nothing came for this long.
-    #[error("the edge was silent for {0:?}")]
+    /// Nothing was received for this long.
+    #[error("no data from the edge for {0:?}")]
     Silent(Duration),
-    /// The edge is there, and did not begin its answer in this time.
+    /// The edge is alive, and did not respond within this time.
     #[error("the edge did not answer within {0:?}")]
     Slow(Duration),
-    /// The connection ended before the answer did.
+    /// The connection ended before the response did.
     #[error("the connection to the edge ended: {0}")]
     Closed(String),
-    /// The edge broke off this one answer, or sent what is not HTTP.
-    #[error("the edge broke off its answer: {0}")]
+    /// The edge reset this response, or it violates HTTP.
+    #[error("the edge aborted its response: {0}")]
     Broken(String),
-    /// The agent's own token cannot be had: nothing was asked.
-    #[error("cannot ask without a token: {0}")]
+    /// The agent's token cannot be read. Nothing was sent.
+    #[error("cannot read the token: {0}")]
     Token(String),
 }
 
 impl RequestError {
-    /// The value of a metric's label.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
@@ -42,13 +41,13 @@ impl RequestError {
         }
     }
 
-    /// Whether the way there is at fault, so that another protocol may get through.
-    pub(crate) fn is_of_the_way(&self) -> bool {
+    /// Whether another version of HTTP may succeed.
+    pub(crate) fn is_transport_error(&self) -> bool {
         !matches!(self, Self::Broken(_) | Self::Slow(_) | Self::Token(_))
     }
 }
 
-/// An error with all that caused it, in one line.
+/// An error with its causes, on one line.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -70,7 +69,7 @@ pub(super) fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
         if error.is::<rustls::Error>() {
             return true;
         }
-        // An io::Error shows the error that it wraps only when asked.
+        // `source` of an `io::Error` skips the error that it wraps.
         let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         if wrapped.is_some_and(|wrapped| is_tls(wrapped)) {
             return true;

@@ -22,11 +22,11 @@ impl Http2 {
         Self { client: http2_client(tls), idle_timeout }
     }
 
-    /// Sends a request and waits at most `patience` for the head of its answer.
-    pub(super) async fn request(&self, request: &Request<()>, patience: Duration) -> Result<Response, RequestError> {
+    /// Sends a request and waits at most `timeout` for the response's head.
+    pub(super) async fn request(&self, request: &Request<()>, timeout: Duration) -> Result<Response, RequestError> {
         let request = request.clone().map(|()| Empty::<Bytes>::new());
-        let answer = tokio::time::timeout(patience, self.client.request(request));
-        let response = answer.await.map_err(|_| RequestError::Silent(patience))?.map_err(|error| {
+        let answer = tokio::time::timeout(timeout, self.client.request(request));
+        let response = answer.await.map_err(|_| RequestError::Silent(timeout))?.map_err(|error| {
             if is_tls(&error) {
                 RequestError::Certificate(chain(&error))
             } else if error.is_connect() {

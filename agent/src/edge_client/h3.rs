@@ -1,7 +1,7 @@
-//! HTTP/3 to one edge: one long-lived connection, replaced when it is found dead.
+//! HTTP/3 to one edge: one long-lived connection, replaced when it is dead.
 //!
-//! No 0-RTT: it saves nothing that could be measured and can be replayed. `stop_sending` is never called: h3-quinn
-//! panics on it while a read is pending; a stream that is no longer wanted is dropped.
+//! 0-RTT is not used: it can be replayed and saves nothing measurable. `stop_sending` is never called, because h3-quinn
+//! panics on it while a read is pending; an unwanted stream is dropped.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -21,31 +21,29 @@ use super::edge_url::EdgeUrl;
 use super::error::{RequestError, chain};
 use super::response::{Protocol, Response, ResponseBody};
 
-/// A connection is kept this long without a word; longer than the interval of polls.
+/// The idle timeout of a connection; longer than the poll interval.
 const MAX_IDLE: Duration = Duration::from_secs(120);
 
-/// Keeps the mappings of NAT devices on the way.
+/// Keeps NAT mappings alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// What one download may have under way: 16 MiB fill 1 Gbit/s at 130 ms.
+/// The flow-control window of a stream: 16 MiB fill 1 Gbit/s at 130 ms.
 const STREAM_WINDOW: u32 = 16 << 20;
 
-/// The same for all streams together.
+/// The flow-control window of a connection.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// Not one datagram of the edge for this long after a request means that UDP is dead. An edge that is only slow
-/// acknowledges.
-const SILENCE: Duration = Duration::from_secs(3);
+/// UDP counts as dead when no datagram arrives for this long after a request. A slow edge acknowledges.
+const UDP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The same once it has acknowledged: then nothing but the answer to a keep-alive need come.
-const LONG_SILENCE: Duration = KEEP_ALIVE.saturating_add(SILENCE);
+/// The same after an acknowledgement: then only responses to keep-alives need to arrive.
+const ACKNOWLEDGED_UDP_TIMEOUT: Duration = KEEP_ALIVE.saturating_add(UDP_TIMEOUT);
 
-/// The largest header section of an answer, in bytes.
+/// The largest header section of a response, in bytes.
 const MAX_HEADER_BYTES: u64 = 16 << 10;
 
 type Requests = SendRequest<h3_quinn::OpenStreams, Bytes>;
 
-/// HTTP/3 to one edge.
 pub(super) struct Http3 {
     url: EdgeUrl,
     config: quinn::ClientConfig,
@@ -53,23 +51,23 @@ pub(super) struct Http3 {
     idle_timeout: Duration,
     ipv4: OnceLock<Endpoint>,
     ipv6: OnceLock<Endpoint>,
-    slot: Mutex<Slot>,
+    slot: Mutex<ConnectionSlot>,
 }
 
 #[derive(Default)]
-struct Slot {
-    live: Option<Live>,
-    /// When connecting failed last, and why: whoever asked before that need not try for himself.
+struct ConnectionSlot {
+    connection: Option<Connection>,
+    /// The last failure to connect: requests that waited for it do not try again.
     failed: Option<(Instant, RequestError)>,
 }
 
 #[derive(Clone)]
-struct Live {
+struct Connection {
     quic: quinn::Connection,
     requests: Requests,
 }
 
-/// The stream of one answer. It holds its connection open, also when that is replaced for others.
+/// The stream of one response. It keeps its connection open, also after that was replaced.
 pub(super) struct Http3Stream {
     stream: RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>,
     _requests: Requests,
@@ -82,7 +80,7 @@ impl Http3Stream {
 }
 
 impl Http3 {
-    /// `tls` without ALPN. `connect_timeout` is for each address.
+    /// `tls` without ALPN. `connect_timeout` applies to each address.
     pub(super) fn new(
         url: EdgeUrl,
         mut tls: ClientConfig,
@@ -111,59 +109,59 @@ impl Http3 {
         })
     }
 
-    /// Sends a request and waits at most `patience` for the head of its answer. A connection that turns out to be dead
-    /// (the edge was restarted, or UDP is blocked) is replaced once.
-    pub(super) async fn request(&self, request: &Request<()>, patience: Duration) -> Result<Response, RequestError> {
-        let (live, reused) = self.connection().await?;
-        let error = match self.exchange(live.clone(), request, patience).await {
+    /// Sends a request and waits at most `timeout` for the response's head. A pooled connection that turns out to be
+    /// dead is replaced once.
+    pub(super) async fn request(&self, request: &Request<()>, timeout: Duration) -> Result<Response, RequestError> {
+        let (connection, reused) = self.connection().await?;
+        let error = match self.send_on(connection.clone(), request, timeout).await {
             Ok(response) => return Ok(response),
-            Err(error) if !error.is_of_the_way() => return Err(error),
+            Err(error) if !error.is_transport_error() => return Err(error),
             Err(error) => error,
         };
-        tracing::debug!(edge = %self.url, %error, reused, "an HTTP/3 connection is given up");
-        self.forget(&live).await;
+        tracing::debug!(edge = %self.url, %error, reused, "an HTTP/3 connection is dead");
+        self.discard(&connection).await;
         if !reused {
             return Err(error);
         }
-        let (live, _) = self.connection().await?;
-        let answer = self.exchange(live.clone(), request, patience).await;
-        if answer.as_ref().is_err_and(RequestError::is_of_the_way) {
-            self.forget(&live).await;
+        let (connection, _) = self.connection().await?;
+        let answer = self.send_on(connection.clone(), request, timeout).await;
+        if answer.as_ref().is_err_and(RequestError::is_transport_error) {
+            self.discard(&connection).await;
         }
         answer
     }
 
-    /// Gives up the connection, so that the next request makes a new one. Answers that still come over it are not cut.
-    pub(super) async fn give_up(&self) {
-        self.slot.lock().await.live = None;
+    /// Drops the connection: the next request opens a new one. Responses in progress continue.
+    pub(super) async fn drop_connection(&self) {
+        self.slot.lock().await.connection = None;
     }
 
-    async fn forget(&self, dead: &Live) {
+    async fn discard(&self, dead: &Connection) {
         let mut slot = self.slot.lock().await;
-        if slot.live.as_ref().is_some_and(|live| live.quic.stable_id() == dead.quic.stable_id()) {
-            slot.live = None;
+        if slot.connection.as_ref().is_some_and(|connection| connection.quic.stable_id() == dead.quic.stable_id()) {
+            slot.connection = None;
         }
     }
 
-    /// The connection, and whether it was there before.
-    async fn connection(&self) -> Result<(Live, bool), RequestError> {
-        let asked = Instant::now();
+    /// The connection, and whether it is a pooled one.
+    async fn connection(&self) -> Result<(Connection, bool), RequestError> {
+        let requested_at = Instant::now();
         let mut slot = self.slot.lock().await;
-        if let Some(live) = &slot.live {
-            if live.quic.close_reason().is_none() {
-                return Ok((live.clone(), true));
+        if let Some(connection) = &slot.connection {
+            if connection.quic.close_reason().is_none() {
+                return Ok((connection.clone(), true));
             }
-            slot.live = None;
+            slot.connection = None;
         }
         if let Some((when, error)) = &slot.failed
-            && *when >= asked
+            && *when >= requested_at
         {
             return Err(error.clone());
         }
         match self.connect().await {
-            Ok(live) => {
-                slot.live = Some(live.clone());
-                Ok((live, false))
+            Ok(connection) => {
+                slot.connection = Some(connection.clone());
+                Ok((connection, false))
             }
             Err(error) => {
                 slot.failed = Some((Instant::now(), error.clone()));
@@ -172,17 +170,17 @@ impl Http3 {
         }
     }
 
-    /// Tries the host's addresses in order.
-    async fn connect(&self) -> Result<Live, RequestError> {
+    /// Tries the addresses of the host in order.
+    async fn connect(&self) -> Result<Connection, RequestError> {
         let host = (self.url.host(), self.url.port());
-        let addresses = tokio::time::timeout(self.connect_timeout.max(SILENCE), tokio::net::lookup_host(host))
+        let addresses = tokio::time::timeout(self.connect_timeout.max(UDP_TIMEOUT), tokio::net::lookup_host(host))
             .await
-            .map_err(|_| RequestError::Connect("the host name is not resolved in time".to_owned()))?
+            .map_err(|_| RequestError::Connect("the host name could not be resolved in time".to_owned()))?
             .map_err(|error| RequestError::Connect(chain(&error)))?;
         let mut last = RequestError::Connect("the host name has no address".to_owned());
         for address in addresses {
             match tokio::time::timeout(self.connect_timeout, self.connect_to(address)).await {
-                Ok(Ok(live)) => return Ok(live),
+                Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = RequestError::Connect(format!("no QUIC handshake within {:?}", self.connect_timeout)),
             }
@@ -190,7 +188,7 @@ impl Http3 {
         Err(last)
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> Result<Live, RequestError> {
+    async fn connect_to(&self, address: SocketAddr) -> Result<Connection, RequestError> {
         let failed = |error: &(dyn std::error::Error + 'static)| RequestError::Connect(chain(error));
         let connecting = self
             .endpoint(address)
@@ -198,7 +196,7 @@ impl Http3 {
             .connect_with(self.config.clone(), address, self.url.host())
             .map_err(|error| failed(&error))?;
         let quic = connecting.await.map_err(|error| match &error {
-            // 0x100 to 0x1ff are the alerts of TLS.
+            // 0x100 to 0x1ff are TLS alerts.
             quinn::ConnectionError::TransportError(inner) if u64::from(inner.code) & !0xff == 0x100 => {
                 RequestError::Certificate(chain(&error))
             }
@@ -210,12 +208,12 @@ impl Http3 {
             .build(h3_quinn::Connection::new(quic.clone()))
             .await
             .map_err(|error| failed(&error))?;
-        // Ends with the connection, which ends when the last of its requests and this `Http3` let go of it.
+        // Ends with the connection, which ends when its last request and this `Http3` are dropped.
         tokio::spawn(async move {
             let ended = driver.wait_idle().await;
             tracing::debug!(%ended, "an HTTP/3 connection ended");
         });
-        Ok(Live { quic, requests })
+        Ok(Connection { quic, requests })
     }
 
     fn endpoint(&self, towards: SocketAddr) -> std::io::Result<&Endpoint> {
@@ -230,37 +228,42 @@ impl Http3 {
         Ok(slot.get_or_init(|| endpoint))
     }
 
-    async fn exchange(&self, live: Live, request: &Request<()>, patience: Duration) -> Result<Response, RequestError> {
-        let Live { quic, mut requests } = live;
+    async fn send_on(
+        &self,
+        connection: Connection,
+        request: &Request<()>,
+        timeout: Duration,
+    ) -> Result<Response, RequestError> {
+        let Connection { quic, mut requests } = connection;
         let held_open = requests.clone();
         let answer = async {
             let mut stream = requests.send_request(request.clone()).await?;
             stream.finish().await?;
             let head = stream.recv_response().await?;
             if request.method() == Method::HEAD {
-                // Read to the end of the stream: dropping it earlier would tell the edge to stop sending.
+                // Read to the end of the stream: dropping it earlier would send STOP_SENDING.
                 stream.recv_data().await?;
             }
             Ok::<_, StreamError>((head, stream))
         };
         let mut answer = pin!(answer);
-        let deadline = tokio::time::Instant::now() + patience;
-        let asked = quic.stats().udp_rx.datagrams;
-        let mut heard = asked;
+        let deadline = tokio::time::Instant::now() + timeout;
+        let at_start = quic.stats().udp_rx.datagrams;
+        let mut received = at_start;
         let (head, stream) = loop {
-            let allowed = if heard == asked { SILENCE } else { LONG_SILENCE };
+            let allowed = if received == at_start { UDP_TIMEOUT } else { ACKNOWLEDGED_UDP_TIMEOUT };
             let until = deadline.min(tokio::time::Instant::now() + allowed);
             match tokio::time::timeout_at(until, answer.as_mut()).await {
                 Ok(answer) => break answer.map_err(|error| request_error(&error))?,
                 Err(_) => {
                     let now = quic.stats().udp_rx.datagrams;
-                    if until == deadline && now != asked {
-                        return Err(RequestError::Slow(patience));
+                    if until == deadline && now != at_start {
+                        return Err(RequestError::Slow(timeout));
                     }
-                    if until == deadline || now == heard {
-                        return Err(RequestError::Silent(allowed.min(patience)));
+                    if until == deadline || now == received {
+                        return Err(RequestError::Silent(allowed.min(timeout)));
                     }
-                    heard = now;
+                    received = now;
                 }
             }
         };
@@ -275,7 +278,7 @@ impl Http3 {
     }
 }
 
-/// What an error of a stream says of the way and of the edge.
+/// Classifies a stream error.
 pub(super) fn request_error(error: &StreamError) -> RequestError {
     match error {
         StreamError::ConnectionError { 0: ConnectionError::Timeout { .. }, .. } => RequestError::Silent(MAX_IDLE),

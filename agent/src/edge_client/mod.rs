@@ -1,11 +1,11 @@
-//! Calls edges: HTTP/3 first, HTTP/2 when UDP does not get through, the next edge when one fails.
+//! Requests to edges: HTTP/3 first, HTTP/2 when UDP is blocked, the next edge when one fails.
 
-mod choice;
 mod edge;
 mod edge_url;
 mod error;
 mod h2;
 mod h3;
+mod protocol_selector;
 mod response;
 mod token_file;
 
@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use weir_runtime::tls;
 
-pub(crate) use edge::{Edge, Question};
+pub(crate) use edge::{Edge, TarballRequest};
 pub use edge_url::{EdgeUrl, EdgeUrlError};
 pub(crate) use error::RequestError;
 pub use response::Protocol;
@@ -23,13 +23,12 @@ pub(crate) use response::{Response, ResponseBody};
 use crate::config::Config;
 use crate::metrics::Metrics;
 
-/// The edges that the agent asks now, replaced as a whole when it is told others.
+/// The configured edges; a reload replaces them.
 pub(crate) struct EdgeClient(RwLock<Arc<Edges>>);
 
-/// All edges that the agent may ask.
 pub(crate) struct Edges {
     edges: Vec<Edge>,
-    /// The one that worked last.
+    /// The index of the edge that worked last.
     preferred: AtomicUsize,
 }
 
@@ -38,22 +37,21 @@ impl EdgeClient {
         Self(RwLock::new(edges.into()))
     }
 
-    /// Those of this moment. Whoever talks with them goes on doing so when they are replaced.
-    pub(crate) fn now(&self) -> Arc<Edges> {
+    /// The current edges. Requests in flight keep the old ones after a reload.
+    pub(crate) fn current(&self) -> Arc<Edges> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks others from now on, over new connections.
     pub(crate) fn replace(&self, edges: Edges) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = edges.into();
     }
 }
 
 impl Edges {
-    /// Reads the certificates; connects to nobody yet.
+    /// Reads the certificates. Connects lazily.
     ///
     /// # Errors
-    /// A certificate or a key cannot be used.
+    /// A certificate or key cannot be used.
     pub(crate) fn new(config: &Config, metrics: &Metrics) -> anyhow::Result<Self> {
         let identity = config.client_certificate.as_deref().zip(config.client_key.as_deref());
         let tls = tls::client_config(&config.ca, identity)?;
@@ -61,22 +59,22 @@ impl Edges {
         Ok(Self { edges: edges.collect::<Result<_, _>>()?, preferred: AtomicUsize::new(0) })
     }
 
-    /// All edges, beginning with the one that worked last.
+    /// All edges, starting with the preferred one.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Edge> {
         let first = self.preferred.load(Ordering::Relaxed);
         (0..self.edges.len()).map(move |offset| &self.edges[(first + offset) % self.edges.len()])
     }
 
-    /// Stays with this edge until it fails.
+    /// Prefers this edge until it fails.
     pub(crate) fn prefer(&self, edge: &Edge) {
         let Some(index) = self.edges.iter().position(|other| std::ptr::eq(other, edge)) else { return };
         let before = self.preferred.swap(index, Ordering::Relaxed);
         if before != index {
-            tracing::info!(edge = %edge.url(), before = %self.edges[before].url(), "asking another edge from now on");
+            tracing::info!(edge = %edge.url(), before = %self.edges[before].url(), "switched to another edge");
         }
     }
 
-    /// Each edge in the configuration's order, whether it is the preferred one, and whether HTTP/3 to it works.
+    /// Each edge in the order of the configuration, whether it is preferred, and whether HTTP/3 to it works.
     pub(crate) fn overview(&self) -> impl Iterator<Item = (&EdgeUrl, bool, Option<bool>)> {
         let preferred = self.preferred.load(Ordering::Relaxed);
         self.edges.iter().enumerate().map(move |(i, edge)| (edge.url(), i == preferred, edge.http3_usable()))

@@ -1,4 +1,4 @@
-//! An answer, whatever version of HTTP brought it.
+//! A response, over any version of HTTP.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use super::error::{RequestError, chain};
 use super::h3::{self, Http3Stream};
 
-/// The version of HTTP that brought an answer.
+/// The version of HTTP of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -21,7 +21,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The value of a metric's label.
+    /// The value of a metric's label: `h3` or `h2`.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::H3 => "h3",
@@ -30,7 +30,7 @@ impl Protocol {
     }
 }
 
-/// The head of an answer, and its body to be read.
+/// The head of a response, and its body to be read.
 pub(crate) struct Response {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -38,7 +38,7 @@ pub(crate) struct Response {
     pub(crate) protocol: Protocol,
 }
 
-/// A body as it comes.
+/// A streamed body.
 pub(crate) struct ResponseBody {
     source: Source,
     idle: Duration,
@@ -58,7 +58,7 @@ impl ResponseBody {
         Self { source: Source::H3(stream), idle }
     }
 
-    /// The next bytes; `None` at the end. An error when nothing comes for the idle timeout, or the body breaks off.
+    /// The next bytes; `None` at the end. Fails when nothing arrives for the idle timeout, or the body breaks off.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RequestError> {
         let idle = self.idle;
         tokio::time::timeout(idle, self.next()).await.map_err(|_| RequestError::Silent(idle))?

@@ -1,4 +1,4 @@
-//! The agent's bearer token: a file that is read for each request, so that a new token counts at once.
+//! The agent's bearer token: a file that is read for each request, so that a rotated token takes effect at once.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,9 @@ use weir_protocol::token::MAX_TOKEN_BYTES;
 
 use super::error::RequestError;
 
-/// The largest file that is read, in bytes: the longest token, with white space around it.
+/// The largest file that is read, in bytes: the longest token with white space around it.
 const MAX_FILE_BYTES: usize = MAX_TOKEN_BYTES + 256;
 
-/// Where the token stands.
 #[derive(Debug, Clone)]
 pub(super) struct TokenFile(PathBuf);
 
@@ -25,10 +24,10 @@ impl TokenFile {
         &self.0
     }
 
-    /// The value of `Authorization`. No error tells anything of what the file holds.
+    /// The value of `Authorization`. Errors do not contain the contents of the file.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no token.
+    /// The file cannot be read, or does not contain a token.
     pub(super) async fn authorization(&self) -> Result<HeaderValue, RequestError> {
         let wrong = |why: &str| RequestError::Token(format!("the token file {}: {why}", self.0.display()));
         let mut bytes = Vec::new();
@@ -42,10 +41,10 @@ impl TokenFile {
         }
         let token = std::str::from_utf8(&bytes).unwrap_or_default().trim();
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(wrong("it holds no token: expected one line, as `weir token issue` writes it"));
+            return Err(wrong("it contains no token: expected one line, as `weir token issue` writes it"));
         }
         let mut value = HeaderValue::try_from(format!("Bearer {token}")).expect("visible ASCII");
-        // Neither shown in a log nor kept in a table of headers.
+        // Keeps it out of logs and of HPACK and QPACK tables.
         value.set_sensitive(true);
         Ok(value)
     }
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_token_is_one_line_and_errors_do_not_tell_it() {
+    async fn a_token_is_one_line_and_errors_do_not_contain_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let file = TokenFile::new(&path);

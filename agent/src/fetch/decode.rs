@@ -1,4 +1,4 @@
-//! From a coded body to a hashed file, on a blocking thread.
+//! Decodes, hashes and writes a body on a blocking thread.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -10,23 +10,21 @@ use weir_protocol::digest::TarballDigest;
 
 use super::FetchError;
 
-/// What is hashed and written at a time.
+/// The buffer size in bytes.
 const PART: usize = 256 << 10;
 
-/// The largest window of a zstd frame: 8 MiB, as the protocol has it.
+/// The largest window of a zstd frame: 8 MiB, as the protocol limits it.
 const MAX_WINDOW_LOG: u32 = 23;
 
-/// The content codings that the agent asks for.
+/// A content coding that the agent accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// None.
     Identity,
     /// One or several zstd frames.
     Zstd,
 }
 
-/// Writes what comes, decoded, to a file that has no name and so leaves nothing behind; returns it with its digest and
-/// size.
+/// Decodes a body into an unnamed file, which leaves nothing behind; returns it with its digest and size.
 pub(super) fn write(
     parts: Receiver<Bytes>,
     coding: Coding,
@@ -34,7 +32,7 @@ pub(super) fn write(
     max_bytes: u64,
 ) -> Result<(File, TarballDigest, u64), FetchError> {
     let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?;
-    let parts = Parts { parts, part: Bytes::new() };
+    let parts = BodyReader { parts, part: Bytes::new() };
     let (digest, size) = match coding {
         Coding::Identity => copy(parts, &mut file, incoming, max_bytes)?,
         Coding::Zstd => {
@@ -72,13 +70,13 @@ fn copy(
     }
 }
 
-/// The parts of a body as a reader.
-struct Parts {
+/// A reader of the parts of a body.
+struct BodyReader {
     parts: Receiver<Bytes>,
     part: Bytes,
 }
 
-impl Read for Parts {
+impl Read for BodyReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.part.is_empty() {
             match self.parts.blocking_recv() {
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn all_frames_of_a_body_are_decoded_wherever_it_is_cut() {
+    fn all_frames_of_a_body_are_decoded_whatever_its_parts() {
         let frames = [zstd::encode_all(&b"one"[..], 3).unwrap(), zstd::encode_all(&b"two"[..], 3).unwrap()].concat();
         for cut in 0..frames.len() {
             let (a, b) = frames.split_at(cut);

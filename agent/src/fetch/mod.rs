@@ -1,8 +1,8 @@
-//! Fetches a tarball into a file and verifies it. Nothing that failed to verify leaves this module.
+//! Fetches a tarball into a file and verifies it.
 
-mod answer;
 mod decode;
 mod problem;
+mod tarball_headers;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,25 +12,25 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use weir_protocol::digest::TarballDigest;
 
-pub(crate) use answer::{Answer, AnswerError, coding, retry_after};
 use decode::Coding;
 pub(crate) use problem::problem_detail;
+pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, retry_after};
 
 use crate::edge_client::{RequestError, ResponseBody};
 use crate::metrics::Metrics;
 
-/// Parts of a body between the network and the disk; each is at most as large as the edge's frames.
-const PARTS_BETWEEN: usize = 16;
+/// The most parts of a body between the network and the disk.
+const MAX_QUEUED_PARTS: usize = 16;
 
-/// A download that is slower than this many bytes a second, after its first minute, is given up: whoever sends a byte
-/// now and then would keep the agent from asking anybody else.
+/// The minimum rate of a download in bytes per second, after its first minute: a slow edge must not keep the agent from
+/// trying another one.
 const MIN_RATE: u64 = 1 << 10;
 
-/// How long a download may be as slow as it likes.
+/// How long the minimum rate does not apply.
 const SLOW_START: Duration = Duration::from_secs(60);
 
-/// The most bytes of a body: no coding makes a tarball much larger, but empty frames decode to nothing for ever.
-fn max_coded(max_bytes: u64) -> u64 {
+/// The most bytes of an encoded body: no coding expands a tarball much, but empty frames can go on for ever.
+fn max_encoded_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
 }
 
@@ -38,7 +38,7 @@ fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SLOW_START && bytes < MIN_RATE.saturating_mul(elapsed.as_secs())
 }
 
-/// A tarball whose bytes are those of its digest.
+/// A verified tarball.
 pub(crate) struct Tarball {
     pub(crate) file: File,
     pub(crate) digest: TarballDigest,
@@ -47,29 +47,20 @@ pub(crate) struct Tarball {
 /// Why there is no verified tarball.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The body did not come to its end.
+    /// The body is incomplete.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The body cannot be decoded.
     #[error("the tarball cannot be decoded: {0}")]
     Decode(std::io::Error),
-    /// The bytes are not those of the digest.
-    #[error("the tarball's digest is {found} and should be {expected}")]
+    #[error("the tarball's digest is {found}, expected {expected}")]
     Mismatch { expected: TarballDigest, found: TarballDigest },
-    /// It comes too slowly to be waited for.
-    #[error("the tarball comes too slowly: {0} bytes in {1:?}")]
+    /// The download is below the minimum rate.
+    #[error("the download is too slow: {0} bytes in {1:?}")]
     Slow(u64, Duration),
-    /// It is larger than the limit.
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
-    /// The disk.
     #[error("the tarball cannot be written to {}: {error}", directory.display())]
-    Disk {
-        /// Where it was to be.
-        directory: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    Disk { directory: PathBuf, error: std::io::Error },
 }
 
 impl FetchError {
@@ -77,13 +68,13 @@ impl FetchError {
         move |error| Self::Disk { directory: directory.to_owned(), error }
     }
 
-    /// Whether the bytes were wrong, so that other ones from the same edge may be right.
-    pub(crate) fn is_of_the_bytes(&self) -> bool {
+    /// Whether the bytes were wrong, so that a second download may succeed.
+    pub(crate) fn is_corrupt(&self) -> bool {
         matches!(self, Self::Decode(_) | Self::Mismatch { .. })
     }
 }
 
-/// Reads a body to its end, decodes it, writes the tarball to a file without a name in `incoming`, and verifies it.
+/// Receives and decodes a body, writes it to an unnamed file in `incoming`, and verifies it.
 pub(crate) async fn fetch(
     mut body: ResponseBody,
     coding: Coding,
@@ -92,24 +83,24 @@ pub(crate) async fn fetch(
     max_bytes: u64,
     metrics: &Metrics,
 ) -> Result<Tarball, FetchError> {
-    let (parts, received) = mpsc::channel::<Bytes>(PARTS_BETWEEN);
-    // Decoding and hashing are work for a thread of their own.
+    let (parts, received) = mpsc::channel::<Bytes>(MAX_QUEUED_PARTS);
+    // Decoding and hashing block.
     let into = incoming.clone();
     let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &into, max_bytes));
-    let begun = Instant::now();
+    let started = Instant::now();
     let received = async {
         let mut coded = 0u64;
         while let Some(part) = body.chunk().await? {
             metrics.fetched_bytes.inc_by(part.len() as u64);
             coded += part.len() as u64;
-            if coded > max_coded(max_bytes) {
+            if coded > max_encoded_bytes(max_bytes) {
                 return Err(FetchError::TooLarge(max_bytes));
             }
-            if is_too_slow(coded, begun.elapsed()) {
-                return Err(FetchError::Slow(coded, begun.elapsed()));
+            if is_too_slow(coded, started.elapsed()) {
+                return Err(FetchError::Slow(coded, started.elapsed()));
             }
             if parts.send(part).await.is_err() {
-                // The writer gave up; it says why.
+                // The writer failed and returns the error.
                 break;
             }
         }
@@ -132,11 +123,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_has_to_get_on() {
+    fn a_download_has_a_minimum_rate() {
         assert!(!is_too_slow(1, SLOW_START));
         assert!(is_too_slow(1, SLOW_START + Duration::from_secs(1)));
         assert!(!is_too_slow(MIN_RATE * 3600, Duration::from_secs(3600)));
         assert!(is_too_slow(MIN_RATE * 3600 - 1, Duration::from_secs(3600)));
-        assert!(max_coded(0) >= 1 << 10 && max_coded(u64::MAX) == u64::MAX);
+        assert!(max_encoded_bytes(0) >= 1 << 10 && max_encoded_bytes(u64::MAX) == u64::MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! The words of an edge that refuses: the `detail` of its `application/problem+json`.
+//! The `detail` of an `application/problem+json` document.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use http::{HeaderMap, header};
 
 use crate::edge_client::ResponseBody;
 
-/// The largest problem that is read, in bytes; of a larger one nothing is told.
+/// The largest document that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16 << 10;
 
-/// The longest detail that is told, in characters.
+/// The longest detail, in characters; it is truncated.
 const MAX_DETAIL: usize = 400;
 
-/// How long the problem may take after the head of its answer. It is told for convenience: nobody waits for it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of the body: it is only needed for a better error message.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The detail in one line; `None` when there is none, or it cannot be had.
+/// The detail on one line; `None` when there is none, or it cannot be read.
 pub(crate) async fn problem_detail(headers: &HeaderMap, body: ResponseBody) -> Option<String> {
     let content_type = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/problem+json") {
         return None;
     }
-    detail(&tokio::time::timeout(PATIENCE, read(body)).await.ok()??)
+    detail(&tokio::time::timeout(READ_TIMEOUT, read(body)).await.ok()??)
 }
 
 async fn read(mut body: ResponseBody) -> Option<Vec<u8>> {
@@ -42,7 +42,7 @@ fn detail(problem: &[u8]) -> Option<String> {
     (!detail.is_empty()).then_some(detail)
 }
 
-/// Words with single spaces between; nothing that ends a line, colours it or turns its direction.
+/// Normalises white space, and removes characters that break lines or change colours or direction.
 fn one_line(text: &str) -> String {
     let shown = |c: char| {
         !c.is_control()

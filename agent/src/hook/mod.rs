@@ -17,13 +17,13 @@ use crate::release::{HookJob, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::Task;
 
-/// Runs one service's `exec`.
+/// The task that runs the `exec` of one service.
 pub(crate) struct Hook {
     pub(crate) service: ServiceName,
     pub(crate) command: String,
     pub(crate) timeout: Duration,
     pub(crate) directory: Arc<ServiceDirectory>,
-    /// Woken after each switch.
+    /// Notified after each switch.
     pub(crate) switched: Arc<Notify>,
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) metrics: HookMetrics,
@@ -40,14 +40,13 @@ pub(crate) struct Run {
 }
 
 impl Task for Hook {
-    /// A run under way is finished when the drain begins.
+    /// A drain waits for the run in progress.
     async fn run(&mut self) {
-        // Runs in a row that are still to be done, in this process: what cannot be recorded must not be repeated
-        // without a pause either.
-        let mut in_vain = 0u32;
+        // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
+        let mut failures = 0u32;
         while !self.drain.has_begun() {
-            let Some(job) = self.directory.hook_begins() else {
-                in_vain = 0;
+            let Some(job) = self.directory.begin_hook() else {
+                failures = 0;
                 self.metrics.pending.set(0.0);
                 tokio::select! {
                     () = self.drain.begun() => return,
@@ -55,15 +54,15 @@ impl Task for Hook {
                 }
             };
             self.metrics.pending.set(1.0);
-            if self.once(&job).await {
+            if self.run_once(&job).await {
                 continue;
             }
-            let pause = retry::pause(job.attempts.max(in_vain), fastrand::f64());
-            in_vain = in_vain.saturating_add(1);
+            let pause = retry::pause(job.attempts.max(failures), fastrand::f64());
+            failures = failures.saturating_add(1);
             tokio::select! {
                 () = self.drain.begun() => return,
-                // A newer release does not wait for the older one's turn.
-                () = self.switched.notified() => in_vain = 0,
+                // A newer release does not wait for the back-off.
+                () = self.switched.notified() => failures = 0,
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -75,17 +74,17 @@ impl Task for Hook {
         self.status.send_modify(|status| {
             status.hook = HookState::Failed;
             status.hook_failures += 1;
-            status.hook_error = Some(format!("the agent failed in itself, which is a bug: {message}"));
+            status.hook_error = Some(format!("the agent panicked, which is a bug: {message}"));
         });
     }
 }
 
 impl Hook {
-    /// One run; whether it succeeded.
-    async fn once(&self, job: &HookJob) -> bool {
+    /// Runs the command; returns whether it succeeded.
+    async fn run_once(&self, job: &HookJob) -> bool {
         let release = job.release.directory;
         self.status.send_modify(|status| status.hook = HookState::Running);
-        tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "exec begins");
+        tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "exec started");
         let text = |value: Option<String>| value.unwrap_or_default();
         let path = self.directory.release_path(release);
         let run = Run {
@@ -115,13 +114,13 @@ impl Hook {
                 self.metrics.last_success.set(unix_seconds(SystemTime::now()));
                 tracing::info!(service = %self.service, %release, "exec succeeded");
             }
-            Err(error) => tracing::warn!(service = %self.service, %release, %error, "exec failed; it is tried again"),
+            Err(error) => tracing::warn!(service = %self.service, %release, %error, "exec failed; it will be retried"),
         }
         let directory = self.directory.clone();
-        let recorded = tokio::task::spawn_blocking(move || directory.hook_ended(release, succeeded)).await;
+        let recorded = tokio::task::spawn_blocking(move || directory.end_hook(release, succeeded)).await;
         if let Ok(Err(error)) = &recorded {
-            // It runs once more than it had to.
-            tracing::warn!(service = %self.service, %error, "the end of exec cannot be recorded");
+            // It will run once more than necessary.
+            tracing::warn!(service = %self.service, %error, "the result of exec cannot be recorded");
         }
         let recorded = matches!(recorded, Ok(Ok(())));
         let pending = self.directory.hook_job();

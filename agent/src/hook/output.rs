@@ -1,20 +1,20 @@
-//! What a command writes goes to the log, within bounds.
+//! Writes the output of a command to the log, within bounds.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_protocol::name::ServiceName;
 
-/// What one run may write to the log from each of its two streams, in bytes; the rest is read and dropped.
+/// The most bytes logged per run and stream; the rest is dropped.
 const MAX_LOGGED: usize = 64 << 10;
 
 /// The longest line of the log, in bytes.
 const MAX_LINE: usize = 2 << 10;
 
-/// How long the streams are read after the command ended: something it left behind may hold them open.
+/// How long output is read after the command has ended: a background process may keep it open.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// Reads a stream to its end.
+/// Logs a stream to its end.
 pub(super) async fn log(mut stream: impl AsyncRead + Unpin, service: ServiceName, name: &'static str) {
     let mut lines = Lines::default();
     let mut buffer = vec![0; 4 << 10];

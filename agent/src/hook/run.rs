@@ -23,9 +23,9 @@ pub(super) enum HookError {
 }
 
 /// Kills a process group unless it is told not to: a run that is dropped leaves nothing behind.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
             // It is an error when nobody is left in it.
@@ -34,7 +34,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
     }
@@ -57,7 +57,7 @@ impl Run {
             .spawn()
             .map_err(HookError::Start)?;
         // The group has the number of its first process.
-        let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
+        let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
         let out = child.stdout.take().map(|stream| output::log(stream, self.service.clone(), "stdout"));
         let err = child.stderr.take().map(|stream| output::log(stream, self.service, "stderr"));
         let output = async {
@@ -105,7 +105,7 @@ impl Run {
 }
 
 /// `None`: the time was up.
-async fn wait(child: &mut Child, group: &Group, timeout: Duration) -> std::io::Result<Option<ExitStatus>> {
+async fn wait(child: &mut Child, group: &ProcessGroup, timeout: Duration) -> std::io::Result<Option<ExitStatus>> {
     if let Ok(ended) = tokio::time::timeout(timeout, child.wait()).await {
         return ended.map(Some);
     }

@@ -1,4 +1,4 @@
-//! Why a poll ended without an answer that can be used.
+//! Why a poll failed.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,75 +6,74 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::edge_client::{EdgeUrl, RequestError};
-use crate::fetch::{AnswerError, FetchError};
+use crate::fetch::{FetchError, InvalidHeader};
 use crate::release::{ReleaseError, TarError};
 
-/// Why a poll failed.
+/// Why a poll failed at one edge.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PollError {
-    /// The edge could not be asked.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The edge answered, and not with a tarball.
+    /// A status that is neither a success nor `304`.
     #[error("the edge answers {status}: {}", detail.as_deref().unwrap_or(hint(*status)))]
     Status {
         status: StatusCode,
         retry_after: Option<Duration>,
-        /// The edge's own words, in one line.
+        /// The `detail` of the problem document.
         detail: Option<String>,
     },
-    /// The edge does not take the agent for anybody who may read.
-    #[error("the edge answers 401 Unauthorized: {} {remedy}", detail.as_deref().unwrap_or("It says no more."))]
+    /// `401`: the edge rejects the credential, or requires one.
+    #[error("the edge answers 401 Unauthorized: {} {advice}", detail.as_deref().unwrap_or("It gives no reason."))]
     Unauthorized {
-        /// The edge's own words, in one line.
+        /// The `detail` of the problem document.
         detail: Option<String>,
-        /// What can be done about it here.
-        remedy: String,
+        /// What an operator can do.
+        advice: String,
     },
-    /// The answer lacks what it needs.
+    /// A header is missing or malformed.
     #[error(transparent)]
-    Answer(#[from] AnswerError),
-    /// The edge is behind what this agent has seen.
-    #[error("the edge offers generation {offered}, and {seen} was seen already")]
+    InvalidHeader(#[from] InvalidHeader),
+    /// The generation is lower than one seen before.
+    #[error("the edge offers generation {offered}, which is older than {seen} that was seen before")]
     Regressed { seen: u64, offered: u64 },
-    /// The edge still offers a tarball that cannot be unpacked.
-    #[error("the tarball was refused before")]
-    RefusedBefore,
-    /// There is no verified tarball.
+    /// The tarball could not be unpacked before.
+    #[error("the tarball was rejected before")]
+    RejectedBefore,
+    /// The tarball could not be fetched or verified.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The release could not be put on disk.
+    /// The release could not be written.
     #[error(transparent)]
     Release(#[from] ReleaseError),
 }
 
-/// No edge gave an answer that can be used.
+/// A poll failed at every edge.
 #[derive(Debug)]
-pub(crate) struct Failed {
-    /// Of each edge that was asked, in that order: at least one.
+pub(crate) struct AllEdgesFailed {
+    /// The error of each edge, in the order of the requests; at least one.
     pub(super) errors: Vec<(EdgeUrl, PollError)>,
-    /// The longest time for which one of them wants to be left alone.
+    /// The longest `Retry-After` of them.
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Failed {
-    /// The error that decides what is done about it: that of the last edge.
+impl AllEdgesFailed {
+    /// The error of the last edge, which decides on retries.
     pub(super) fn last(&self) -> Option<&PollError> {
         self.errors.last().map(|(_, error)| error)
     }
 }
 
-impl fmt::Display for Failed {
-    /// What is the matter with each edge, and once what is the matter here.
+impl fmt::Display for AllEdgesFailed {
+    /// Names the error of each edge, and an error of this machine once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told: Vec<String> = Vec::new();
+        let mut messages: Vec<String> = Vec::new();
         for (edge, error) in &self.errors {
-            let words = if error.is_of_this_machine() { error.to_string() } else { format!("{edge}: {error}") };
-            if !told.contains(&words) {
-                told.push(words);
+            let message = if error.is_local() { error.to_string() } else { format!("{edge}: {error}") };
+            if !messages.contains(&message) {
+                messages.push(message);
             }
         }
-        f.write_str(&told.join("; "))
+        f.write_str(&messages.join("; "))
     }
 }
 
@@ -84,12 +83,12 @@ fn hint(status: StatusCode) -> &'static str {
         StatusCode::FORBIDDEN => "it does not accept this agent's credentials",
         StatusCode::SERVICE_UNAVAILABLE => "nothing is published yet, or the edge is busy or stopping",
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => "its origin fails or does not answer",
-        _ => "it says no more",
+        _ => "it gives no reason",
     }
 }
 
 impl PollError {
-    /// All values of that label: those of [`kind`](Self::kind), and that of a follower which panicked.
+    /// All values of [`kind`](Self::kind), and that of a panic.
     pub(crate) const KINDS: [&str; 16] = [
         "connect",
         "certificate",
@@ -109,25 +108,24 @@ impl PollError {
         "panic",
     ];
 
-    /// The value of a metric's label.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => error.kind(),
             Self::Status { .. } => "status",
             Self::Unauthorized { .. } => "unauthorized",
-            Self::Answer(_) => "answer",
+            Self::InvalidHeader(_) => "answer",
             Self::Regressed { .. } => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
             Self::Fetch(FetchError::Slow(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk { .. }) => "disk",
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
-            Self::RefusedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
+            Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
         }
     }
 
-    /// Whether time alone may heal it.
+    /// Whether a retry may succeed without a change of configuration.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
@@ -139,18 +137,18 @@ impl PollError {
         }
     }
 
-    /// Whether no edge has anything to do with it.
-    fn is_of_this_machine(&self) -> bool {
+    /// Whether the error is one of this machine.
+    fn is_local(&self) -> bool {
         match self {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
-            Self::RefusedBefore | Self::Release(_) => true,
-            Self::Status { .. } | Self::Unauthorized { .. } | Self::Answer(_) | Self::Regressed { .. } => false,
+            Self::RejectedBefore | Self::Release(_) => true,
+            Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) | Self::Regressed { .. } => false,
         }
     }
 
-    /// Whether another service would see the same at this edge.
-    pub(crate) fn is_of_the_edge(&self) -> bool {
+    /// Whether other services would get the same error from this edge.
+    pub(crate) fn is_edge_failure(&self) -> bool {
         match self {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Broken(_) | RequestError::Token(_))
@@ -161,7 +159,6 @@ impl PollError {
         }
     }
 
-    /// How long an edge asked to be left alone.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,

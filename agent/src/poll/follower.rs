@@ -1,4 +1,4 @@
-//! The task that follows one service and owns its folder.
+//! The task that follows one service and owns its directory.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -7,70 +7,67 @@ use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
 use weir_runtime::shutdown::Drain;
 
-use super::error::{Failed, PollError};
-use super::exchange::{Exchange, Found, Held};
+use super::error::{AllEdgesFailed, PollError};
+use super::poller::{LocalState, PollResult, Poller};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
-use crate::fetch::{Answer, Tarball};
+use crate::fetch::{Tarball, TarballHeaders};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{Record, ReleaseError, ReleaseName, ServiceDirectory, State, TarError};
+use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError};
 use crate::status::{HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 
-/// An order from outside.
+/// A command to the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Poll now.
     Poll,
-    /// Refresh now.
     Refresh,
 }
 
-/// Follows one service.
 pub(crate) struct Follower {
-    pub(crate) exchange: Exchange,
+    pub(crate) poller: Poller,
     pub(crate) directory: Arc<ServiceDirectory>,
     pub(crate) schedule: Schedule,
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) metrics: ServiceMetrics,
-    /// Woken after each switch; `None` without an `exec`.
+    /// Notified after each switch; `None` without an `exec`.
     pub(crate) hook: Option<Arc<Notify>>,
     pub(crate) drain: Drain,
-    /// The tarball that cannot be unpacked, and why not.
-    pub(crate) refused: Option<(TarballDigest, String)>,
+    /// A tarball that cannot be unpacked, with the error.
+    pub(crate) rejected: Option<(TarballDigest, String)>,
 }
 
-/// What came of a poll or refresh.
+/// The outcome of a poll or refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Unchanged,
-    Switched(Why),
+    Switched(SwitchReason),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum SwitchReason {
     First,
     Changed,
-    /// A refresh found what polling should have.
+    /// A refresh found a change that polls had missed.
     MissedChange,
-    /// A refresh found the files on disk changed.
+    /// A refresh found modified files on disk.
     Repaired,
 }
 
-impl Why {
+impl SwitchReason {
     fn as_str(self) -> &'static str {
         match self {
-            Why::First => "first release",
-            Why::Changed => "change",
-            Why::MissedChange => "change found by a refresh",
-            Why::Repaired => "files on disk were changed",
+            SwitchReason::First => "first release",
+            SwitchReason::Changed => "change",
+            SwitchReason::MissedChange => "change found by a refresh",
+            SwitchReason::Repaired => "files on disk were changed",
         }
     }
 }
 
 impl Task for Follower {
-    /// A download under way is abandoned when the drain begins; a switch is finished.
+    /// A drain abandons a download, and waits for a switch.
     async fn run(&mut self) {
         loop {
             let refresh = match self.schedule.due(Instant::now()) {
@@ -85,33 +82,33 @@ impl Task for Follower {
                     () = tokio::time::sleep_until(when.into()) => continue,
                 },
             };
-            if self.once(refresh).await.is_none() {
+            if self.poll_once(refresh).await.is_none() {
                 return;
             }
         }
     }
 
     fn panicked(&mut self, message: &str) {
-        self.exchange.metrics.attempt_failed("panic");
+        self.poller.metrics.attempt_failed("panic");
         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
-        self.ended_badly(format!("the agent failed in itself, which is a bug: {message}"), true);
+        self.record_failure(format!("the agent panicked, which is a bug: {message}"), true);
     }
 }
 
 impl Follower {
-    /// One poll or refresh; `None` when the drain began meanwhile.
-    async fn once(&mut self, refresh: bool) -> Option<()> {
+    /// Polls or refreshes once; `None` when the drain began meanwhile.
+    async fn poll_once(&mut self, refresh: bool) -> Option<()> {
         let state = self.directory.state();
-        let held = Held {
+        let local = LocalState {
             digest: state.release.as_ref().map(|release| release.directory.digest()),
             highest_generation: state.highest_generation,
-            refused: self.refused.as_ref().map(|(digest, _)| *digest),
+            rejected: self.rejected.as_ref().map(|(digest, _)| *digest),
         };
-        let asked = tokio::select! {
+        let result = tokio::select! {
             () = self.drain.begun() => return None,
-            asked = self.exchange.run(held, refresh) => asked,
+            result = self.poller.run(local, refresh) => result,
         };
-        let (found, protocol) = match asked {
+        let (found, protocol) = match result {
             Ok(answered) => answered,
             Err(failed) => {
                 self.schedule.failed(refresh, failed.retry_after, Instant::now(), fastrand::f64());
@@ -120,10 +117,10 @@ impl Follower {
             }
         };
         let fetched = match &found {
-            Found::Tarball(tarball, _) => Some(tarball.digest),
-            Found::Unchanged(_) => None,
+            PollResult::Fetched(tarball, _) => Some(tarball.digest),
+            PollResult::Unchanged(_) => None,
         };
-        match self.settle(found, refresh).await {
+        match self.apply(found, refresh).await {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
                 self.succeeded(outcome, refresh, Some(protocol));
@@ -133,24 +130,24 @@ impl Follower {
                 if let (Some(digest), PollError::Release(ReleaseError::Tar(why))) = (fetched, &error)
                     && !matches!(why, TarError::Read(_) | TarError::Write { .. })
                 {
-                    self.refused = Some((digest, error.to_string()));
+                    self.rejected = Some((digest, error.to_string()));
                 }
-                self.ended_badly(error.to_string(), error.is_retryable());
+                self.record_failure(error.to_string(), error.is_retryable());
             }
         }
         Some(())
     }
 
-    /// Brings the disk to what was found.
-    async fn settle(&self, found: Found, refresh: bool) -> Result<Outcome, PollError> {
+    /// Applies the result of a poll to the disk.
+    async fn apply(&self, found: PollResult, refresh: bool) -> Result<Outcome, PollError> {
         let directory = self.directory.clone();
         let settled = tokio::task::spawn_blocking(move || match found {
-            Found::Unchanged(answer) => confirm(&directory, &answer).map(|()| Outcome::Unchanged),
-            Found::Tarball(tarball, answer) => install(&directory, &tarball, &answer, refresh),
+            PollResult::Unchanged(answer) => confirm(&directory, &answer).map(|()| Outcome::Unchanged),
+            PollResult::Fetched(tarball, answer) => install(&directory, &tarball, &answer, refresh),
         });
         Ok(settled.await.map_err(|error| ReleaseError::Disk {
-            doing: "work in",
-            path: self.exchange.incoming.clone(),
+            operation: "work in",
+            path: self.poller.incoming.clone(),
             source: std::io::Error::other(error),
         })??)
     }
@@ -167,9 +164,9 @@ impl Follower {
                 self.metrics.polls_changed.inc();
                 self.metrics.switches.inc();
                 match why {
-                    Why::MissedChange => self.metrics.refresh_missed_change.inc(),
-                    Why::Repaired => self.metrics.refresh_repaired.inc(),
-                    Why::First | Why::Changed => {}
+                    SwitchReason::MissedChange => self.metrics.refresh_missed_change.inc(),
+                    SwitchReason::Repaired => self.metrics.refresh_repaired.inc(),
+                    SwitchReason::First | SwitchReason::Changed => {}
                 }
                 log_switch(self, &state, why);
             }
@@ -181,7 +178,7 @@ impl Follower {
         }
         self.status.send_modify(|status| {
             if status.last_error.is_some() {
-                tracing::info!(service = %self.exchange.service, "polls succeed again");
+                tracing::info!(service = %self.poller.service, "polls succeed again");
             }
             status.release = release;
             status.confirmed = true;
@@ -191,7 +188,7 @@ impl Follower {
                 Outcome::Unchanged => status.unchanged += 1,
                 Outcome::Switched(_) => {
                     status.switches += 1;
-                    // The hook's own task may be ahead of this one: what is recorded decides.
+                    // The hook's task may be ahead of this one: the recorded state decides.
                     if self.hook.is_some() && self.directory.hook_job().is_some() {
                         status.hook = HookState::Pending;
                         status.hook_error = None;
@@ -210,23 +207,23 @@ impl Follower {
         }
     }
 
-    fn failed(&self, failed: &Failed) {
-        let message = match (failed.last(), &self.refused) {
-            // The reason is what it was.
-            (Some(PollError::RefusedBefore), Some((_, why))) => why.clone(),
+    fn failed(&self, failed: &AllEdgesFailed) {
+        let message = match (failed.last(), &self.rejected) {
+            // Reports the original error.
+            (Some(PollError::RejectedBefore), Some((_, why))) => why.clone(),
             _ => failed.to_string(),
         };
-        self.ended_badly(message, failed.last().is_none_or(PollError::is_retryable));
+        self.record_failure(message, failed.last().is_none_or(PollError::is_retryable));
     }
 
-    fn ended_badly(&self, message: String, retryable: bool) {
+    fn record_failure(&self, message: String, retryable: bool) {
         self.metrics.polls_error.inc();
         self.status.send_modify(|status| {
-            // Once per reason: an edge that is away for an hour is one line, not a hundred.
+            // Logged once per reason, not once per poll.
             if status.last_error.as_ref() == Some(&message) {
-                tracing::debug!(service = %self.exchange.service, error = %message, "a poll failed again");
+                tracing::debug!(service = %self.poller.service, error = %message, "a poll failed again");
             } else {
-                tracing::warn!(service = %self.exchange.service, error = %message, "a poll failed");
+                tracing::warn!(service = %self.poller.service, error = %message, "a poll failed");
             }
             status.polls += 1;
             status.errors += 1;
@@ -237,10 +234,10 @@ impl Follower {
     }
 }
 
-fn log_switch(follower: &Follower, state: &State, why: Why) {
+fn log_switch(follower: &Follower, state: &State, why: SwitchReason) {
     let Some(release) = &state.release else { return };
     tracing::info!(
-        service = %follower.exchange.service,
+        service = %follower.poller.service,
         release = %release.directory,
         generation = release.generation,
         revision = release.revision_id.as_ref().map(tracing::field::display),
@@ -261,8 +258,8 @@ pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<
     })
 }
 
-fn record(directory: ReleaseName, answer: &Answer) -> Record {
-    Record {
+fn record(directory: ReleaseName, answer: &TarballHeaders) -> ReleaseRecord {
+    ReleaseRecord {
         directory,
         generation: answer.generation,
         commit: answer.commit.clone(),
@@ -270,24 +267,24 @@ fn record(directory: ReleaseName, answer: &Answer) -> Record {
     }
 }
 
-/// The release is current, perhaps under a new generation and revision.
-fn confirm(directory: &ServiceDirectory, answer: &Answer) -> Result<(), ReleaseError> {
+/// Records that the release is current, perhaps under a new generation and revision.
+fn confirm(directory: &ServiceDirectory, answer: &TarballHeaders) -> Result<(), ReleaseError> {
     let current = directory.state().release.map(|release| record(release.directory, answer));
     directory.confirm(answer.generation, current)
 }
 
-/// Switches to the tarball's release, unless it is in force and as it should be.
+/// Switches to the release of a tarball, unless it is in force and unmodified.
 fn install(
     directory: &ServiceDirectory,
     tarball: &Tarball,
-    answer: &Answer,
+    answer: &TarballHeaders,
     refresh: bool,
 ) -> Result<Outcome, ReleaseError> {
     let current = directory.state().release.map(|release| release.directory);
     let (why, first_name) = match current {
-        None => (Why::First, 0),
-        Some(current) if current.digest() != tarball.digest && refresh => (Why::MissedChange, 0),
-        Some(current) if current.digest() != tarball.digest => (Why::Changed, 0),
+        None => (SwitchReason::First, 0),
+        Some(current) if current.digest() != tarball.digest && refresh => (SwitchReason::MissedChange, 0),
+        Some(current) if current.digest() != tarball.digest => (SwitchReason::Changed, 0),
         Some(current) => match directory.compare(&tarball.file, current)? {
             None if directory.points_at(current)? => {
                 confirm(directory, answer)?;
@@ -295,15 +292,15 @@ fn install(
             }
             None => {
                 tracing::warn!(release = %current, "`current` does not point at the release");
-                (Why::Repaired, 0)
+                (SwitchReason::Repaired, 0)
             }
             Some(difference) => {
-                tracing::warn!(release = %current, %difference, "the files on disk are not those of the release");
-                (Why::Repaired, 1)
+                tracing::warn!(release = %current, %difference, "the files on disk were modified");
+                (SwitchReason::Repaired, 1)
             }
         },
     };
-    let placed = directory.place(&tarball.file, tarball.digest, first_name)?;
-    directory.switch(&record(placed, answer))?;
+    let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
+    directory.switch(&record(name, answer))?;
     Ok(Outcome::Switched(why))
 }

@@ -1,11 +1,11 @@
-//! Follows services: one task each, which asks, fetches, and switches.
+//! Polls services: one task each, which polls, fetches and switches.
 
 mod error;
-mod exchange;
 mod follower;
+mod poller;
 mod schedule;
 
 pub(crate) use error::PollError;
-pub(crate) use exchange::Exchange;
 pub(crate) use follower::{Command, Follower, release_of};
+pub(crate) use poller::Poller;
 pub(crate) use schedule::Schedule;

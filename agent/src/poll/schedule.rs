@@ -1,46 +1,43 @@
-//! When to ask, decided without I/O and without a clock.
+//! When to poll. Pure: the time and chance are arguments.
 //!
-//! A fleet that starts together must not ask together: what is periodic has a phase of its own, from the agent's name
-//! and the service's, and every interval is jittered.
+//! Intervals are jittered, and each pair of agent and service has its own phase, so that agents that start together do
+//! not poll together.
 
 use std::time::{Duration, Instant};
 
 use weir_protocol::name::{NodeName, ServiceName};
 
-/// The first pause after an error.
+/// The first back-off after an error.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// However long an edge asks for, nobody waits longer.
+/// The longest `Retry-After` that is honoured.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing before this.
+    /// Nothing before this time.
     At(Instant),
-    /// A poll.
     Poll,
-    /// A forced refresh.
     Refresh,
 }
 
-/// The times of one service.
+/// The schedule of one service.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     poll_interval: Duration,
     refresh_interval: Duration,
-    /// Where in its interval this agent polls this service: 0 to 1.
+    /// The position of the polls in the interval, from 0 to 1.
     phase: f64,
     polled_before: bool,
     errors: u32,
-    /// Refreshes that failed one after the other, whatever the polls between them did.
+    /// Failed refreshes in a row, whatever polls in between did.
     refresh_errors: u32,
     next_poll: Instant,
     next_refresh: Instant,
 }
 
 impl Schedule {
-    /// The first poll is due at once.
+    /// The first poll is due immediately.
     pub(crate) fn new(
         agent: &NodeName,
         service: &ServiceName,
@@ -48,7 +45,7 @@ impl Schedule {
         refresh_interval: Duration,
         now: Instant,
     ) -> Self {
-        // Never at once, since the first poll is.
+        // Never immediately, because the first poll is.
         let refresh_phase = 0.1 + 0.9 * phase(&[agent.as_str(), "refresh", service.as_str()]);
         Self {
             poll_interval,
@@ -62,7 +59,7 @@ impl Schedule {
         }
     }
 
-    /// What is due now. A refresh tells what a poll would.
+    /// What is due now. A refresh replaces a poll.
     pub(crate) fn due(&self, now: Instant) -> Due {
         if self.next_refresh <= now && self.errors == 0 {
             Due::Refresh
@@ -75,7 +72,7 @@ impl Schedule {
         }
     }
 
-    /// A poll or refresh succeeded. `random` is from 0 to 1.
+    /// Reports a success. `random` is from 0 to 1.
     pub(crate) fn succeeded(&mut self, refreshed: bool, now: Instant, random: f64) {
         self.errors = 0;
         self.next_poll = now
@@ -91,22 +88,21 @@ impl Schedule {
         }
     }
 
-    /// A poll or refresh failed at every edge. `retry_after` is what an edge asked for.
+    /// Reports a failure at every edge, with the longest `Retry-After`.
     ///
-    /// A refresh that fails is tried again later and later, up to its interval: a poll that succeeds in between says
-    /// nothing about it, and each try is a download in full.
+    /// Failed refreshes back off by themselves, up to their interval: each is a full download, and a successful poll
+    /// says nothing about it.
     pub(crate) fn failed(&mut self, refresh: bool, retry_after: Option<Duration>, now: Instant, random: f64) {
-        let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
-        self.next_poll = now + back_off(&mut self.errors, self.poll_interval, random).max(asked);
+        let retry_after = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
+        self.next_poll = now + back_off(&mut self.errors, self.poll_interval, random).max(retry_after);
         if refresh {
             let pause = back_off(&mut self.refresh_errors, self.refresh_interval, random);
-            self.next_refresh = self.next_refresh.max(now + pause.max(asked));
+            self.next_refresh = self.next_refresh.max(now + pause.max(retry_after));
         }
     }
 }
 
-/// Counts an error. The pause doubles with each, up to `longest`; it is from half to all of that, so that those who
-/// lost an edge together do not come back together.
+/// Counts an error and returns the back-off: doubled with each up to `longest`, with 50 % jitter.
 fn back_off(errors: &mut u32, longest: Duration, random: f64) -> Duration {
     let doubled = FIRST_BACKOFF.saturating_mul(1u32.checked_shl(*errors).unwrap_or(u32::MAX));
     *errors = errors.saturating_add(1);
@@ -117,7 +113,7 @@ fn jittered(interval: Duration, random: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * random)
 }
 
-/// 0 to 1, the same for the same words on every machine.
+/// A hash of the words from 0 to 1, the same on every machine.
 fn phase(words: &[&str]) -> f64 {
     let hash = blake3::hash(words.join("/").as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk::<4>().expect("a hash has 32 bytes");
@@ -144,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_poll_is_at_once_and_the_second_spreads_the_fleet() {
+    fn the_first_poll_is_immediate_and_the_second_spreads_the_fleet() {
         let now = Instant::now();
         let mut tenths = [0; 10];
         for agent in 0..1000 {
@@ -203,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_keeps_failing_while_polls_succeed_comes_later_and_later() {
+    fn a_failing_refresh_backs_off_while_polls_succeed() {
         let mut now = Instant::now();
         let mut schedule = schedule("a", now);
         let end = now + 10 * REFRESH;
@@ -225,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_wish_of_the_edge_is_a_lower_bound_up_to_ten_minutes(seconds in 0u64..100_000, random in 0.0f64..=1.0) {
+        fn retry_after_is_a_lower_bound_up_to_ten_minutes(seconds in 0u64..100_000, random in 0.0f64..=1.0) {
             let now = Instant::now();
             let mut schedule = schedule("a", now);
             schedule.failed(false, Some(Duration::from_secs(seconds)), now, random);

@@ -1,4 +1,4 @@
-//! Compares a verified tarball with the files that were unpacked from it.
+//! Compares a verified tarball with the files unpacked from it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,15 +9,15 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use weir_protocol::entry_path::percent_encode;
 
-use super::beneath::{Beneath, has_mode, is_type};
+use super::confined_dir::{ConfinedDir, has_mode, is_type};
 use super::tar_reader::{Entry, Kind, TarError, TarReader};
 
-/// The first difference that was found.
+/// The first difference found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Where; what is not text percent-encoded.
+    /// The path, percent-encoded where it is not text.
     pub(crate) path: String,
-    /// What is the matter there.
+    /// The kind of difference.
     pub(crate) what: &'static str,
 }
 
@@ -27,34 +27,35 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Contents, types, modes, targets of links, what is missing and what is there besides. `None`: they are equal.
+/// Compares contents, types, permissions and symlink targets, and looks for missing and extra entries. `None`: no
+/// difference.
 ///
 /// # Errors
-/// The tarball is not one, or the disk fails.
+/// The tarball is malformed, or the disk fails.
 pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Difference>, TarError> {
     let difference = |path: &[u8], what| Some(Difference { path: percent_encode(path), what });
-    let mut beneath = match Beneath::open(with) {
-        Ok(beneath) => beneath,
+    let mut dir = match ConfinedDir::open(with) {
+        Ok(dir) => dir,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(difference(b".", "the release is missing"));
         }
         Err(error) if is_damage(&error) => return Ok(difference(b".", UNREADABLE)),
         Err(error) => return Err(error.into()),
     };
-    if !has_mode(&beneath.stat_root()?, true) {
+    if !has_mode(&dir.stat_root()?, true) {
         return Ok(difference(b".", "its mode was changed"));
     }
     let mut reader = TarReader::new(tarball);
-    // Of each path its hash: paths may be long, and each has all those above it.
+    // Hashes, because paths may be long and each has parents.
     let mut expected = HashSet::new();
     while let Some(entry) = reader.next()? {
-        match compare_entry(&entry, &mut reader, &mut beneath) {
+        match compare_entry(&entry, &mut reader, &mut dir) {
             Ok(None) => {}
             Ok(Some(what)) => return Ok(difference(&entry.path, what)),
             Err(CompareError::Release(error)) if is_damage(&error) => return Ok(difference(&entry.path, UNREADABLE)),
             Err(CompareError::Release(error) | CompareError::Tarball(error)) => return Err(error.into()),
         }
-        // The directories above stand for themselves, also where the tarball does not name them.
+        // Parents count as expected, also when the tarball does not name them.
         let ends = entry.path.iter().enumerate().rev().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         for end in ends {
             if !expected.insert(blake3::hash(&entry.path[..end])) {
@@ -64,7 +65,7 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
         expected.insert(blake3::hash(&entry.path));
     }
     let mut extra = None;
-    let walked = beneath.walk(|path, _| {
+    let walked = dir.walk(|path, _| {
         if !expected.contains(&blake3::hash(path)) {
             extra = Some(path.to_vec());
         }
@@ -79,13 +80,12 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
 
 const UNREADABLE: &str = "it cannot be read";
 
-/// Which side failed.
 enum CompareError {
     Tarball(io::Error),
     Release(io::Error),
 }
 
-/// Whether an error says that the files are damaged, and not that the machine has no more of something.
+/// Whether an I/O error means damaged files rather than exhausted resources.
 fn is_damage(error: &io::Error) -> bool {
     let damage =
         [Errno::IO, Errno::ACCESS, Errno::PERM, Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::ISDIR, Errno::BADMSG];
@@ -95,9 +95,9 @@ fn is_damage(error: &io::Error) -> bool {
 fn compare_entry<R: Read>(
     entry: &Entry,
     reader: &mut TarReader<R>,
-    beneath: &mut Beneath,
+    dir: &mut ConfinedDir,
 ) -> Result<Option<&'static str>, CompareError> {
-    let Some(stat) = beneath.stat(&entry.path).map_err(CompareError::Release)? else {
+    let Some(stat) = dir.stat(&entry.path).map_err(CompareError::Release)? else {
         return Ok(Some("it is missing"));
     };
     Ok(match &entry.kind {
@@ -105,20 +105,20 @@ fn compare_entry<R: Read>(
         Kind::Directory => (!has_mode(&stat, true)).then_some("its mode was changed"),
         Kind::Symlink { .. } if !is_type(&stat, FileType::Symlink) => Some("it is no symlink"),
         Kind::Symlink { target } => {
-            let found = beneath.read_link(&entry.path).map_err(CompareError::Release)?;
+            let found = dir.read_link(&entry.path).map_err(CompareError::Release)?;
             (found != *target).then_some("its target was changed")
         }
         Kind::File { .. } if !is_type(&stat, FileType::RegularFile) => Some("it is no file"),
         Kind::File { executable, .. } if !has_mode(&stat, *executable) => Some("its mode was changed"),
         Kind::File { size, .. } if u64::try_from(stat.st_size) != Ok(*size) => Some("its size was changed"),
         Kind::File { .. } => {
-            let file = beneath.open_file(&entry.path).map_err(CompareError::Release)?;
+            let file = dir.open_file(&entry.path).map_err(CompareError::Release)?;
             (!equal(reader.contents(), file)?).then_some("its contents were changed")
         }
     })
 }
 
-/// Whether the contents of an entry and a file have the same bytes to the end.
+/// Whether an entry and a file have the same contents.
 fn equal(mut tarball: impl Read, mut file: impl Read) -> Result<bool, CompareError> {
     const PART: usize = 64 << 10;
     let (mut a, mut b) = (Vec::with_capacity(PART), Vec::with_capacity(PART));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_disk_no_longer_gives_is_a_difference() {
+    fn an_unreadable_file_is_a_difference() {
         let error = equal(&b"a"[..], Broken(Errno::IO)).err();
         assert!(matches!(error, Some(CompareError::Release(error)) if is_damage(&error)));
         let error = equal(&b"a"[..], Broken(Errno::MFILE)).err();

@@ -1,8 +1,8 @@
-//! The folder of one service: its link, its releases, its state. What changes it blocks; what only asks does not.
+//! The directory of one service: the symlink, the releases, the state. Writes block; reads do not.
 //!
-//! The order of the steps of a switch makes a crash between any two harmless: the release is complete on disk before
-//! it has its name; the state says that `exec` is pending before the link points at the release; the link is replaced
-//! in one step. At the next start the link is the truth and the state is made to fit it.
+//! The order of the steps makes a crash at any point of a switch harmless: the release is complete on disk before it
+//! gets its name, the state records the pending `exec` before the symlink changes, and the symlink is replaced
+//! atomically. At the next start the state is repaired to match the symlink.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Seek};
@@ -17,7 +17,7 @@ use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};
 use super::lock::RootLock;
 use super::name::ReleaseName;
-use super::state::{HookJob, Record, State};
+use super::state::{HookJob, ReleaseRecord, State};
 use super::state_file::{read_state, write_state};
 use super::switch::{read_link, write_link};
 use super::tar_reader::TarError;
@@ -28,28 +28,28 @@ use super::{prune, state_file, switch};
 pub(super) const RELEASES: &str = "releases";
 pub(super) const INCOMING: &str = "incoming";
 
-/// The folder of one service.
+/// The directory of one service.
 pub(crate) struct ServiceDirectory {
     path: PathBuf,
     keep_releases: usize,
     limits: Limits,
-    /// Held while the disk is changed.
+    /// Held during writes to disk.
     writer: Mutex<()>,
-    /// What was written last. Held for moments only, so that tasks may ask.
-    memory: Mutex<Memory>,
-    /// As long as somebody may write here, the root is locked.
+    /// The last state written. Held briefly only.
+    cached: Mutex<Cached>,
+    /// The root stays locked while somebody may write here.
     _lock: Arc<RootLock>,
 }
 
-struct Memory {
+struct Cached {
     state: State,
-    /// Where `exec` runs at this moment; not to be pruned.
+    /// The release that `exec` is running in, which must not be pruned.
     in_use: Option<ReleaseName>,
 }
 
 impl ServiceDirectory {
-    /// Opens the folder, makes it where it is missing, removes what a killed agent left, and makes the state fit the
-    /// link.
+    /// Opens or creates the directory, removes temporary files of an earlier process, and repairs the state to match
+    /// the symlink.
     pub(crate) fn open(
         root: &Path,
         service: &ServiceName,
@@ -65,18 +65,18 @@ impl ServiceDirectory {
         switch::remove_leftovers(&path)?;
         state_file::remove_leftovers(&path)?;
         if let Err(error) = prune::remove_leftovers(&path) {
-            // It costs room on the disk, and nobody looks there: no reason not to follow.
-            tracing::warn!(%service, %error, "what a killed agent left cannot be removed");
+            // It only wastes disk space.
+            tracing::warn!(%service, %error, "temporary files of an earlier process cannot be removed");
         }
         let state = read_state(&path)?;
         let repaired = state.repaired(link);
-        let memory = Mutex::new(Memory { state, in_use: None });
-        let this = Self { path, keep_releases, limits, writer: Mutex::default(), memory, _lock: lock };
+        let cached = Mutex::new(Cached { state, in_use: None });
+        let this = Self { path, keep_releases, limits, writer: Mutex::default(), cached, _lock: lock };
         if let Some(repaired) = repaired {
             tracing::warn!(
                 %service,
                 release = link.map(tracing::field::display),
-                "the agent was interrupted or its files were changed; going on from what `current` points at"
+                "the state does not match `current`, after a crash or a change of files; `current` is used"
             );
             this.change(|state| *state = repaired)?;
         }
@@ -84,39 +84,42 @@ impl ServiceDirectory {
         Ok(this)
     }
 
-    /// What is remembered now.
     pub(crate) fn state(&self) -> State {
-        self.memory().state.clone()
+        self.cached().state.clone()
     }
 
-    /// Where tarballs come in.
+    /// The directory of incoming tarballs.
     pub(crate) fn incoming(&self) -> PathBuf {
         self.path.join(INCOMING)
     }
 
-    /// The folder of a release.
     pub(crate) fn release_path(&self, name: ReleaseName) -> PathBuf {
         self.path.join(RELEASES).join(name.to_string())
     }
 
-    /// Whether `current` points at this release and at nothing else.
+    /// Whether `current` points at this release.
     pub(crate) fn points_at(&self, release: ReleaseName) -> Result<bool, ReleaseError> {
         Ok(read_link(&self.path)? == Some(release))
     }
 
-    /// Compares a release with the verified tarball that it was unpacked from.
+    /// Compares a release with its verified tarball.
     pub(crate) fn compare(&self, tarball: &File, release: ReleaseName) -> Result<Option<Difference>, ReleaseError> {
         Ok(compare(rewound(tarball)?, &self.release_path(release))?)
     }
 
-    /// Makes the verified tarball a release: one that is there and equal to it, or a new one under the first free name
-    /// of its digest from `first` on.
-    pub(crate) fn place(&self, tarball: &File, digest: TarballDigest, first: u32) -> Result<ReleaseName, ReleaseError> {
+    /// Makes a release of the verified tarball: reuses an intact one, or unpacks it under the first free name of its
+    /// digest, from number `first`.
+    pub(crate) fn create_release(
+        &self,
+        tarball: &File,
+        digest: TarballDigest,
+        first: u32,
+    ) -> Result<ReleaseName, ReleaseError> {
         for name in (first..).map(|number| ReleaseName::new(digest, number)) {
             let path = self.release_path(name);
             match fs::symlink_metadata(&path) {
                 Ok(_) if compare(rewound(tarball)?, &path)?.is_none() => {
-                    // Whoever gave it its name may have been killed before that was on disk.
+                    // An earlier process may have been killed before the rename was on disk.
                     sync_directory(&self.path.join(RELEASES))?;
                     return Ok(name);
                 }
@@ -138,7 +141,7 @@ impl ServiceDirectory {
         make_directory(&partial, 0o755)?;
         if let Err(error) = unpack(rewound(tarball)?, &partial, self.limits) {
             if let Err(error) = remove_tree(&partial) {
-                tracing::warn!(%error, "a half release cannot be removed");
+                tracing::warn!(%error, "a partly unpacked release cannot be removed");
             }
             return Err(error.into());
         }
@@ -146,8 +149,8 @@ impl ServiceDirectory {
         sync_directory(&releases)
     }
 
-    /// Makes `current` point at a release that was placed.
-    pub(crate) fn switch(&self, record: &Record) -> Result<(), ReleaseError> {
+    /// Points `current` at a release.
+    pub(crate) fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
         {
             let _writer = self.writer();
             let before = self.state();
@@ -155,18 +158,18 @@ impl ServiceDirectory {
             next.succeeded(SystemTime::now());
             write_state(&self.path, &next)?;
             if let Err(error) = write_link(&self.path, record.directory) {
-                // The link stayed as it was, and so does what is remembered.
+                // The symlink was not changed, so the state is restored.
                 write_state(&self.path, &before)?;
                 return Err(error);
             }
-            self.memory().state = next;
+            self.cached().state = next;
         }
         self.prune();
         Ok(())
     }
 
-    /// An edge confirmed the release. Written only when that says something new.
-    pub(crate) fn confirm(&self, generation: u64, record: Option<Record>) -> Result<(), ReleaseError> {
+    /// Records that an edge confirmed the release. Writes only when something is new.
+    pub(crate) fn confirm(&self, generation: u64, record: Option<ReleaseRecord>) -> Result<(), ReleaseError> {
         let known = self.state();
         if generation <= known.highest_generation && (record.is_none() || record == known.release) {
             return Ok(());
@@ -180,22 +183,22 @@ impl ServiceDirectory {
         })
     }
 
-    /// The `exec` that has to run now, if any.
+    /// The pending run of `exec`, if any.
     pub(crate) fn hook_job(&self) -> Option<HookJob> {
-        self.memory().state.hook_job()
+        self.cached().state.hook_job()
     }
 
-    /// The `exec` that has to run now, if any. From now on it is taken to run: its release is not pruned.
-    pub(crate) fn hook_begins(&self) -> Option<HookJob> {
-        let mut memory = self.memory();
-        let job = memory.state.hook_job();
-        memory.in_use = job.as_ref().map(|job| job.release.directory);
+    /// The pending run of `exec`, if any. Its release is not pruned while it runs.
+    pub(crate) fn begin_hook(&self) -> Option<HookJob> {
+        let mut cached = self.cached();
+        let job = cached.state.hook_job();
+        cached.in_use = job.as_ref().map(|job| job.release.directory);
         job
     }
 
-    /// `exec` ended. It says nothing about the present release when that is another one by now.
-    pub(crate) fn hook_ended(&self, release: ReleaseName, succeeded: bool) -> Result<(), ReleaseError> {
-        self.memory().in_use = None;
+    /// Records the end of `exec`, unless another release is in force by now.
+    pub(crate) fn end_hook(&self, release: ReleaseName, succeeded: bool) -> Result<(), ReleaseError> {
+        self.cached().in_use = None;
         self.change(|state| {
             if state.release.as_ref().is_some_and(|present| present.directory == release) {
                 state.hook_ended(succeeded, SystemTime::now());
@@ -210,17 +213,17 @@ impl ServiceDirectory {
         change(&mut next);
         if next != before {
             write_state(&self.path, &next)?;
-            self.memory().state = next;
+            self.cached().state = next;
         }
         Ok(())
     }
 
-    /// Removes what is no longer kept. What cannot be removed is tried again at the next switch.
+    /// Removes old releases. A failure is retried at the next switch.
     fn prune(&self) {
         let _writer = self.writer();
         let (state, in_use) = {
-            let memory = self.memory();
-            (memory.state.clone(), memory.in_use)
+            let cached = self.cached();
+            (cached.state.clone(), cached.in_use)
         };
         let records = [&state.release, &state.previous].into_iter().flatten().map(|record| record.directory);
         let linked = read_link(&self.path).ok().flatten();
@@ -232,8 +235,8 @@ impl ServiceDirectory {
         }
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Cached> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writer(&self) -> MutexGuard<'_, ()> {
@@ -241,7 +244,6 @@ impl ServiceDirectory {
     }
 }
 
-/// A reader of the file from its beginning.
 fn rewound(file: &File) -> Result<BufReader<&File>, ReleaseError> {
     let mut reader = file;
     reader.rewind().map_err(TarError::Read)?;

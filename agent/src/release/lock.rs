@@ -1,4 +1,4 @@
-//! One agent per root.
+//! The lock of a root: one agent per root.
 
 use std::fs::TryLockError;
 use std::path::Path;
@@ -7,30 +7,30 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use weir_runtime::file_lock::FileLock;
 
-/// How long a starting agent waits for one that is just stopping.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a starting agent waits for a stopping one.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Held as long as anything may still be written below the root.
+/// Held while anything may be written below the root.
 #[derive(Debug)]
 pub(crate) struct RootLock {
     _file: FileLock,
 }
 
 impl RootLock {
-    /// Makes the root where it is missing, and locks it. Blocks.
+    /// Creates the root if it is missing, and locks it. Blocks.
     ///
     /// # Errors
-    /// Another agent uses it, or it cannot be written.
+    /// Another agent uses the root, or it is not writable.
     pub(crate) fn acquire(root: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot create the root {}", root.display()))?;
         let path = root.join(".lock");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match FileLock::try_take(&path) {
                 Ok(file) => return Ok(Self { _file: file }),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
                 Err(TryLockError::WouldBlock) => {
                     anyhow::bail!("another agent uses the root {}", root.display());
                 }

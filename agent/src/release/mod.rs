@@ -1,15 +1,15 @@
-//! Releases on disk: unpacked beside, switched to atomically, compared, pruned.
+//! Releases on disk: unpacked, switched atomically, compared, pruned.
 //!
 //! ```text
-//! root/<service>/current            symlink to releases/<name>: what readers follow
-//!                releases/<name>    complete and verified, whenever it has this name
-//!                releases/.…        being unpacked or removed; removed at the next start
-//!                incoming/          tarballs on their way in
-//!                state              what the agent remembers
+//! root/<service>/current            symlink to releases/<name>
+//!                releases/<name>    a complete and verified release
+//!                releases/.…        being unpacked or removed; deleted at the next start
+//!                incoming/          incoming tarballs
+//!                state              persistent state of the agent
 //! ```
 
-mod beneath;
 mod compare;
+mod confined_dir;
 mod directory;
 mod error;
 mod lock;
@@ -26,6 +26,6 @@ pub(crate) use directory::ServiceDirectory;
 pub(crate) use error::ReleaseError;
 pub(crate) use lock::RootLock;
 pub use name::{ReleaseName, ReleaseNameError};
-pub(crate) use state::{HookJob, Record, State};
+pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
 pub(crate) use unpack::Limits;

@@ -1,25 +1,25 @@
-//! The names of releases' directories: `<digest>`, and `<digest>.<n>` for one that took the place of a changed one.
+//! The names of release directories: `<digest>`, and `<digest>.<n>` for a replacement of a modified one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use weir_protocol::digest::TarballDigest;
 
-/// The name of a release's directory.
+/// The name of a release directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReleaseName {
     digest: TarballDigest,
-    /// 0 for the first of its digest, whose name has no number.
+    /// 0 for the first release of a digest, whose name has no number.
     number: u32,
 }
 
 impl ReleaseName {
-    /// The `number`th release of a digest, counted from 0.
+    /// The `number`th release of a digest, from 0.
     pub fn new(digest: TarballDigest, number: u32) -> Self {
         Self { digest, number }
     }
 
-    /// The content's digest.
+    /// The digest of the tarball.
     pub fn digest(&self) -> TarballDigest {
         self.digest
     }
@@ -34,7 +34,7 @@ impl fmt::Display for ReleaseName {
     }
 }
 
-/// The text was not the name of a release.
+/// The text is not the name of a release.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a release: expected `b3-<64 hex>` or `b3-<64 hex>.<n>`")]
 pub struct ReleaseNameError;

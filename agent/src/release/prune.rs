@@ -1,4 +1,4 @@
-//! Removes releases that are no longer kept, and what a killed agent left.
+//! Removes old releases, and temporary files of an earlier process.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,13 @@ use super::error::{ReleaseError, disk};
 use super::name::ReleaseName;
 use super::tree::remove_tree;
 
-/// Removes all releases but those that are needed and the youngest others, `keep` in all.
+/// Removes releases, except the needed ones and the youngest others, `keep` in total.
 pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<(), ReleaseError> {
     let releases = service.join(RELEASES);
     let mut others = Vec::new();
     for entry in fs::read_dir(&releases).map_err(disk("list", &releases))? {
         let entry = entry.map_err(disk("list", &releases))?;
-        // What has another name is not ours to remove.
+        // Foreign directories are kept.
         let name = entry.file_name().to_str().and_then(|name| name.parse::<ReleaseName>().ok());
         if let Some(name) = name.filter(|name| !needed.contains(name)) {
             let made = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -23,7 +23,7 @@ pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Resu
         }
     }
     for name in surplus(others, needed, keep.saturating_sub(needed.len())) {
-        // Away from its name first: under a release's name there is always a whole one.
+        // Renamed first: a directory with a release's name is always complete.
         let removed = releases.join(format!(".{name}.removed"));
         remove_tree(&removed)?;
         fs::rename(releases.join(name.to_string()), &removed).map_err(disk("rename", &removed))?;
@@ -32,7 +32,7 @@ pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Resu
     Ok(())
 }
 
-/// All but the youngest. Of one digest only the last copy is worth keeping: the others were found changed.
+/// All but the youngest. Older copies of a digest go first, because they were found modified.
 fn surplus(
     mut releases: Vec<(SystemTime, ReleaseName)>,
     needed: &[ReleaseName],
@@ -44,7 +44,7 @@ fn surplus(
     releases.into_iter().rev().skip(keep).map(|(_, name)| name)
 }
 
-/// Removes what is half unpacked, half removed, or on its way in.
+/// Removes releases that are partly unpacked or removed, and incoming tarballs.
 pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     for (folder, prefix) in [(RELEASES, "."), (INCOMING, "")] {
         let folder = service.join(folder);
@@ -65,7 +65,7 @@ mod tests {
     use weir_protocol::digest::TarballDigest;
 
     #[test]
-    fn a_copy_that_was_found_changed_goes_before_an_older_release() {
+    fn modified_copies_are_pruned_before_older_releases() {
         let name = |content: &[u8], number| ReleaseName::new(TarballDigest::of(content), number);
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let needed = [name(b"new", 2), name(b"new", 1)];

@@ -1,6 +1,4 @@
-//! What an agent remembers of a service across restarts, beside the link that readers follow.
-//!
-//! Decisions are pure functions here; [`super::directory`] writes the file.
+//! The persistent state of a service, besides the symlink `current`. Pure; [`super::directory`] writes the file.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,19 +9,18 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::name::ReleaseName;
 
-/// The version of the file's format.
 const VERSION: u32 = 1;
 
-/// One release.
+/// A release and the publication that an edge last confirmed for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct ReleaseRecord {
     pub(crate) directory: ReleaseName,
-    /// The generation under which it was last confirmed; 0 when that is lost.
+    /// The generation last confirmed; 0 when it is unknown.
     pub(crate) generation: u64,
-    /// The commit of that generation; `None` when that is lost.
+    /// The commit of that generation; `None` when it is unknown.
     pub(crate) commit: Option<CommitId>,
-    /// The revision of that generation, whatever kind of source it is of; `None` when that is lost.
+    /// The revision of that generation, for any kind of source; `None` when it is unknown.
     #[serde(default)]
     pub(crate) revision_id: Option<RevisionId>,
 }
@@ -31,37 +28,37 @@ pub(crate) struct Record {
 /// Whether `exec` has run for the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum HookMark {
-    /// It has to run, for the first time or again.
+pub(crate) enum HookProgress {
+    /// It has to run, or to run again.
     Pending,
-    /// It ran to a good end.
+    /// It succeeded.
     Done,
 }
 
-/// An `exec` that has to run.
+/// A pending run of `exec`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HookJob {
-    pub(crate) release: Record,
+    pub(crate) release: ReleaseRecord,
     pub(crate) previous: Option<TarballDigest>,
-    /// Runs for this release that failed.
+    /// Failed runs for this release.
     pub(crate) attempts: u32,
 }
 
-/// The file `state`.
+/// The contents of the file `state`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct State {
     version: u32,
-    /// The highest generation seen. It outlives releases: what is lower is refused.
+    /// The highest generation seen, also of earlier releases: lower ones are rejected.
     pub(crate) highest_generation: u64,
-    pub(crate) release: Option<Record>,
-    pub(crate) previous: Option<Record>,
-    pub(crate) hook: HookMark,
-    /// Runs of `exec` for this release that failed.
+    pub(crate) release: Option<ReleaseRecord>,
+    pub(crate) previous: Option<ReleaseRecord>,
+    pub(crate) hook: HookProgress,
+    /// Failed runs of `exec` for this release.
     pub(crate) hook_attempts: u32,
     /// Unix seconds. Written along with other changes, so it may lag behind.
     last_success: Option<u64>,
-    /// Unix seconds: when `exec` last ended well, for whichever release.
+    /// Unix seconds of the last successful `exec`, for any release.
     #[serde(default)]
     hook_last_success: Option<u64>,
 }
@@ -73,7 +70,7 @@ impl Default for State {
             highest_generation: 0,
             release: None,
             previous: None,
-            hook: HookMark::Done,
+            hook: HookProgress::Done,
             hook_attempts: 0,
             last_success: None,
             hook_last_success: None,
@@ -81,19 +78,17 @@ impl Default for State {
     }
 }
 
-/// A state file that cannot be used.
+/// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    /// Another program, or a later version of this one, wrote it.
+    /// Another version of the agent wrote it.
     #[error("the state file has version {0}, and this agent knows version {VERSION}")]
     Version(u64),
-    /// It is damaged.
     #[error("the state file is damaged: {0}")]
     Damaged(serde_json::Error),
 }
 
 impl State {
-    /// Reads the file's bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, StateError> {
         let value: serde_json::Value = serde_json::from_slice(bytes).map_err(StateError::Damaged)?;
         match value.get("version").and_then(serde_json::Value::as_u64) {
@@ -102,29 +97,28 @@ impl State {
         }
     }
 
-    /// The file's bytes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).expect("a state is plain data");
         bytes.push(b'\n');
         bytes
     }
 
-    /// What holds once the link points at `record`: to be written *before* it does, so that a crash in between leaves
-    /// `exec` to be run and never forgotten.
-    pub(crate) fn switched_to(&self, record: Record) -> Self {
+    /// The state after a switch to `record`. Written before the symlink changes, so that a crash cannot lose a run of
+    /// `exec`.
+    pub(crate) fn switched_to(&self, record: ReleaseRecord) -> Self {
         Self {
             version: VERSION,
             highest_generation: self.highest_generation.max(record.generation),
             release: Some(record),
             previous: self.release.clone(),
-            hook: HookMark::Pending,
+            hook: HookProgress::Pending,
             hook_attempts: 0,
             last_success: self.last_success,
             hook_last_success: self.hook_last_success,
         }
     }
 
-    /// Makes a state that was read fit the link that was found: the link is the truth. `None` when they fit already.
+    /// Repairs the state to match the symlink, which is authoritative. `None` when they match.
     pub(crate) fn repaired(&self, link: Option<ReleaseName>) -> Option<Self> {
         if self.release.as_ref().map(|release| release.directory) == link {
             return None;
@@ -134,39 +128,36 @@ impl State {
             records.into_iter().find(|record| record.directory == name).cloned()
         };
         let release = link.map(|name| {
-            // Known only by its name when the state was lost: its bytes were verified when it got that name.
-            known(name).unwrap_or(Record { directory: name, generation: 0, commit: None, revision_id: None })
+            // The state was lost. The release is intact, because it was verified before it got its name.
+            known(name).unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None })
         });
-        let hook = if release.is_some() { HookMark::Pending } else { HookMark::Done };
+        let hook = if release.is_some() { HookProgress::Pending } else { HookProgress::Done };
         Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
     }
 
-    /// The `exec` that has to run now, if any.
+    /// The pending run of `exec`, if any.
     pub(crate) fn hook_job(&self) -> Option<HookJob> {
-        let release = self.release.clone().filter(|_| self.hook == HookMark::Pending)?;
+        let release = self.release.clone().filter(|_| self.hook == HookProgress::Pending)?;
         let previous = self.previous.as_ref().map(|previous| previous.directory.digest());
         Some(HookJob { release, previous, attempts: self.hook_attempts })
     }
 
-    /// When an edge last confirmed the release, as far as it was written.
+    /// When an edge last confirmed the release, as of the last write.
     pub(crate) fn last_success(&self) -> Option<SystemTime> {
         self.last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
-    /// Notes a success.
     pub(crate) fn succeeded(&mut self, now: SystemTime) {
         self.last_success = seconds(now);
     }
 
-    /// When `exec` last ended well.
     pub(crate) fn hook_last_success(&self) -> Option<SystemTime> {
         self.hook_last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
-    /// `exec` ended for the release in force.
     pub(crate) fn hook_ended(&mut self, succeeded: bool, now: SystemTime) {
         if succeeded {
-            self.hook = HookMark::Done;
+            self.hook = HookProgress::Done;
             self.hook_last_success = seconds(now);
         } else {
             self.hook_attempts = self.hook_attempts.saturating_add(1);
@@ -182,41 +173,40 @@ fn seconds(time: SystemTime) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn record(content: &[u8], generation: u64) -> Record {
+    fn record(content: &[u8], generation: u64) -> ReleaseRecord {
         let commit = "a".repeat(40).parse().unwrap();
         let revision_id = Some(RevisionId::from(&commit));
         let directory = ReleaseName::new(TarballDigest::of(content), 0);
-        Record { directory, generation, commit: Some(commit), revision_id }
+        ReleaseRecord { directory, generation, commit: Some(commit), revision_id }
     }
 
     fn two() -> State {
         let mut state = State::default().switched_to(record(b"one", 5));
-        state.hook = HookMark::Done;
+        state.hook = HookProgress::Done;
         state.switched_to(record(b"two", 7))
     }
 
     #[test]
-    fn it_is_read_as_it_is_written() {
+    fn the_state_round_trips() {
         let mut state = two();
         state.succeeded(UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         assert_eq!(State::parse(&state.to_bytes()).unwrap(), state);
     }
 
     #[test]
-    fn the_link_is_the_truth() {
+    fn the_state_is_repaired_to_match_the_symlink() {
         let state = two();
         let name = |content: &[u8]| Some(record(content, 0).directory);
         assert_eq!(state.repaired(name(b"two")), None);
-        // Killed between the state and the link: the release before is in force and its `exec` runs again.
+        // Killed between state and symlink: the previous release is in force, and its `exec` runs again.
         let repaired = state.repaired(name(b"one")).unwrap();
-        assert_eq!((repaired.release, repaired.hook), (Some(record(b"one", 5)), HookMark::Pending));
-        assert_eq!(repaired.highest_generation, 7, "what was seen was seen");
-        // The state was lost.
+        assert_eq!((repaired.release, repaired.hook), (Some(record(b"one", 5)), HookProgress::Pending));
+        assert_eq!(repaired.highest_generation, 7, "it never decreases");
         let repaired = State::default().repaired(name(b"one")).unwrap();
-        assert_eq!((repaired.release.unwrap().generation, repaired.hook), (0, HookMark::Pending));
-        // The link was never made, or was removed.
+        assert_eq!((repaired.release.unwrap().generation, repaired.hook), (0, HookProgress::Pending));
+        // The symlink was never created, or was removed.
         let repaired = state.repaired(None).unwrap();
-        assert_eq!((repaired.release, repaired.hook, repaired.highest_generation), (None, HookMark::Done, 7));
+        assert_eq!((repaired.release, repaired.hook, repaired.highest_generation), (None, HookProgress::Done, 7));
         assert_eq!(State::default().repaired(None), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The file `state`: read, and replaced in one step.
+//! Reads and atomically replaces the file `state`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use super::tree::{remove_file, sync_directory};
 const STATE: &str = "state";
 const STATE_NEW: &str = ".state.new";
 
-/// Reads the state; a damaged one counts as none, since the link says what matters.
+/// Reads the state. A damaged file counts as missing, because the symlink is authoritative.
 ///
 /// # Errors
-/// It is of another version, or the disk fails.
+/// The file has another version, or the disk fails.
 pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     let path = service.join(STATE);
     let bytes = match fs::read(&path) {
@@ -25,14 +25,14 @@ pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     match State::parse(&bytes) {
         Ok(state) => Ok(state),
         Err(StateError::Damaged(error)) => {
-            tracing::warn!(path = %path.display(), %error, "the state file is damaged; going on from `current` alone");
+            tracing::warn!(path = %path.display(), %error, "the state file is damaged; only `current` is used");
             Ok(State::default())
         }
         Err(source) => Err(ReleaseError::State { path, source }),
     }
 }
 
-/// Writes the state. It is on disk when this returns.
+/// Writes the state durably.
 pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
     let (new, path) = (service.join(STATE_NEW), service.join(STATE));
     let mut file = File::create(&new).map_err(disk("write", &new))?;
@@ -41,7 +41,7 @@ pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseEr
     sync_directory(service)
 }
 
-/// Removes what a killed agent left of a write.
+/// Removes the temporary file of an earlier process.
 pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     remove_file(&service.join(STATE_NEW))
 }

@@ -1,4 +1,4 @@
-//! The link `current`: read, and replaced in one step.
+//! Reads and atomically replaces the symlink `current`.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ use super::tree::{remove_file, sync_directory};
 const CURRENT: &str = "current";
 const CURRENT_NEW: &str = ".current.new";
 
-/// The release that `current` points at; `None` when there is no link, or nothing at its end.
+/// The release that `current` points at; `None` when it or its target does not exist.
 ///
 /// # Errors
-/// It is not a link that an agent made.
+/// `current` is not a symlink of an agent.
 pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseError> {
     let path = service.join(CURRENT);
     let in_the_way = |found: String| ReleaseError::InTheWay { path: path.clone(), found };
@@ -36,12 +36,12 @@ pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseEr
     Ok(service.join(RELEASES).join(name.to_string()).is_dir().then_some(name))
 }
 
-/// Makes `current` point at a release: another link is made beside and takes its place.
+/// Points `current` at a release, by renaming a new symlink over it.
 ///
 /// # Errors
-/// Something foreign stands there, or the disk fails.
+/// `current` is not a symlink of an agent, or the disk fails.
 pub(super) fn write_link(service: &Path, release: ReleaseName) -> Result<(), ReleaseError> {
-    // Somebody may have put something of his own there since the start.
+    // It may have been replaced since the start.
     read_link(service)?;
     let (new, path) = (service.join(CURRENT_NEW), service.join(CURRENT));
     remove_file(&new)?;
@@ -50,7 +50,7 @@ pub(super) fn write_link(service: &Path, release: ReleaseName) -> Result<(), Rel
     sync_directory(service)
 }
 
-/// Removes what a killed agent left of a switch.
+/// Removes the temporary symlink of an earlier process.
 pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     remove_file(&service.join(CURRENT_NEW))
 }

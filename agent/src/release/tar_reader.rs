@@ -1,6 +1,6 @@
-//! Reads tarballs of format 1, strictly: ustar with pax records, and nothing that two readers could take differently.
+//! Reads tarballs of format 1: ustar with pax records, and nothing that readers may interpret differently.
 //!
-//! Own code, because a name may hold any byte, a newline too: pax records are cut by their lengths and by nothing else.
+//! Own code, because names may contain any byte, also a newline: pax records are split by their lengths only.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,43 +9,39 @@ use weir_protocol::entry_path::{is_safe_path, percent_encode, turning_points};
 
 const BLOCK: usize = 512;
 
-/// The most bytes that the pax records of one entry may have.
+/// The most bytes of pax records per entry.
 const MAX_PAX_BYTES: u64 = 64 << 10;
 
-/// A tarball that is not unpacked.
+/// Why a tarball is not unpacked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TarError {
-    /// It cannot be read.
     #[error("the tarball cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// What it holds cannot be put on disk.
+    /// An entry cannot be written.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// What was to be written, what is not text percent-encoded.
+        /// The path, percent-encoded where it is not text.
         path: String,
-        /// Why.
         error: io::Error,
     },
     /// It is not a tarball of format 1.
     #[error("the tarball is malformed at byte {position}: {message}")]
     Malformed {
-        /// Where the header begins.
+        /// The position of the header.
         position: u64,
-        /// What is wrong.
         message: &'static str,
     },
-    /// An entry that must not be unpacked.
+    /// An entry must not be unpacked.
     #[error("the tarball's entry `{path}` is refused: {reason}")]
     Refused {
-        /// The entry, what is not text percent-encoded.
+        /// The path, percent-encoded where it is not text.
         path: String,
-        /// Why.
         reason: &'static str,
     },
 }
 
 impl TarError {
-    /// `path` below `into`, or `into` itself, could not be written.
+    /// `path` below `into` cannot be written; an empty path is `into` itself.
     pub(super) fn cannot_write(into: &Path, path: &[u8], error: io::Error) -> Self {
         let into = into.display();
         Self::Write {
@@ -59,7 +55,7 @@ impl TarError {
     }
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Directory,
@@ -67,7 +63,7 @@ pub(super) enum Kind {
     Symlink { target: Vec<u8> },
 }
 
-/// An entry whose names are safe.
+/// An entry with a safe path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Relative, without a trailing `/`.
@@ -75,11 +71,11 @@ pub(super) struct Entry {
     pub(super) kind: Kind,
 }
 
-/// Reads one entry after the other.
+/// Reads the entries of a tarball.
 pub(super) struct TarReader<R> {
     input: R,
     position: u64,
-    /// Bytes of the present entry that were not read yet, and the padding behind them.
+    /// The unread bytes of the current entry, and the padding after them.
     remaining: u64,
     padding: u64,
 }
@@ -96,7 +92,7 @@ impl<R: Read> TarReader<R> {
         Self { input, position: 0, remaining: 0, padding: 0 }
     }
 
-    /// The next entry; `None` at the end, which was checked to be one.
+    /// The next entry; `None` at a valid end.
     pub(super) fn next(&mut self) -> Result<Option<Entry>, TarError> {
         let mut pax = None;
         loop {
@@ -124,7 +120,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// The contents of the present entry, as far as they were not read yet.
+    /// The unread contents of the current entry.
     pub(super) fn contents(&mut self) -> Contents<'_, R> {
         Contents(self)
     }
@@ -158,7 +154,7 @@ impl<R: Read> TarReader<R> {
         Ok(Entry { path, kind })
     }
 
-    /// Two zero blocks and nothing behind them.
+    /// Checks for two zero blocks at the end of the input.
     fn end(&mut self, position: u64) -> Result<(), TarError> {
         let malformed = |message| TarError::Malformed { position, message };
         if self.block()? != Some([0; BLOCK]) {
@@ -170,7 +166,7 @@ impl<R: Read> TarReader<R> {
         Ok(())
     }
 
-    /// A whole block; `None` at the end of the input.
+    /// The next block; `None` at the end of the input.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
         let mut block = [0; BLOCK];
         match self.input.read_exact(&mut block) {
@@ -186,7 +182,7 @@ impl<R: Read> TarReader<R> {
     fn begin(&mut self, size: u64) -> Option<()> {
         self.remaining = size;
         self.padding = size.checked_next_multiple_of(BLOCK as u64)? - size;
-        // Keeps every position a number.
+        // All positions must fit into 64 bits.
         self.position.checked_add(size)?.checked_add(self.padding)?;
         Some(())
     }
@@ -261,7 +257,7 @@ fn text(field: &[u8]) -> &[u8] {
     field.split(|b| *b == 0).next().unwrap_or_default()
 }
 
-/// Octal digits, with NULs and spaces around them.
+/// An octal number with NULs and spaces around it.
 fn number(field: &[u8]) -> Option<u64> {
     let digits = text(field).trim_ascii();
     if digits.is_empty() {
@@ -274,7 +270,8 @@ fn number(field: &[u8]) -> Option<u64> {
 }
 
 impl Pax {
-    /// Records are `<length> <key>=<value>\n`, the length being that of the whole record.
+    /// Records are `<length> <key>=<value>
+    /// `, where the length is that of the whole record.
     fn parse(mut records: &[u8]) -> Result<Self, &'static str> {
         const MALFORMED: &str = "a pax record is malformed";
         let mut pax = Self::default();
@@ -359,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_format_1_is_refused() {
+    fn other_formats_are_refused() {
         let good = tar(&[(T::Regular, b"a", b"12345")]);
         assert_eq!(read(&good).unwrap().len(), 1);
         for length in 0..good.len() {

@@ -1,14 +1,14 @@
-//! Directories and files as a whole: made with exact modes, removed whatever is in them, synced.
+//! Creates directories with exact permissions, removes trees, syncs directories.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-use super::beneath::Beneath;
+use super::confined_dir::ConfinedDir;
 use super::error::{ReleaseError, disk};
 
-/// Makes a directory with exactly this mode, whatever the umask; one that is there keeps its own.
+/// Creates a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
 pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), ReleaseError> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(disk("set the mode of", path)),
@@ -17,12 +17,12 @@ pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), ReleaseError>
     }
 }
 
-/// Waits until the names in a directory are on disk.
+/// Makes the names in a directory durable.
 pub(super) fn sync_directory(path: &Path) -> Result<(), ReleaseError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(disk("sync", path))
 }
 
-/// Removes a file or a symlink; nothing there is fine.
+/// Removes a file or a symlink, if it exists.
 pub(super) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk("remove", path)(error)),
@@ -30,13 +30,13 @@ pub(super) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
     }
 }
 
-/// Removes a directory with all that is in it, or a file; nothing there is fine.
+/// Removes a directory with its contents, or a file, if it exists.
 pub(super) fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
     let removed = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(metadata) if metadata.is_dir() => {
-            Beneath::open(path).and_then(|mut beneath| beneath.remove_contents()).and_then(|()| fs::remove_dir(path))
+            ConfinedDir::open(path).and_then(|mut dir| dir.remove_contents()).and_then(|()| fs::remove_dir(path))
         }
         Ok(_) => fs::remove_file(path),
     };

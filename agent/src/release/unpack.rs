@@ -1,4 +1,4 @@
-//! Unpacks a verified tarball below a new directory.
+//! Unpacks a verified tarball into a new directory.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -6,31 +6,31 @@ use std::path::Path;
 use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
 
-use super::beneath::{Beneath, is_type};
+use super::confined_dir::{ConfinedDir, is_type};
 use super::tar_reader::{Kind, TarError, TarReader};
 
-/// The most bytes that the path of one entry may have.
+/// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;
 
-/// What a tarball may hold at the most.
+/// The limits of a tarball.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Entries of any kind, and directories that only stand above them.
+    /// Entries of any kind, created parent directories included.
     pub(crate) max_files: u64,
-    /// Bytes of all files together.
+    /// Bytes of all files.
     pub(crate) max_bytes: u64,
 }
 
-/// Unpacks into the empty directory at `into`. What stands there after an error is to be removed by the caller.
+/// Unpacks into the empty directory `into`. After an error the caller removes it.
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
 pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<(), TarError> {
     let mut reader = TarReader::new(tarball);
     let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
-    let mut beneath = Beneath::open(into).map_err(|error| cannot_write(b"", error))?;
+    let mut dir = ConfinedDir::open(into).map_err(|error| cannot_write(b"", error))?;
     let (mut files, mut bytes) = (0u64, 0u64);
-    let mut links_turn = false;
+    let mut has_turning_points = false;
     while let Some(entry) = reader.next()? {
         let path = &entry.path;
         let refused = |reason| TarError::refused(path, reason);
@@ -39,17 +39,17 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
             return Err(refused("the path is too long"));
         }
         let done = match &entry.kind {
-            Kind::Directory => beneath.create_directory(path),
+            Kind::Directory => dir.create_directory(path),
             Kind::Symlink { target } => {
-                links_turn |= turning_points(path, target).is_none_or(|turns| !turns.is_empty());
-                beneath.create_symlink(path, target)
+                has_turning_points |= turning_points(path, target).is_none_or(|turns| !turns.is_empty());
+                dir.create_symlink(path, target)
             }
             Kind::File { size, executable } => {
                 bytes = bytes.saturating_add(*size);
                 if bytes > limits.max_bytes {
                     return Err(refused("the tarball's files are larger than `max_tarball_bytes`"));
                 }
-                beneath.create_file(path, *executable).and_then(|mut file| {
+                dir.create_file(path, *executable).and_then(|mut file| {
                     io::copy(&mut reader.contents(), &mut file)?;
                     Ok(())
                 })
@@ -60,38 +60,38 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
             _ if is_in_the_way(&error) => refused("a file or a symlink stands where a directory should"),
             _ => cannot_write(path, error),
         })?;
-        if files + beneath.directories_made() > limits.max_files {
+        if files + dir.directories_made() > limits.max_files {
             return Err(refused("the tarball has more entries than `max_files`"));
         }
     }
-    if links_turn {
-        refuse_turning_at_links(into, &mut beneath)?;
+    if has_turning_points {
+        check_symlinks(into, &mut dir)?;
     }
-    beneath.sync().map_err(|error| cannot_write(b"", error))?;
+    dir.sync().map_err(|error| cannot_write(b"", error))?;
     Ok(())
 }
 
-/// Looks at all links once all names are there: what a link turns at may come after it.
-fn refuse_turning_at_links(root: &Path, beneath: &mut Beneath) -> Result<(), TarError> {
-    let mut verdict = Ok(());
-    Beneath::open(root)?.walk(|path, is_directory| {
-        verdict = if is_directory { Ok(()) } else { refuse_turning_at_link(path, beneath) };
-        verdict.is_ok()
+/// Checks all symlinks once all entries exist, because the entries that a target passes through may come after it.
+fn check_symlinks(root: &Path, dir: &mut ConfinedDir) -> Result<(), TarError> {
+    let mut result = Ok(());
+    ConfinedDir::open(root)?.walk(|path, is_directory| {
+        result = if is_directory { Ok(()) } else { check_symlink(path, dir) };
+        result.is_ok()
     })?;
-    verdict
+    result
 }
 
-fn refuse_turning_at_link(path: &[u8], beneath: &mut Beneath) -> Result<(), TarError> {
-    fn is_link(beneath: &mut Beneath, path: &[u8]) -> io::Result<bool> {
-        Ok(beneath.stat(path)?.is_some_and(|stat| is_type(&stat, FileType::Symlink)))
+fn check_symlink(path: &[u8], dir: &mut ConfinedDir) -> Result<(), TarError> {
+    fn is_link(dir: &mut ConfinedDir, path: &[u8]) -> io::Result<bool> {
+        Ok(dir.stat(path)?.is_some_and(|stat| is_type(&stat, FileType::Symlink)))
     }
-    if !is_link(beneath, path)? {
+    if !is_link(dir, path)? {
         return Ok(());
     }
-    for turn in turning_points(path, &beneath.read_link(path)?).unwrap_or_default() {
+    for turn in turning_points(path, &dir.read_link(path)?).unwrap_or_default() {
         let slashes = turn.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         for end in slashes.chain([turn.len()]) {
-            if is_link(beneath, &turn[..end])? {
+            if is_link(dir, &turn[..end])? {
                 return Err(TarError::refused(path, "the symlink may leave the release"));
             }
         }

@@ -1,15 +1,13 @@
-//! What a request shows in `Authorization` (RFC 9110 section 11.6.2, RFC 6750 section 2.1).
+//! The credential of a request, in `Authorization` (RFC 9110 section 11.6.2, RFC 6750 section 2.1).
 
 use http::{HeaderMap, header};
 
-/// What a request shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Credential<'a> {
-    /// Nothing, or something of a scheme that is not asked for.
+    /// None, or one of another scheme.
     None,
-    /// A bearer token.
     Token(&'a str),
-    /// Several, or one that is not text: nobody may choose which one counts.
+    /// Several, or one that is not text: rejected, because it is ambiguous.
     Unreadable,
 }
 

@@ -1,77 +1,70 @@
-//! The rule: what a request shows, and what that opens.
+//! Decides whether a request is allowed.
 
 use weir_protocol::name::ServiceName;
 use weir_protocol::token::UnixSeconds;
 use weir_runtime::identity::{Identity, Role};
 
 use super::credential::Credential;
-use super::standing::Standing;
+use super::key_set::KeySet;
 use crate::config::CertificateRule;
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// It is answered.
-    Allowed(Proof),
-    /// The reader has proved itself, and may not see this service: it is answered as if there were none of that name.
-    Unseen,
-    /// The reader has not proved itself.
+pub(crate) enum AccessDecision {
+    Allowed(AuthMethod),
+    /// The client is authenticated and may not read this service: the answer is `404`, as if it did not exist.
+    OutOfScope,
+    /// The client is not authenticated.
     Unauthorized(Refusal),
 }
 
-/// What a request was allowed for.
+/// How a client was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Proof {
-    /// The edge is open.
+pub(crate) enum AuthMethod {
+    /// Not at all: the edge is open.
     None,
-    /// A token.
     Token,
-    /// A client certificate.
     Certificate,
 }
 
-/// Why a reader has not proved itself.
+/// Why a client is not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It shows neither a token nor an agent's certificate.
+    /// It sent neither a token nor an agent's certificate.
     NoCredential,
-    /// What it shows is not a token of the one shape that is read.
+    /// The token is malformed.
     Malformed,
-    /// The token's key is not known here.
+    /// The key of the token is unknown.
     UnknownKey,
-    /// The token's key was revoked.
+    /// The key of the token is revoked.
     RevokedKey,
-    /// The token's key did not sign it.
     BadSignature,
-    /// The token's time has passed.
     Expired,
-    /// The token's time has not come.
     NotYetValid,
-    /// The token is on a deny list.
     Denied,
 }
 
-impl Decision {
-    /// What an open edge decides.
-    pub(super) const OPEN: Decision = Decision::Allowed(Proof::None);
+impl AccessDecision {
+    /// The decision of an open edge.
+    pub(super) const OPEN: AccessDecision = AccessDecision::Allowed(AuthMethod::None);
 
-    /// All decisions there are, in the order of [`index`](Self::index).
-    pub(super) const ALL: [Decision; 12] = [
-        Decision::Allowed(Proof::None),
-        Decision::Allowed(Proof::Token),
-        Decision::Allowed(Proof::Certificate),
-        Decision::Unseen,
-        Decision::Unauthorized(Refusal::NoCredential),
-        Decision::Unauthorized(Refusal::Malformed),
-        Decision::Unauthorized(Refusal::UnknownKey),
-        Decision::Unauthorized(Refusal::RevokedKey),
-        Decision::Unauthorized(Refusal::BadSignature),
-        Decision::Unauthorized(Refusal::Expired),
-        Decision::Unauthorized(Refusal::NotYetValid),
-        Decision::Unauthorized(Refusal::Denied),
+    /// All decisions, in the order of [`index`](Self::index).
+    pub(super) const ALL: [AccessDecision; 12] = [
+        AccessDecision::Allowed(AuthMethod::None),
+        AccessDecision::Allowed(AuthMethod::Token),
+        AccessDecision::Allowed(AuthMethod::Certificate),
+        AccessDecision::OutOfScope,
+        AccessDecision::Unauthorized(Refusal::NoCredential),
+        AccessDecision::Unauthorized(Refusal::Malformed),
+        AccessDecision::Unauthorized(Refusal::UnknownKey),
+        AccessDecision::Unauthorized(Refusal::RevokedKey),
+        AccessDecision::Unauthorized(Refusal::BadSignature),
+        AccessDecision::Unauthorized(Refusal::Expired),
+        AccessDecision::Unauthorized(Refusal::NotYetValid),
+        AccessDecision::Unauthorized(Refusal::Denied),
     ];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// The position in [`ALL`](Self::ALL).
     pub(super) fn index(self) -> usize {
         Self::ALL.iter().position(|each| *each == self).expect("all are there")
     }
@@ -79,11 +72,11 @@ impl Decision {
     /// The value of a metric's label.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Decision::Allowed(Proof::None) => "open",
-            Decision::Allowed(Proof::Token) => "token",
-            Decision::Allowed(Proof::Certificate) => "certificate",
-            Decision::Unseen => "unseen",
-            Decision::Unauthorized(refusal) => refusal.as_str(),
+            AccessDecision::Allowed(AuthMethod::None) => "open",
+            AccessDecision::Allowed(AuthMethod::Token) => "token",
+            AccessDecision::Allowed(AuthMethod::Certificate) => "certificate",
+            AccessDecision::OutOfScope => "unseen",
+            AccessDecision::Unauthorized(refusal) => refusal.as_str(),
         }
     }
 }
@@ -103,7 +96,7 @@ impl Refusal {
         }
     }
 
-    /// The reason in plain words, fit for a client and for a quoted string of RFC 9110.
+    /// The reason as a sentence, fit for clients and for a quoted string of RFC 9110.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Refusal::NoCredential => "This edge needs a bearer token or a client certificate of an agent.",
@@ -118,29 +111,29 @@ impl Refusal {
     }
 }
 
-/// Decides about a reader that has to prove itself. `rules`: what certificates open. A token that is shown decides alone: a bad one is told, and not made up
-/// for by a certificate.
+/// Decides on a client that must authenticate. `rules`: the services that certificates may read. A token decides alone:
+/// a certificate does not make up for a bad one.
 pub(super) fn decide(
     rules: &[CertificateRule],
-    standing: &Standing,
+    key_set: &KeySet,
     credential: &Credential<'_>,
     identity: Option<&Identity>,
     service: Option<&ServiceName>,
     now: UnixSeconds,
-) -> Decision {
-    let (proof, opens) = match (credential, identity) {
-        (Credential::Unreadable, _) => return Decision::Unauthorized(Refusal::Malformed),
-        (Credential::Token(token), _) => match standing.claims(token, now) {
-            Ok(claims) => (Proof::Token, service.is_none_or(|service| claims.open(service))),
-            Err(refusal) => return Decision::Unauthorized(refusal),
+) -> AccessDecision {
+    let (method, allowed) = match (credential, identity) {
+        (Credential::Unreadable, _) => return AccessDecision::Unauthorized(Refusal::Malformed),
+        (Credential::Token(token), _) => match key_set.claims(token, now) {
+            Ok(claims) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
+            Err(refusal) => return AccessDecision::Unauthorized(refusal),
         },
         (Credential::None, Some(Identity { role: Role::Agent, name })) => {
             let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
             let mut opened = rules.flat_map(|rule| &rule.services);
-            (Proof::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
+            (AuthMethod::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
         }
-        // Certificates of other roles open nothing here.
-        (Credential::None, _) => return Decision::Unauthorized(Refusal::NoCredential),
+        // Certificates of other roles may read nothing.
+        (Credential::None, _) => return AccessDecision::Unauthorized(Refusal::NoCredential),
     };
-    if opens { Decision::Allowed(proof) } else { Decision::Unseen }
+    if allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
 }

@@ -3,19 +3,19 @@
 use prometheus::{IntCounter, IntGauge, Registry};
 use weir_runtime::metric_families::MetricFamilies;
 
-use super::decision::Decision;
-use super::standing::Standing;
+use super::decision::AccessDecision;
+use super::key_set::KeySet;
 
 /// The families of one edge's access.
 pub(super) struct AccessMetrics {
-    /// In the order of [`Decision::ALL`].
+    /// In the order of [`AccessDecision::ALL`].
     decisions: Vec<IntCounter>,
     keys: IntGauge,
     revoked_keys: IntGauge,
     denied_tokens: IntGauge,
     pub(super) files_readable: IntGauge,
     pub(super) lists_refused: IntCounter,
-    pub(super) heard_unsaved: IntGauge,
+    pub(super) unsaved: IntGauge,
 }
 
 impl AccessMetrics {
@@ -27,7 +27,7 @@ impl AccessMetrics {
             &["result"],
         )?;
         Ok(Self {
-            decisions: Decision::ALL.iter().map(|each| decisions.with_label_values(&[each.as_str()])).collect(),
+            decisions: AccessDecision::ALL.iter().map(|each| decisions.with_label_values(&[each.as_str()])).collect(),
             keys: family.gauge("weir_edge_access_keys", "Keys that verify tokens, without the revoked ones.")?,
             revoked_keys: family.gauge("weir_edge_access_revoked_keys", "Keys that are revoked.")?,
             denied_tokens: family.gauge("weir_edge_access_denied_tokens", "Tokens that are denied.")?,
@@ -39,19 +39,19 @@ impl AccessMetrics {
                 "weir_edge_access_lists_refused_total",
                 "Lists of keys and denials that origins sent and that could not be read.",
             )?,
-            heard_unsaved: family.gauge(
+            unsaved: family.gauge(
                 "weir_edge_access_heard_unsaved",
                 "1 while what origins said of keys and denials cannot be written to disk.",
             )?,
         })
     }
 
-    pub(super) fn decided(&self, decision: Decision) {
+    pub(super) fn decided(&self, decision: AccessDecision) {
         self.decisions[decision.index()].inc();
     }
 
-    pub(super) fn stands(&self, standing: &Standing) {
-        let (keys, revoked, denied) = standing.sizes();
+    pub(super) fn set_key_set(&self, key_set: &KeySet) {
+        let (keys, revoked, denied) = key_set.sizes();
         for (gauge, value) in [(&self.keys, keys), (&self.revoked_keys, revoked), (&self.denied_tokens, denied)] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }

@@ -1,13 +1,13 @@
-//! Who may read what, decided before anything is looked up.
+//! Access control: decided before anything is looked up.
 //!
-//! [`decision`] is the rule, [`credential`] what a request shows, [`standing`] which keys verify tokens just now and what
-//! is denied. [`Access`] keeps that standing current: from this edge's own files, and from what its origins say.
+//! [`decision`] is the rule, [`credential`] reads `Authorization`, and [`key_set`] holds the keys and denials.
+//! [`Access`] updates them from the edge's own files and from its origins.
 
 mod credential;
 mod decision;
-mod heard;
+mod key_set;
 mod metrics;
-mod standing;
+mod origin_lists;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -23,54 +23,53 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
-pub(crate) use decision::{Decision, Refusal};
-pub(crate) use heard::HeardFile;
+pub(crate) use decision::{AccessDecision, Refusal};
+pub(crate) use origin_lists::OriginListsFile;
 
 use self::credential::Credential;
-use self::heard::Heard;
+use self::key_set::KeySet;
 use self::metrics::AccessMetrics;
-use self::standing::Standing;
+use self::origin_lists::OriginLists;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::OriginId;
 
-/// Decides. Cheap to clone.
+/// Access control. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Access {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    /// Whether a reader must prove itself.
     needs_credentials: bool,
-    /// What certificates open. What no rule opens is closed.
+    /// The services that certificates may read. There is no default.
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     remembered_tokens: u64,
     /// The names of the origins, by their ids.
     origins: Vec<String>,
-    standing: RwLock<Arc<Standing>>,
+    key_set: RwLock<Arc<KeySet>>,
     lists: Mutex<Lists>,
-    /// What is to be on disk.
-    saved: watch::Sender<Arc<Heard>>,
+    /// The lists to persist.
+    persisted: watch::Sender<Arc<OriginLists>>,
     metrics: AccessMetrics,
 }
 
-/// What the standing is made of.
+/// The lists that the key set is made of.
 struct Lists {
     own: Arc<AccessList>,
-    heard: Heard,
+    origin_lists: OriginLists,
 }
 
 impl Access {
-    /// Reads the edge's own files, and begins to follow them; what origins said before the last restart is in force again
-    /// at once. `origins`: their names, by their ids.
+    /// Reads the edge's own files and the persisted lists of the origins, and starts to follow the files. `origins`:
+    /// their names, by their ids.
     ///
     /// # Errors
-    /// One of the files cannot be used, or the name of a metric is taken.
+    /// A file cannot be used, or a metric is registered already.
     pub(crate) async fn start(
         config: &AuthConfig,
         origins: Vec<String>,
-        file: HeardFile,
+        file: OriginListsFile,
         registry: &Registry,
         drain: &Drain,
     ) -> anyhow::Result<Self> {
@@ -78,31 +77,31 @@ impl Access {
         let files = AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() };
         let mut own = files.follow(metrics.files_readable.clone(), drain).await?;
         let reading = file.clone();
-        let mut heard = match tokio::task::spawn_blocking(move || reading.read()).await? {
+        let mut origin_lists = match tokio::task::spawn_blocking(move || reading.read()).await? {
             Err(error) if config.mode == AuthMode::Open => {
-                tracing::error!("{error:#}: nobody needs it while everybody may read");
-                Heard::new()
+                tracing::error!("{error:#}; ignored, because every client may read");
+                OriginLists::new()
             }
-            heard => heard?,
+            origin_lists => origin_lists?,
         };
-        // What an origin said that is no longer asked is nobody's word.
-        heard.retain(|origin, _| origins.contains(origin));
-        let (saved, to_save) = watch::channel(Arc::new(heard.clone()));
-        let lists = Lists { own: own.borrow_and_update().clone(), heard };
+        // Lists of origins that are no longer configured are dropped.
+        origin_lists.retain(|origin, _| origins.contains(origin));
+        let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
+        let lists = Lists { own: own.borrow_and_update().clone(), origin_lists };
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             remembered_tokens: config.remembered_tokens,
             origins,
-            standing: RwLock::new(Arc::new(Standing::empty(config.remembered_tokens))),
+            key_set: RwLock::new(Arc::new(KeySet::empty(config.remembered_tokens))),
             lists: Mutex::new(lists),
-            saved,
+            persisted,
             metrics,
         });
         inner.change(|_| {});
-        drain.spawn(heard::save(file, to_save, inner.metrics.heard_unsaved.clone(), drain.clone()));
-        let (following, begun) = (inner.clone(), drain.clone());
+        drain.spawn(origin_lists::save(file, to_persist, inner.metrics.unsaved.clone(), drain.clone()));
+        let (following, draining) = (inner.clone(), drain.clone());
         drain.spawn(async move {
             let changes = async {
                 while own.changed().await.is_ok() {
@@ -111,115 +110,111 @@ impl Access {
                 }
                 std::future::pending::<()>().await;
             };
-            tokio::select! { () = changes => {}, () = begun.begun() => {} }
+            tokio::select! { () = changes => {}, () = draining.begun() => {} }
         });
         Ok(Self { inner })
     }
 
-    /// Whether a reader must prove itself.
     pub(crate) fn needs_credentials(&self) -> bool {
         self.inner.needs_credentials
     }
 
-    /// Why nobody, or somebody who should not, could read just now: a sentence for each reason.
-    pub(crate) fn troubles(&self) -> Vec<String> {
+    /// Why the edge must not serve now: a sentence per reason.
+    pub(crate) fn readiness_errors(&self) -> Vec<String> {
         let inner = &*self.inner;
         if !inner.needs_credentials {
             return Vec::new();
         }
-        let unheard = {
+        let missing = {
             let lists = inner.lists.lock().unwrap_or_else(PoisonError::into_inner);
-            let unheard = inner.origins.iter().filter(|origin| !lists.heard.contains_key(*origin));
-            unheard.cloned().collect::<Vec<_>>()
+            let missing = inner.origins.iter().filter(|origin| !lists.origin_lists.contains_key(*origin));
+            missing.cloned().collect::<Vec<_>>()
         };
-        let (usable_keys, ..) = inner.standing().sizes();
-        let mut troubles: Vec<String> = unheard.iter().map(|origin| not_heard(origin)).collect();
+        let (usable_keys, ..) = inner.key_set().sizes();
+        let mut errors: Vec<String> = missing.iter().map(|origin| missing_list(origin)).collect();
         if usable_keys == 0 && inner.certificates.is_empty() {
-            troubles.push(
-                "nobody can prove anything: there is no usable key, and no certificate opens anything".to_owned(),
-            );
+            errors.push("no client can authenticate: there is no usable key and no rule for certificates".to_owned());
         }
-        troubles
+        errors
     }
 
-    /// How many tokens are remembered, and at the most.
+    /// The number of cached tokens, and the limit.
     pub(crate) fn bound(&self) -> Bound {
-        ("remembered_tokens", self.inner.standing().remembered(), self.inner.remembered_tokens)
+        ("remembered_tokens", self.inner.key_set().remembered(), self.inner.remembered_tokens)
     }
 
-    /// Whether a file of keys or denials has changed and cannot be used: what it said last is in force.
-    pub(crate) fn files_are_unreadable(&self) -> bool {
+    /// Whether a changed file of keys or denials cannot be used. The last valid contents apply.
+    pub(crate) fn has_unreadable_files(&self) -> bool {
         self.inner.metrics.files_readable.get() == 0
     }
 
-    /// Decides about a request for a service; or, without one, for what is no service's. Counts nothing: [`Access::note`]
-    /// does, once for each answer.
-    pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> Decision {
+    /// Decides on a request; `service` is `None` for a path without one. [`Access::record`] counts the decision.
+    pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> AccessDecision {
         let inner = &*self.inner;
         if inner.needs_credentials {
             let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
-            let standing = inner.standing();
-            decision::decide(&inner.certificates, &standing, &credential, peer.identity.as_ref(), service, now)
+            let key_set = inner.key_set();
+            decision::decide(&inner.certificates, &key_set, &credential, peer.identity.as_ref(), service, now)
         } else {
-            Decision::OPEN
+            AccessDecision::OPEN
         }
     }
 
-    /// An answer was given as was decided.
-    pub(crate) fn note(&self, decision: Decision, peer: &Peer) {
+    /// Counts the decision of a request that was answered.
+    pub(crate) fn record(&self, decision: AccessDecision, peer: &Peer) {
         self.inner.metrics.decided(decision);
-        if let Decision::Unauthorized(refusal) = decision {
-            tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a reader was turned away");
+        if let AccessDecision::Unauthorized(refusal) = decision {
+            tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a client was rejected");
         }
     }
 
-    /// Takes an origin's list in the place of what it said before. In force at once, and on disk soon after. A list that
-    /// cannot be read changes nothing.
-    pub(crate) fn heard(&self, origin: OriginId, json: &[u8]) {
+    /// Replaces the access list of an origin. It applies at once, and is persisted soon after. A malformed list changes
+    /// nothing.
+    pub(crate) fn set_origin_list(&self, origin: OriginId, json: &[u8]) {
         let Some(name) = self.inner.origins.get(origin) else { return };
         let list = match AccessList::parse(json) {
             Ok(list) => list,
             Err(error) => {
                 self.inner.metrics.lists_refused.inc();
-                tracing::error!(origin = name, %error, "what the origin says of keys and denials is refused");
+                tracing::error!(origin = name, %error, "the access list of an origin is malformed; the previous one applies");
                 return;
             }
         };
         self.inner.change(|lists| {
-            if lists.heard.get(name) != Some(&list) {
-                tracing::info!(origin = name, "the origin says anew which keys there are and what is denied");
-                lists.heard.insert(name.clone(), list);
-                self.inner.saved.send_replace(Arc::new(lists.heard.clone()));
+            if lists.origin_lists.get(name) != Some(&list) {
+                tracing::info!(origin = name, "an origin changed its access list");
+                lists.origin_lists.insert(name.clone(), list);
+                self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
             }
         });
     }
 }
 
-fn not_heard(origin: &str) -> String {
-    format!("origin {origin} was never heard on what it denies: a token that it has revoked would be taken")
+fn missing_list(origin: &str) -> String {
+    format!("origin {origin} has not sent its access list yet: a revoked token would be accepted")
 }
 
 impl Inner {
-    fn standing(&self) -> Arc<Standing> {
-        self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn key_set(&self) -> Arc<KeySet> {
+        self.key_set.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes a list and makes the new standing of all of them.
+    /// Changes a list and rebuilds the key set.
     fn change(&self, change: impl FnOnce(&mut Lists)) {
-        // Held to the end: of two changes the later standing has both.
+        // Held to the end, so that concurrent changes are not lost.
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut lists);
-        let before = self.standing();
-        let after = Standing::of(
+        let before = self.key_set();
+        let after = KeySet::of(
             &lists.own,
-            &lists.heard.values(),
+            &lists.origin_lists.values(),
             self.keys_from_origins,
             &before,
             self.remembered_tokens,
             unix_seconds(SystemTime::now()),
         );
-        self.metrics.stands(&after);
-        *self.standing.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+        self.metrics.set_key_set(&after);
+        *self.key_set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
     }
 }
 
@@ -231,37 +226,36 @@ mod tests {
     async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
         let origins = origins.iter().map(|name| (*name).to_owned()).collect();
         let registry = Registry::new();
-        Access::start(&AuthConfig::default(), origins, HeardFile::at(dir), &registry, drain).await.unwrap()
+        Access::start(&AuthConfig::default(), origins, OriginListsFile::at(dir), &registry, drain).await.unwrap()
     }
 
     fn denies(access: &Access, ids: [&str; 3]) -> [bool; 3] {
-        ids.map(|id| access.inner.standing().denies(&id.parse().unwrap()))
+        ids.map(|id| access.inner.key_set().denies(&id.parse().unwrap()))
     }
 
     const T123: [&str; 3] = ["t1", "t2", "t3"];
 
     #[tokio::test]
-    async fn what_an_origin_said_last_survives_a_restart() {
+    async fn the_last_list_of_an_origin_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["a", "b"]).await;
-        access.heard(0, br#"{"denied_tokens": [{"jti": "t1"}]}"#);
-        access.heard(1, br#"{"denied_tokens": [{"jti": "t2"}]}"#);
-        access.heard(1, br#"{"denied_tokens": [{"jti": "t3"}]}"#);
-        access.heard(1, b"{\"denied_tokens\": 3}");
-        access.heard(7, b"{}");
+        access.set_origin_list(0, br#"{"denied_tokens": [{"jti": "t1"}]}"#);
+        access.set_origin_list(1, br#"{"denied_tokens": [{"jti": "t2"}]}"#);
+        access.set_origin_list(1, br#"{"denied_tokens": [{"jti": "t3"}]}"#);
+        access.set_origin_list(1, b"{\"denied_tokens\": 3}");
+        access.set_origin_list(7, b"{}");
         assert_eq!(access.inner.metrics.lists_refused.get(), 1);
-        assert_eq!(access.troubles(), [""; 0], "an open edge lets everybody read");
+        assert_eq!(access.readiness_errors(), [""; 0], "an open edge lets everybody read");
         assert!(drain.finish(Duration::from_secs(5)).await);
 
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
         assert_eq!(denies(&access, T123), [true, false, true]);
-        access.heard(0, b"{}");
+        access.set_origin_list(0, b"{}");
         assert_eq!(denies(&access, T123), [true, false, false], "the last word counts");
         drain.cut().await;
 
-        // An origin that is no longer configured says nothing any more.
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(!denies(&access, T123)[0]);

@@ -1,4 +1,4 @@
-//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor, byte for byte, with what the edge has seen since.
+//! `GET` and `HEAD` of `/v1/services/{service}`: the origin's descriptor byte for byte, with the revision status added.
 
 use std::time::Instant;
 
@@ -7,44 +7,44 @@ use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::name::ServiceName;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::conditions::holds_if_match;
 use super::error::ApiError;
-use super::headers::{Lifetime, joined};
-use super::seen::with_seen;
-use super::timing::Waited;
-use super::{Answer, Inner, revalidate_mode};
+use super::headers::{CacheLifetime, joined};
+use super::preconditions::if_match_holds;
+use super::revision_status::with_revision_status;
+use super::timing::Timing;
+use super::{ApiResponse, Inner, revalidate_mode};
 
 impl Inner {
     pub(super) async fn descriptor(
         &self,
         request: &Request<RequestBody>,
         service: &ServiceName,
-    ) -> Result<Answer, ApiError> {
-        let begun = Instant::now();
+    ) -> Result<ApiResponse, ApiError> {
+        let started = Instant::now();
         let found = self.lookup.find(service, revalidate_mode(request)).await;
-        let waited = Waited { version: begun.elapsed(), body: None };
+        let timing = Timing { version: started.elapsed(), body: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
         let (bytes, tag) = (found.version.descriptor().bytes(), &found.version.values.descriptor_tag.text);
-        let (bytes, tag) = match self.lookup.seen(&found) {
-            Some(seen) => with_seen(bytes, tag, &seen),
+        let (bytes, tag) = match self.lookup.revision_status(&found) {
+            Some(seen) => with_revision_status(bytes, tag, &seen),
             None => (bytes.clone(), tag.clone()),
         };
-        if !holds_if_match(request.headers(), &tag) {
+        if !if_match_holds(request.headers(), &tag) {
             return Err(ApiError::PreconditionFailed);
         }
-        let held = joined(request.headers(), &header::IF_NONE_MATCH);
-        let not_modified = held.is_some_and(|held| if_none_match_tag(&held, &tag));
+        let if_none_match = joined(request.headers(), &header::IF_NONE_MATCH);
+        let not_modified = if_none_match.is_some_and(|if_none_match| if_none_match_tag(&if_none_match, &tag));
         let mut response = Response::new(Body::Empty);
         let headers = response.headers_mut();
         headers.insert(header::ETAG, HeaderValue::try_from(tag).expect("digits are visible ASCII"));
-        self.rendered.caching(headers, &found, &found.status, Lifetime::Current);
+        self.common_headers.caching(headers, &found, &found.status, CacheLifetime::Current);
         if not_modified {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             *response.body_mut() = Body::Full(bytes);
         }
-        let answer = Answer { response, status: found.status };
-        Ok(if request.method() == Method::GET { answer.after(waited) } else { answer })
+        let answer = ApiResponse { response, status: found.status };
+        Ok(if request.method() == Method::GET { answer.after(timing) } else { answer })
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent is told when it does not get what it asked for. All problems of this listener are made here.
+//! The errors of the agent API, and their problem documents.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::cache::FetchError;
 use crate::catalog::LookupError;
 use crate::origin_client::OriginError;
 
-/// When to try again, where nobody knows better.
+/// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// A kind of problem: its status, its name, its title.
+/// A kind of problem: status, name, title.
 type Kind = (StatusCode, &'static str, &'static str);
 
-const UNAUTHORIZED: Kind = (StatusCode::UNAUTHORIZED, "unauthorized", "The reader is not known");
+const UNAUTHORIZED: Kind = (StatusCode::UNAUTHORIZED, "unauthorized", "The client is not authenticated");
 const NOT_ACCEPTABLE: Kind = (StatusCode::NOT_ACCEPTABLE, "not-acceptable", "No acceptable content coding is left");
 const PRECONDITION: Kind = (StatusCode::PRECONDITION_FAILED, "precondition-failed", "The precondition does not hold");
-const RANGE: Kind = (StatusCode::RANGE_NOT_SATISFIABLE, "range-not-satisfiable", "The range cannot be met");
+const RANGE: Kind = (StatusCode::RANGE_NOT_SATISFIABLE, "range-not-satisfiable", "The range cannot be satisfied");
 const NO_VERSION: Kind = (StatusCode::NOT_FOUND, "no-such-version", "No such version");
 const ORIGIN_TIMEOUT: Kind = (StatusCode::GATEWAY_TIMEOUT, "origin-timeout", "The origin does not answer");
-const ORIGIN_FAILED: Kind = (StatusCode::BAD_GATEWAY, "origin-failed", "The origin cannot be asked");
-const TOO_STALE: Kind = (StatusCode::GATEWAY_TIMEOUT, "too-stale", "What is held is too old");
-const REGRESSED: Kind = (StatusCode::BAD_GATEWAY, "generation-regressed", "The origin went back");
+const ORIGIN_FAILED: Kind = (StatusCode::BAD_GATEWAY, "origin-failed", "The request to the origin failed");
+const TOO_STALE: Kind = (StatusCode::GATEWAY_TIMEOUT, "too-stale", "The cached version is too old");
+const REGRESSED: Kind = (StatusCode::BAD_GATEWAY, "generation-regressed", "The origin offers an older version");
 const UNAVAILABLE: Kind =
-    (StatusCode::SERVICE_UNAVAILABLE, "tarball-unavailable", "The tarball cannot be had just now");
-const UPSTREAM_FAILED: Kind = (StatusCode::BAD_GATEWAY, "upstream-failed", "The upstream fails");
+    (StatusCode::SERVICE_UNAVAILABLE, "tarball-unavailable", "The tarball is temporarily unavailable");
+const UPSTREAM_FAILED: Kind = (StatusCode::BAD_GATEWAY, "upstream-failed", "The upstream failed");
 const NOT_YET: Kind = (StatusCode::SERVICE_UNAVAILABLE, "not-available-yet", "Not available yet");
 const UPSTREAM_TIMEOUT: Kind = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream does not answer");
 const OVERLOADED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded");
@@ -41,7 +41,7 @@ fn problem((status, kind, title): Kind, detail: impl Into<String>) -> Problem {
     Problem::new(status, kind, title, detail)
 }
 
-/// Why an agent does not get what it asked for.
+/// Why an agent's request failed.
 #[derive(Debug)]
 pub(super) enum ApiError {
     Unauthorized(Refusal),
@@ -89,18 +89,17 @@ impl ApiError {
             ApiError::Malformed(reason) => Problem::malformed(reason),
             ApiError::MethodNotAllowed => Problem::method_not_allowed(),
             ApiError::NotAcceptable(service) => {
-                let detail =
-                    "The tarball can be had as `zstd`, `gzip` or `identity`; `Accept-Encoding` excludes them all.";
+                let detail = "The tarball is available as `zstd`, `gzip` and `identity`, and `Accept-Encoding` excludes them all.";
                 problem(NOT_ACCEPTABLE, detail).about("service", &service)
             }
             ApiError::PreconditionFailed => {
-                problem(PRECONDITION, "`If-Match` names another version or representation than the current one.")
+                problem(PRECONDITION, "`If-Match` does not match the current version in this representation.")
             }
             ApiError::Unsatisfiable { length } => {
                 problem(RANGE, format!("The range begins beyond the end: the representation has {length} bytes."))
             }
             ApiError::NoSuchVersion(service, digest) => {
-                let detail = format!("`{service}` has no version {digest} (any more), or the service may not be seen.");
+                let detail = format!("`{service}` has no version {digest}, or this client may not read the service.");
                 problem(NO_VERSION, detail).about("tarball", &digest)
             }
             ApiError::Lookup(service, error) => lookup(&service, error),
@@ -116,7 +115,7 @@ impl ApiError {
     }
 }
 
-/// What is asked for (RFC 6750 section 3): whoever showed nothing is told no error.
+/// The challenge (RFC 6750 section 3): without a credential there is no error code.
 fn challenge(refusal: Refusal) -> HeaderValue {
     match refusal {
         Refusal::NoCredential => HeaderValue::from_static("Bearer realm=\"weir\""),
@@ -129,21 +128,22 @@ fn challenge(refusal: Refusal) -> HeaderValue {
 }
 
 fn lookup(service: &ServiceName, error: LookupError) -> Problem {
-    let nothing = |why: &dyn std::fmt::Display| format!("Nothing is held of `{service}` here, and {why}.");
+    let nothing = |why: &dyn std::fmt::Display| format!("No version of `{service}` is cached, and {why}.");
     let problem = match error {
         LookupError::Absent => return Problem::no_such_service(service),
         LookupError::Origin(OriginError::Refused { status, detail, retry_after }) => {
             let retry_after = retry_after.unwrap_or(RETRY_AFTER);
-            return passed_on(status, detail).about("service", service).retry_after(retry_after);
+            return forwarded(status, detail).about("service", service).retry_after(retry_after);
         }
         LookupError::Origin(error @ OriginError::TimedOut { .. }) => problem(ORIGIN_TIMEOUT, nothing(&error)),
         LookupError::Origin(error) => problem(ORIGIN_FAILED, nothing(&error)),
         LookupError::TooSlow => problem(ORIGIN_TIMEOUT, nothing(&"the origin has not answered yet")),
-        LookupError::Expired(reason) => {
-            problem(TOO_STALE, format!("What is held of `{service}` is older than this edge may serve, and {reason}."))
-        }
+        LookupError::Expired(reason) => problem(
+            TOO_STALE,
+            format!("The cached version of `{service}` is older than `stale_if_error` allows, and {reason}."),
+        ),
         LookupError::Regressed => problem(REGRESSED, nothing(&LookupError::Regressed.reason())),
-        LookupError::Full => problem(OVERLOADED, "Too many services are being asked for at their origins."),
+        LookupError::Overloaded => problem(OVERLOADED, "Too many queries to origins are in flight."),
         LookupError::Internal => internal(),
     };
     problem.about("service", service).retry_after(RETRY_AFTER)
@@ -151,9 +151,7 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
 
 fn body(service: &ServiceName, error: &FetchError) -> Problem {
     match error {
-        FetchError::Overloaded => {
-            problem(OVERLOADED, "Too many tarballs are being fetched from origins, or waited for.")
-        }
+        FetchError::Overloaded => problem(OVERLOADED, "Too many fetches from origins are in flight."),
         FetchError::Abandoned => internal(),
         FetchError::NotFound
         | FetchError::Origin(_)
@@ -161,15 +159,14 @@ fn body(service: &ServiceName, error: &FetchError) -> Problem {
         | FetchError::Slow
         | FetchError::Corrupt
         | FetchError::BadManifest(_)
-        | FetchError::TimedOut => problem(
-            UNAVAILABLE,
-            format!("The version of `{service}` is known, but its bytes cannot be had just now: {error}."),
-        ),
+        | FetchError::TimedOut => {
+            problem(UNAVAILABLE, format!("The tarball of `{service}` cannot be fetched: {error}."))
+        }
     }
 }
 
-/// An origin's own problem, with its meaning kept.
-fn passed_on(status: u16, detail: String) -> Problem {
+/// The problem of an origin, with its meaning preserved.
+fn forwarded(status: u16, detail: String) -> Problem {
     let kind = match status {
         502 => UPSTREAM_FAILED,
         503 => NOT_YET,
@@ -179,5 +176,5 @@ fn passed_on(status: u16, detail: String) -> Problem {
 }
 
 fn internal() -> Problem {
-    problem(EDGE_FAILED, "The edge itself cannot answer just now; its log says why.")
+    problem(EDGE_FAILED, "The edge failed; its log says why.")
 }

@@ -1,4 +1,4 @@
-//! The headers of tarballs and descriptors. What HEAD, GET, 206 and 304 share is written in one place.
+//! The headers of tarballs and descriptors, shared by HEAD, GET, 206 and 304.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -18,20 +18,20 @@ const WEIR_REVISION: HeaderName = HeaderName::from_static("weir-revision");
 const UNENCODED_DIGEST: HeaderName = HeaderName::from_static("unencoded-digest");
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
-/// How long the port for HTTP/3 may be remembered, in seconds: a day.
+/// The `ma` of `Alt-Svc` in seconds: a day.
 const ALT_SVC_MAX_AGE: u32 = 86_400;
 
-/// Which cache lifetime an answer has.
+/// The cache lifetime of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lifetime {
-    /// What is current now.
+pub(super) enum CacheLifetime {
+    /// The current version.
     Current,
-    /// What stands under its digest.
+    /// A version addressed by its digest.
     Immutable,
 }
 
-/// Header values that are the same for every answer of this edge.
-pub(super) struct Rendered {
+/// Header values that are the same in every response of this edge.
+pub(super) struct CommonHeaders {
     name: String,
     pub(super) alt_svc: HeaderValue,
     immutable: HeaderValue,
@@ -39,8 +39,8 @@ pub(super) struct Rendered {
     hit: HeaderValue,
 }
 
-impl Rendered {
-    /// `private`: an answer is for the one who proved itself, and no shared cache may keep it.
+impl CommonHeaders {
+    /// `private`: responses depend on the client, so shared caches must not store them.
     pub(super) fn new(name: &NodeName, port: u16, private: bool) -> Self {
         let value = |text: String| HeaderValue::try_from(text).expect("names and numbers are visible ASCII");
         Self {
@@ -56,18 +56,18 @@ impl Rendered {
         }
     }
 
-    /// What a `304` carries of a tarball, but for the tag.
+    /// The headers of a `304`, without the tag.
     pub(super) fn validators(
         &self,
         headers: &mut HeaderMap,
         found: &LookupResult,
         status: &CacheStatus,
-        life: Lifetime,
+        life: CacheLifetime,
     ) {
         let values = &found.version.values;
         headers.reserve(20);
         headers.insert(WEIR_DIGEST, values.digest.clone());
-        if life == Lifetime::Current {
+        if life == CacheLifetime::Current {
             headers.insert(WEIR_GENERATION, values.generation.clone());
             headers.insert(WEIR_COMMIT, values.commit.clone());
             headers.insert(WEIR_REVISION, values.revision.clone());
@@ -77,7 +77,7 @@ impl Rendered {
         self.caching(headers, found, status, life);
     }
 
-    /// What a `200` or `206` carries of a tarball besides; not its length.
+    /// The headers that a `200` or `206` has in addition, without the length.
     pub(super) fn representation(&self, headers: &mut HeaderMap, found: &LookupResult, variant: &Variant<'_>) {
         headers.insert(header::ETAG, variant.tag.value.clone());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
@@ -89,18 +89,24 @@ impl Rendered {
         headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static(ranges));
     }
 
-    /// What says how this answer came about and how long it holds.
-    pub(super) fn caching(&self, headers: &mut HeaderMap, found: &LookupResult, status: &CacheStatus, life: Lifetime) {
+    /// Adds `Cache-Control`, `Age` and `Cache-Status`.
+    pub(super) fn caching(
+        &self,
+        headers: &mut HeaderMap,
+        found: &LookupResult,
+        status: &CacheStatus,
+        life: CacheLifetime,
+    ) {
         let lifetime = match life {
-            Lifetime::Current => &found.policy.cache_control,
-            Lifetime::Immutable => &self.immutable,
+            CacheLifetime::Current => &found.policy.cache_control,
+            CacheLifetime::Immutable => &self.immutable,
         };
         headers.insert(header::CACHE_CONTROL, lifetime.clone());
-        self.came_about(headers, found.age, status);
+        self.age_and_cache_status(headers, found.age, status);
     }
 
-    /// What says how an answer came about.
-    pub(super) fn came_about(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus) {
+    /// Adds `Age` and `Cache-Status`.
+    pub(super) fn age_and_cache_status(&self, headers: &mut HeaderMap, age: Duration, status: &CacheStatus) {
         headers.insert(header::AGE, HeaderValue::from(age.as_secs()));
         let status = match status {
             CacheStatus::Hit { stale_for: 0 } => self.hit.clone(),
@@ -110,7 +116,7 @@ impl Rendered {
     }
 }
 
-/// A list header's value, whether it came in one line or in several. Lines that are not text are passed over.
+/// The value of a list header, several lines joined by commas. Lines that are not text are skipped.
 pub(super) fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
     let mut lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let mut all = Cow::Borrowed(lines.next()?);

@@ -1,11 +1,11 @@
 //! Answers agents: one handler for HTTP/1.1, 2 and 3.
 
-mod conditions;
 mod descriptor;
 mod error;
 mod headers;
 mod metrics;
-mod seen;
+mod preconditions;
+mod revision_status;
 mod tarball;
 mod timing;
 
@@ -19,22 +19,20 @@ use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 
 use self::error::ApiError;
-use self::headers::Rendered;
-use self::tarball::Which;
-use self::timing::Waited;
-use crate::access::{Access, Decision};
+use self::headers::CommonHeaders;
+use self::tarball::TarballRef;
+use self::timing::Timing;
+use crate::access::{Access, AccessDecision};
 use crate::cache::Cache;
 use crate::catalog::{Lookup, RevalidateMode};
 
 pub(crate) use self::metrics::ApiMetrics;
 
-/// The handler.
 #[derive(Clone)]
 pub(crate) struct AgentApi {
     inner: Arc<Inner>,
 }
 
-/// What answers are made from.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) lookup: Lookup,
@@ -46,63 +44,63 @@ struct Inner {
     cache: Cache,
     access: Access,
     metrics: ApiMetrics,
-    rendered: Rendered,
+    common_headers: CommonHeaders,
     drain: Drain,
 }
 
-/// What an agent may ask for.
+/// The resource that an agent requests.
 enum Target {
     Descriptor(ServiceName),
-    Tarball(Which),
+    Tarball(TarballRef),
 }
 
 impl Target {
     fn of(request: &Request<RequestBody>, route: Route) -> Result<Self, ApiError> {
         let target = match route {
             Route::Service(service) => Target::Descriptor(service),
-            Route::Tarball(service) => Target::Tarball(Which::Current(service)),
-            Route::TarballVersion(service, digest) => Target::Tarball(Which::Version(service, digest)),
-            // These are an origin's.
+            Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
+            Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
+            // Only origins serve these.
             Route::Version(..) | Route::Object(..) | Route::Events => return Err(ApiError::NoSuchPath),
         };
-        only_reading(request).map(|()| target)
+        check_method(request).map(|()| target)
     }
 
-    /// For a reader who may not see it there is no such thing.
+    /// The response for a client that may not see it: the same as if it did not exist.
     fn absent(self) -> ApiError {
         match self {
-            Target::Descriptor(service) => Which::Current(service).absent(),
-            Target::Tarball(which) => which.absent(),
+            Target::Descriptor(service) => TarballRef::Current(service).absent(),
+            Target::Tarball(tarball) => tarball.absent(),
         }
     }
 }
 
-/// What was decided about a request before it was looked at closely.
+/// The route and the authorisation of a request.
 #[derive(Clone, Copy)]
-struct Admission {
-    /// Its route: the value of a metric's label.
+struct Authorized {
+    /// The route, as a metric's label.
     label: &'static str,
-    decision: Decision,
+    decision: AccessDecision,
 }
 
-/// A response, and what the cache did for it.
-struct Answer {
+/// A response and its cache status.
+struct ApiResponse {
     response: Response<Body>,
     status: CacheStatus,
 }
 
-impl Answer {
-    /// Notes what it waited for, when it was not at hand.
-    fn after(mut self, waited: Waited) -> Self {
+impl ApiResponse {
+    /// Attaches the timing of a response that was not a hit.
+    fn after(mut self, timing: Timing) -> Self {
         if matches!(self.status, CacheStatus::Forwarded { .. }) {
-            self.response.extensions_mut().insert(waited);
+            self.response.extensions_mut().insert(timing);
         }
         self
     }
 }
 
 impl AgentApi {
-    /// `port`: where HTTP/3 is served, for `Alt-Svc`.
+    /// `port`: the port of HTTP/3, for `Alt-Svc`.
     pub(crate) fn new(
         name: &NodeName,
         port: u16,
@@ -111,33 +109,33 @@ impl AgentApi {
         metrics: ApiMetrics,
         drain: &Drain,
     ) -> Self {
-        let rendered = Rendered::new(name, port, access.needs_credentials());
+        let common_headers = CommonHeaders::new(name, port, access.needs_credentials());
         let Sources { lookup, cache } = sources;
-        Self { inner: Arc::new(Inner { lookup, cache, access, metrics, rendered, drain: drain.clone() }) }
+        Self { inner: Arc::new(Inner { lookup, cache, access, metrics, common_headers, drain: drain.clone() }) }
     }
 }
 
 impl Handler for AgentApi {
     fn at_once(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
         let api = &*self.inner;
-        let (admission, target) = api.admit(request, peer);
+        let (authorized, target) = api.admit(request, peer);
         let answered = match target {
-            Ok(Target::Tarball(which)) => Ok(api.tarball_at_once(request, &which)?),
+            Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
             Ok(Target::Descriptor(_)) => return None,
             Err(error) => Err(error),
         };
-        Some(api.finish(request, peer, admission, answered))
+        Some(api.finish(request, peer, authorized, answered))
     }
 
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.inner;
-        let (admission, target) = api.admit(&request, &peer);
+        let (authorized, target) = api.admit(&request, &peer);
         let answered = match target {
-            Ok(Target::Tarball(which)) => api.tarball(&request, &which).await,
+            Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
             Err(error) => Err(error),
         };
-        api.finish(&request, &peer, admission, answered)
+        api.finish(&request, &peer, authorized, answered)
     }
 }
 
@@ -149,35 +147,35 @@ fn stale_seconds(status: &CacheStatus) -> u64 {
 }
 
 impl Inner {
-    /// What is asked for, if the reader may ask for it. Before anything is looked up, and before anything is said of the
-    /// path.
-    fn admit(&self, request: &Request<RequestBody>, peer: &Peer) -> (Admission, Result<Target, ApiError>) {
+    /// The requested resource, if the client may read it. Authorises before the path is evaluated or anything is looked
+    /// up.
+    fn admit(&self, request: &Request<RequestBody>, peer: &Peer) -> (Authorized, Result<Target, ApiError>) {
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);
         let service = route.as_ref().ok().and_then(Route::service);
         let decision = self.access.decide(request.headers(), peer, service);
         let target = match decision {
-            Decision::Unauthorized(refusal) => Err(ApiError::Unauthorized(refusal)),
-            Decision::Allowed(_) => route.map_err(ApiError::from).and_then(|route| Target::of(request, route)),
-            Decision::Unseen => route
+            AccessDecision::Unauthorized(refusal) => Err(ApiError::Unauthorized(refusal)),
+            AccessDecision::Allowed(_) => route.map_err(ApiError::from).and_then(|route| Target::of(request, route)),
+            AccessDecision::OutOfScope => route
                 .map_err(ApiError::from)
                 .and_then(|route| Target::of(request, route))
                 .and_then(|target| Err(target.absent())),
         };
-        (Admission { label, decision }, target)
+        (Authorized { label, decision }, target)
     }
 
-    /// The response of an answer, counted.
+    /// Completes and counts a response.
     fn finish(
         &self,
         request: &Request<RequestBody>,
         peer: &Peer,
-        admission: Admission,
-        answered: Result<Answer, ApiError>,
+        authorized: Authorized,
+        answered: Result<ApiResponse, ApiError>,
     ) -> Response<Body> {
-        self.access.note(admission.decision, peer);
+        self.access.record(authorized.decision, peer);
         let (mut response, cache) = match answered {
-            Ok(Answer { response, status }) => {
+            Ok(ApiResponse { response, status }) => {
                 if let CacheStatus::Hit { stale_for: 1.. } = status {
                     self.metrics.served_stale(stale_seconds(&status));
                 }
@@ -186,26 +184,29 @@ impl Inner {
             Err(error) => (error.into_response(), "error"),
         };
         timing::write(&mut response, cache);
-        self.metrics.answered(admission.label, request.method(), cache, response.status());
-        self.alternative(request.version(), &mut response);
+        self.metrics.answered(authorized.label, request.method(), cache, response.status());
+        self.add_alt_svc(request.version(), &mut response);
         response
     }
 
-    /// Tells who came over TCP where HTTP/3 is; in a drain, that it is there no longer.
-    fn alternative(&self, version: Version, response: &mut Response<Body>) {
+    /// Advertises HTTP/3 to clients over TCP; withdraws it in a drain.
+    fn add_alt_svc(&self, version: Version, response: &mut Response<Body>) {
         if version != Version::HTTP_3 {
-            let alternative =
-                if self.drain.has_begun() { HeaderValue::from_static("clear") } else { self.rendered.alt_svc.clone() };
-            response.headers_mut().insert(header::ALT_SVC, alternative);
+            let alt_svc = if self.drain.has_begun() {
+                HeaderValue::from_static("clear")
+            } else {
+                self.common_headers.alt_svc.clone()
+            };
+            response.headers_mut().insert(header::ALT_SVC, alt_svc);
         }
     }
 }
 
-fn only_reading(request: &Request<RequestBody>) -> Result<(), ApiError> {
+fn check_method(request: &Request<RequestBody>) -> Result<(), ApiError> {
     matches!(*request.method(), Method::GET | Method::HEAD).then_some(()).ok_or(ApiError::MethodNotAllowed)
 }
 
-/// A `GET` that wants the origin asked and the bytes verified again, whatever is held.
+/// Whether a `GET` forces revalidation and verification with `no-cache`.
 fn is_forced(request: &Request<RequestBody>) -> bool {
     let headers = request.headers();
     let no_cache = |value: &HeaderValue| {

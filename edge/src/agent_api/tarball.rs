@@ -11,174 +11,185 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::range::content_range;
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::conditions::{Decision, decide};
 use super::error::ApiError;
-use super::headers::{Lifetime, joined};
-use super::timing::Waited;
-use super::{Answer, Inner, is_forced, revalidate_mode};
-use crate::cache::{BodyRequest, Delivery, FetchError, ReadyBody, Source};
+use super::headers::{CacheLifetime, joined};
+use super::preconditions::{ResponseKind, evaluate};
+use super::timing::Timing;
+use super::{ApiResponse, Inner, is_forced, revalidate_mode};
+use crate::cache::{BodyRequest, FetchError, ReadyBody, Source, Transcoding};
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
 use crate::version::Variant;
 
-/// Which tarball of a service.
-pub(super) enum Which {
-    /// The one that is current.
+/// A tarball of a service.
+pub(super) enum TarballRef {
+    /// The current version.
     Current(ServiceName),
-    /// The one with this digest.
+    /// The version with this digest.
     Version(ServiceName, TarballDigest),
 }
 
-impl Which {
+impl TarballRef {
     pub(super) fn service(&self) -> &ServiceName {
         match self {
-            Which::Current(service) | Which::Version(service, _) => service,
+            TarballRef::Current(service) | TarballRef::Version(service, _) => service,
         }
     }
 
-    /// What is said when there is no such thing, or when the reader may not see it: the two look alike.
+    /// The error when it does not exist, or when the client may not see it: both look alike.
     pub(super) fn absent(&self) -> ApiError {
         match self {
-            Which::Current(service) => ApiError::Lookup(service.clone(), LookupError::Absent),
-            Which::Version(service, digest) => ApiError::NoSuchVersion(service.clone(), *digest),
+            TarballRef::Current(service) => ApiError::Lookup(service.clone(), LookupError::Absent),
+            TarballRef::Version(service, digest) => ApiError::NoSuchVersion(service.clone(), *digest),
         }
     }
 
-    pub(super) fn lifetime(&self) -> Lifetime {
+    pub(super) fn lifetime(&self) -> CacheLifetime {
         match self {
-            Which::Current(_) => Lifetime::Current,
-            Which::Version(..) => Lifetime::Immutable,
+            TarballRef::Current(_) => CacheLifetime::Current,
+            TarballRef::Version(..) => CacheLifetime::Immutable,
         }
     }
 }
 
 impl Inner {
-    /// The answer to a poll of what is cached and fresh, or to a fetch of what lies in memory besides: without I/O, without
-    /// waiting.
-    pub(super) fn tarball_at_once(&self, request: &Request<RequestBody>, which: &Which) -> Option<Answer> {
-        let Which::Current(service) = which else { return None };
+    /// Answers a request that needs no waiting: a conditional poll of a fresh entry, or a body that starts in memory.
+    pub(super) fn tarball_fast_path(
+        &self,
+        request: &Request<RequestBody>,
+        tarball: &TarballRef,
+    ) -> Option<ApiResponse> {
+        let TarballRef::Current(service) = tarball else { return None };
         if is_forced(request) {
             return None;
         }
         let found = self.lookup.fast_path(service)?;
-        let Ok((variant, decision)) = select(request, &found, which, &[]) else { return None };
-        let part = match decision {
-            Decision::NotModified(tag) => return Some(self.not_modified(&found, which, tag)),
-            Decision::Full => None,
-            Decision::Part(part) => Some(part),
-            Decision::PreconditionFailed | Decision::Unsatisfiable => return None,
+        let Ok((variant, kind)) = select(request, &found, tarball, &[]) else { return None };
+        let part = match kind {
+            ResponseKind::NotModified(tag) => return Some(self.not_modified(&found, tarball, tag)),
+            ResponseKind::Full => None,
+            ResponseKind::Partial(part) => Some(part),
+            ResponseKind::PreconditionFailed | ResponseKind::RangeNotSatisfiable => return None,
         };
         if request.method() == Method::HEAD {
-            return Some(self.head(&found, which, &variant));
+            return Some(self.head(&found, tarball, &variant));
         }
-        if variant.delivery != Delivery::Stored {
+        if variant.transcoding != Transcoding::Passthrough {
             return None;
         }
         let range = part.clone().unwrap_or(0..variant.stored.size);
         let body = self.cache.open_in_memory(variant.stored, &range, || body_request(&found, &variant))?;
-        Some(self.sent(&found, which, &variant, part, body, Source::Memory))
+        Some(self.sent(&found, tarball, &variant, part, body, Source::Memory))
     }
 
-    /// The answer to what may have to wait.
-    pub(super) async fn tarball(&self, request: &Request<RequestBody>, which: &Which) -> Result<Answer, ApiError> {
-        let begun = Instant::now();
-        let mut found = self.find(which, revalidate_mode(request)).await?;
-        let version = begun.elapsed();
-        let (mut asked_again, mut without) = (false, Vec::new());
+    /// Answers a request that may have to wait.
+    pub(super) async fn tarball(
+        &self,
+        request: &Request<RequestBody>,
+        tarball: &TarballRef,
+    ) -> Result<ApiResponse, ApiError> {
+        let started = Instant::now();
+        let mut found = self.find(tarball, revalidate_mode(request)).await?;
+        let version = started.elapsed();
+        let (mut retried, mut without) = (false, Vec::new());
         loop {
-            let (variant, decision) = select(request, &found, which, &without)?;
-            let part = match decision {
-                Decision::NotModified(tag) => return Ok(self.not_modified(&found, which, tag)),
-                Decision::PreconditionFailed => return Err(ApiError::PreconditionFailed),
-                Decision::Unsatisfiable => {
+            let (variant, kind) = select(request, &found, tarball, &without)?;
+            let part = match kind {
+                ResponseKind::NotModified(tag) => return Ok(self.not_modified(&found, tarball, tag)),
+                ResponseKind::PreconditionFailed => return Err(ApiError::PreconditionFailed),
+                ResponseKind::RangeNotSatisfiable => {
                     return Err(ApiError::Unsatisfiable { length: variant.length.unwrap_or_default() });
                 }
-                Decision::Full => None,
-                Decision::Part(part) => Some(part),
+                ResponseKind::Full => None,
+                ResponseKind::Partial(part) => Some(part),
             };
             if request.method() == Method::HEAD {
-                return Ok(self.head(&found, which, &variant));
+                return Ok(self.head(&found, tarball, &variant));
             }
-            let Ok(slot) = self.cache.slot(variant.delivery) else {
-                // The next acceptable coding may need none.
+            let Ok(slot) = self.cache.slot(variant.transcoding) else {
+                // The next acceptable coding may need no slot.
                 without.push(variant.encoding);
                 continue;
             };
             let range = part.clone().unwrap_or(0..variant.length.unwrap_or(found.tar_size()));
-            let wanted = body_request(&found, &variant);
-            match self.cache.open_body(wanted, variant.delivery, slot, range, is_forced(request)).await {
+            let request_body = body_request(&found, &variant);
+            match self.cache.open_body(request_body, variant.transcoding, slot, range, is_forced(request)).await {
                 Ok((body, source)) => {
-                    let waited = Waited { version, body: Some(begun.elapsed().saturating_sub(version)) };
-                    return Ok(self.sent(&found, which, &variant, part, body, source).after(waited));
+                    let timing = Timing { version, body: Some(started.elapsed().saturating_sub(version)) };
+                    return Ok(self.sent(&found, tarball, &variant, part, body, source).after(timing));
                 }
-                // The representations of a version come and go: the descriptor may be out of date.
-                Err(FetchError::NotFound) if !asked_again => asked_again = true,
-                Err(error) => return Err(ApiError::Body(which.service().clone(), error)),
+                // Representations come and go: the descriptor may be out of date.
+                Err(FetchError::NotFound) if !retried => retried = true,
+                Err(error) => return Err(ApiError::Body(tarball.service().clone(), error)),
             }
-            found = self.find(which, RevalidateMode::Always).await?;
+            found = self.find(tarball, RevalidateMode::Always).await?;
         }
     }
 
-    pub(super) async fn find(&self, which: &Which, revalidate_mode: RevalidateMode) -> Result<LookupResult, ApiError> {
-        let found = match which {
-            Which::Current(service) => self.lookup.find(service, revalidate_mode).await,
-            Which::Version(service, digest) => self.lookup.find_version(service, digest, revalidate_mode).await,
+    pub(super) async fn find(
+        &self,
+        tarball: &TarballRef,
+        revalidate_mode: RevalidateMode,
+    ) -> Result<LookupResult, ApiError> {
+        let found = match tarball {
+            TarballRef::Current(service) => self.lookup.find(service, revalidate_mode).await,
+            TarballRef::Version(service, digest) => self.lookup.find_version(service, digest, revalidate_mode).await,
         };
         found.map_err(|error| match error {
-            LookupError::Absent => which.absent(),
-            error => ApiError::Lookup(which.service().clone(), error),
+            LookupError::Absent => tarball.absent(),
+            error => ApiError::Lookup(tarball.service().clone(), error),
         })
     }
 
-    pub(super) fn not_modified(&self, found: &LookupResult, which: &Which, tag: HeaderValue) -> Answer {
+    pub(super) fn not_modified(&self, found: &LookupResult, tarball: &TarballRef, tag: HeaderValue) -> ApiResponse {
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         let headers = response.headers_mut();
-        self.rendered.validators(headers, found, &found.status, which.lifetime());
+        self.common_headers.validators(headers, found, &found.status, tarball.lifetime());
         headers.insert(header::ETAG, tag);
-        Answer { response, status: found.status }
+        ApiResponse { response, status: found.status }
     }
 
-    /// The answer to a poll that finds something new. Whoever asked will fetch it next.
-    fn head(&self, found: &LookupResult, which: &Which, variant: &Variant<'_>) -> Answer {
-        if let Which::Current(_) = which {
-            self.cache.announce(variant.stored, || body_request(found, variant));
+    /// Answers a `HEAD` that finds a new version, whose body the client will request next.
+    fn head(&self, found: &LookupResult, tarball: &TarballRef, variant: &Variant<'_>) -> ApiResponse {
+        if let TarballRef::Current(_) = tarball {
+            self.cache.prefetch_manifest(variant.stored, || body_request(found, variant));
         }
-        self.answer(found, which, variant, found.status, Body::Empty)
+        self.answer(found, tarball, variant, found.status, Body::Empty)
     }
 
     fn answer(
         &self,
         found: &LookupResult,
-        which: &Which,
+        tarball: &TarballRef,
         variant: &Variant<'_>,
         status: CacheStatus,
         body: Body,
-    ) -> Answer {
+    ) -> ApiResponse {
         let mut response = Response::new(body);
         let headers = response.headers_mut();
-        self.rendered.validators(headers, found, &status, which.lifetime());
-        self.rendered.representation(headers, found, variant);
+        self.common_headers.validators(headers, found, &status, tarball.lifetime());
+        self.common_headers.representation(headers, found, variant);
         if let Some(length) = variant.length {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
-        Answer { response, status }
+        ApiResponse { response, status }
     }
 
     fn sent(
         &self,
         found: &LookupResult,
-        which: &Which,
+        tarball: &TarballRef,
         variant: &Variant<'_>,
         part: Option<Range<u64>>,
         body: ReadyBody,
         source: Source,
-    ) -> Answer {
+    ) -> ApiResponse {
         let published_at = found.version.descriptor().publication().published_at;
-        // A clock that is behind the origin's makes nothing older than it is.
+        // Clocks may differ.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
         let sent = self.metrics.served(source, published_ago);
-        let status = with_body(found.status, source);
-        let mut answer = self.answer(found, which, variant, status, body.into_body(sent));
+        let status = body_cache_status(found.status, source);
+        let mut answer = self.answer(found, tarball, variant, status, body.into_body(sent));
         if let Some((part, length)) = part.zip(variant.length) {
             *answer.response.status_mut() = StatusCode::PARTIAL_CONTENT;
             let headers = answer.response.headers_mut();
@@ -190,7 +201,6 @@ impl Inner {
     }
 }
 
-/// What the body of a variant is made from.
 fn body_request(found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
     BodyRequest {
         repository: found.version.descriptor().publication().repository.clone(),
@@ -200,32 +210,32 @@ fn body_request(found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
     }
 }
 
-/// The variant that the request gets, when none of these codings may be used, and how much of it.
+/// Selects the variant, codings in `without` excluded, and evaluates the preconditions.
 fn select<'a>(
     request: &Request<RequestBody>,
     found: &'a LookupResult,
-    which: &Which,
+    tarball: &TarballRef,
     without: &[Encoding],
-) -> Result<(Variant<'a>, Decision), ApiError> {
+) -> Result<(Variant<'a>, ResponseKind), ApiError> {
     let accept = joined(request.headers(), &header::ACCEPT_ENCODING);
     let variant = found.version.variant(accept.as_deref(), without);
     let variant = variant.ok_or_else(|| match without {
-        [] => ApiError::NotAcceptable(which.service().clone()),
-        _ => ApiError::NoSlot(which.service().clone()),
+        [] => ApiError::NotAcceptable(tarball.service().clone()),
+        _ => ApiError::NoSlot(tarball.service().clone()),
     })?;
     let digest = &found.version.descriptor().publication().digest;
-    let decision = decide(request.method(), request.headers(), digest, &variant);
-    Ok((variant, decision))
+    let kind = evaluate(request.method(), request.headers(), digest, &variant);
+    Ok((variant, kind))
 }
 
-/// What the cache did for a body: what the table did when a client waited for that, else what the object cache did.
-fn with_body(table: CacheStatus, source: Source) -> CacheStatus {
+/// The cache status of a body: the catalog's when it is not a fresh hit, else that of the object cache.
+fn body_cache_status(table: CacheStatus, source: Source) -> CacheStatus {
     match (table, source) {
         (table, Source::Memory | Source::Disk) => table,
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: body_stored, .. }) => {
             CacheStatus::Forwarded { why, status, stored: stored || body_stored, collapsed }
         }
-        // That an answer is stale is told wherever its body came from, which is counted by itself.
+        // Staleness is reported whatever the source of the body.
         (CacheStatus::Hit { stale_for: 1.. }, Source::Origin { .. }) => table,
         (CacheStatus::Hit { .. }, Source::Origin { stored, collapsed }) => {
             CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored, collapsed }
@@ -238,12 +248,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stale_stays_so_when_its_body_is_fetched() {
+    fn a_stale_hit_stays_stale_when_its_body_is_fetched() {
         let fetched = Source::Origin { stored: true, collapsed: false };
         let stale = CacheStatus::Hit { stale_for: 7 };
-        assert_eq!(with_body(stale, fetched), stale);
+        assert_eq!(body_cache_status(stale, fetched), stale);
         let miss = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed: false };
-        assert_eq!(with_body(CacheStatus::Hit { stale_for: 0 }, fetched), miss);
-        assert_eq!(with_body(stale, Source::Memory), stale);
+        assert_eq!(body_cache_status(CacheStatus::Hit { stale_for: 0 }, fetched), miss);
+        assert_eq!(body_cache_status(stale, Source::Memory), stale);
     }
 }

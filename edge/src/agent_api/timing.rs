@@ -1,6 +1,6 @@
-//! `Server-Timing` (W3C): where the time went of an answer that was not at hand.
+//! `Server-Timing` (W3C): the time that a response waited for origins.
 //!
-//! It stands on answers to `GET` for which somebody was asked; what the table or a held body gives at once has none.
+//! Only responses to `GET` that were not a hit have it.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use weir_runtime::serve::Body;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// What an answer waited for. Kept in its extensions until it leaves.
+/// The time that a response waited. Stored in its extensions.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waited {
-    /// For the version: the table, and the origin's word behind it.
+pub(super) struct Timing {
+    /// For the version: the catalog and the query to the origin.
     pub(super) version: Duration,
-    /// For the body: its cache, and the fill behind it. `None`: no body was needed.
+    /// For the body: the object cache and the fetch. `None`: there was no body.
     pub(super) body: Option<Duration>,
 }
 
-impl Waited {
+impl Timing {
     fn header(&self, cache: &str) -> String {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let version = milliseconds(self.version);
@@ -29,10 +29,10 @@ impl Waited {
     }
 }
 
-/// Writes what the answer waited for. `cache`: what the cache did, as in metrics.
+/// Writes the header. `cache`: the cache status, as in metrics.
 pub(super) fn write(response: &mut Response<Body>, cache: &str) {
-    if let Some(waited) = response.extensions_mut().remove::<Waited>() {
-        let value = HeaderValue::try_from(waited.header(cache)).expect("words and numbers are visible ASCII");
+    if let Some(timing) = response.extensions_mut().remove::<Timing>() {
+        let value = HeaderValue::try_from(timing.header(cache)).expect("words and numbers are visible ASCII");
         response.headers_mut().insert(SERVER_TIMING, value);
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that objects take, counted once for each object whoever reads it, until its last reader lets go.
+//! The memory budget of objects: each object counts once, however many readers it has, until the last one drops it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,73 +7,70 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The unit in which memory is counted, in bytes: what an object takes is rounded up.
+/// The accounting unit in bytes: sizes are rounded up.
 const UNIT: u64 = 1024;
 
-/// Bytes of objects in memory, at most a fixed number: those in the memory tier, and those beyond it that are being
-/// fetched or read.
+/// The memory budget: bytes of the memory tier, and of objects in flight (being fetched or read).
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct MemoryBudget {
     free: Arc<Semaphore>,
     units: usize,
-    /// What stays free of objects that nobody waits for yet.
-    reserve: usize,
-    /// How long somebody waits for a part of it.
-    patience: Duration,
+    /// Units that read-ahead leaves free for clients.
+    client_reserve: usize,
+    max_wait: Duration,
 }
 
-/// The right to hold some bytes; given back when it, or the bytes that it was attached to, are dropped.
+/// Reserved bytes; released when it, or the bytes it is attached to, are dropped.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(super) struct Reservation {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Bytes that count as long as somebody holds them.
-struct Charged {
+/// Bytes with their reservation.
+struct ReservedBytes {
     bytes: Vec<u8>,
-    _charge: Charge,
+    _reservation: Reservation,
 }
 
-impl AsRef<[u8]> for Charged {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Budget {
-    /// A budget for a memory tier of `memory` bytes and `in_flight` bytes beyond it.
-    pub(super) fn new(memory: u64, in_flight: u64, patience: Duration) -> Self {
+impl MemoryBudget {
+    /// A budget of `memory` bytes for the memory tier and `in_flight` bytes beyond it.
+    pub(super) fn new(memory: u64, in_flight: u64, max_wait: Duration) -> Self {
         let units = |bytes| usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        let (units, reserve) = (units(memory + in_flight), units(in_flight / 2));
-        Self { free: Arc::new(Semaphore::new(units)), units, reserve, patience }
+        let (units, client_reserve) = (units(memory + in_flight), units(in_flight / 2));
+        Self { free: Arc::new(Semaphore::new(units)), units, client_reserve, max_wait }
     }
 
-    /// Waits until `bytes` may be held. `None`: readers did not let go of what they hold in time.
-    pub(super) async fn charge(&self, bytes: u64) -> Option<Charge> {
-        let permit = timeout(self.patience, self.free.clone().acquire_many_owned(units(bytes))).await.ok()?;
-        permit.ok().map(|permit| Charge { _permit: permit })
+    /// Waits until `bytes` can be reserved. `None`: the wait timed out.
+    pub(super) async fn reserve(&self, bytes: u64) -> Option<Reservation> {
+        let permit = timeout(self.max_wait, self.free.clone().acquire_many_owned(units(bytes))).await.ok()?;
+        permit.ok().map(|permit| Reservation { _permit: permit })
     }
 
-    /// The same without waiting.
-    pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
-        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Charge { _permit: permit })
+    /// Reserves `bytes` without waiting.
+    pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
+        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Reservation { _permit: permit })
     }
 
-    /// Whether there is room for what nobody waits for yet: also when the memory tier is full.
-    pub(super) fn is_ample(&self) -> bool {
-        self.free.available_permits() > self.reserve
+    /// Whether there is room for read-ahead. Independent of the fill level of the memory tier.
+    pub(super) fn has_room(&self) -> bool {
+        self.free.available_permits() > self.client_reserve
     }
 
-    /// Bytes that are held.
     pub(super) fn used(&self) -> u64 {
         (self.units - self.free.available_permits().min(self.units)) as u64 * UNIT
     }
 }
 
-impl Charge {
-    /// The bytes, counted until the last clone of them is dropped.
+impl Reservation {
+    /// Attaches the reservation to the bytes, until their last clone is dropped.
     pub(super) fn attach(self, bytes: Vec<u8>) -> Bytes {
-        Bytes::from_owner(Charged { bytes, _charge: self })
+        Bytes::from_owner(ReservedBytes { bytes, _reservation: self })
     }
 }
 
@@ -91,16 +88,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_count_until_their_last_reader_lets_go() {
-        let budget = Budget::new(6 * UNIT, 4 * UNIT, Duration::from_millis(1));
-        let bytes = budget.charge(UNIT + 1).await.unwrap().attach(vec![7; 1025]);
+    async fn bytes_count_until_their_last_clone_is_dropped() {
+        let budget = MemoryBudget::new(6 * UNIT, 4 * UNIT, Duration::from_millis(1));
+        let bytes = budget.reserve(UNIT + 1).await.unwrap().attach(vec![7; 1025]);
         let part = bytes.slice(3..5);
         drop(bytes);
         assert_eq!(budget.used(), 2 * UNIT);
-        let memory = budget.try_charge(4 * UNIT).unwrap();
-        assert!(budget.is_ample(), "the memory tier is full, and nothing is in flight");
-        let rest = budget.try_charge(4 * UNIT).unwrap();
-        assert!(budget.try_charge(1).is_none() && budget.charge(1).await.is_none() && !budget.is_ample());
+        let memory = budget.try_reserve(4 * UNIT).unwrap();
+        assert!(budget.has_room(), "the memory tier is full, and nothing is in flight");
+        let rest = budget.try_reserve(4 * UNIT).unwrap();
+        assert!(budget.try_reserve(1).is_none() && budget.reserve(1).await.is_none() && !budget.has_room());
         drop((part, memory, rest));
         assert_eq!(budget.used(), 0);
         assert_eq!(counted(0), UNIT);

@@ -1,7 +1,7 @@
-//! Fetches one object from an origin: whole, verified by its name before anybody gets a byte of it.
+//! Fetches one object from an origin: in full, and verified by its digest before any byte is served.
 //!
-//! An object is small, so a fetch that fails is begun again and never resumed. An origin that is too slow ends it, and the
-//! next one is asked.
+//! Objects are small, so a failed fetch is retried from the start. When an origin fails or is too slow, the next one is
+//! tried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,35 +15,34 @@ use weir_protocol::name::RepositoryName;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
 
-use super::budget::Budget;
+use super::budget::MemoryBudget;
 use super::metrics::{CacheMetrics, Tier};
 use super::slots::Slots;
 use crate::origin_client::{OriginError, OriginId, Origins};
 
-/// Attempts before a fetch has failed, each with every origin that may have the object.
+/// Attempts per fetch, each with all origins that may have the object.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// The pause before the second attempt, give or take half of it; twice as long before each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The back-off before the second attempt, ± 50 %; doubled before each further one.
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The lowest rate at which an object may come, in bytes a second. Many share a thin line, and one that is given up was sent
-/// for nothing.
+/// The minimum rate of a fetch in bytes per second. It is low, because many fetches share a slow line, and an abandoned
+/// one wastes what it has transferred.
 const MIN_RATE: u64 = 256;
 
-/// Bytes that are hashed at a time while an object comes: enough to use the processor well.
-const HASHED_AT_A_TIME: usize = 64 << 10;
+/// Bytes that are hashed at a time while an object arrives: enough to use the processor well.
+const HASH_CHUNK: usize = 64 << 10;
 
-/// Which object, and where it can be had.
+/// An object, and the origin to fetch it from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectRequest {
     pub(crate) repository: RepositoryName,
     pub(crate) digest: ObjectDigest,
     pub(crate) size: Size,
-    /// The origin of its service; `None`: any.
+    /// The owner of its service; `None`: any origin.
     pub(crate) origin: Option<OriginId>,
 }
 
-/// What is known of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Size {
     Exactly(u64),
@@ -65,40 +64,38 @@ impl Size {
     }
 }
 
-/// Why an object cannot be had. The edge's own disk is no reason.
+/// Why an object cannot be fetched. Errors of the edge's own disk are not among them.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The origin does not have it: the descriptor is out of date.
-    #[error("the origin does not have an object of it")]
+    /// The origin does not have the object: the descriptor is out of date.
+    #[error("the origin does not have an object of this version")]
     NotFound,
-    /// No origin can be asked.
     #[error(transparent)]
     Origin(OriginError),
-    /// An answer broke off.
-    #[error("the origin's answer broke off: {0}")]
+    /// The response broke off.
+    #[error("the origin's response was cut off: {0}")]
     Broken(String),
-    /// Nothing came for a while, or too little.
-    #[error("the origin sends an object too slowly")]
+    /// The body stalled, or was below the minimum rate.
+    #[error("the origin sent an object below the minimum rate")]
     Slow,
-    /// What came is not what its name says.
-    #[error("the origin sent wrong bytes")]
+    /// The bytes do not match the digest.
+    #[error("the origin sent bytes that do not match the digest")]
     Corrupt,
     /// The manifest contradicts the descriptor.
     #[error("the origin's manifest cannot be used: {0}")]
     BadManifest(String),
-    /// Too many are fetched, or waited for.
+    /// Too many fetches or waiters.
     #[error("too many objects are being fetched or waited for")]
     Overloaded,
-    /// The first byte did not come in time.
-    #[error("it takes too long")]
+    /// The first byte did not arrive in time.
+    #[error("the fetch timed out")]
     TimedOut,
-    /// The edge stops, or the fetch panicked.
+    /// The edge is stopping, or the fetch panicked.
     #[error("the fetch was abandoned")]
     Abandoned,
 }
 
 impl FetchError {
-    /// The value of a metric's label.
     fn label(&self) -> &'static str {
         match self {
             FetchError::NotFound => "not_found",
@@ -110,20 +107,20 @@ impl FetchError {
         }
     }
 
-    /// How long to wait before the attempt behind this one, which began `waited` ago; `None`: there is none. `chance`, from
-    /// 0 to 1, spreads those who failed together.
-    fn pause(&self, attempts: u32, waited: Duration, patience: Duration, chance: f64) -> Option<Duration> {
+    /// The back-off before the next attempt, `waited` after the first one started; `None`: give up. `chance`, from 0 to
+    /// 1, adds jitter.
+    fn backoff(&self, attempts: u32, waited: Duration, max_wait: Duration, chance: f64) -> Option<Duration> {
         if attempts >= MAX_ATTEMPTS {
             return None;
         }
         match self {
             FetchError::Origin(OriginError::Refused { retry_after: Some(after), .. }) => {
-                let pause = after.checked_add(FIRST_PAUSE.mul_f64(chance))?;
-                (waited.checked_add(pause)? <= patience).then_some(pause)
+                let backoff = after.checked_add(FIRST_BACKOFF.mul_f64(chance))?;
+                (waited.checked_add(backoff)? <= max_wait).then_some(backoff)
             }
-            FetchError::Origin(OriginError::BadAnswer { .. } | OriginError::Misdirected(_)) => None,
+            FetchError::Origin(OriginError::BadResponse { .. } | OriginError::Misdirected(_)) => None,
             FetchError::Origin(_) | FetchError::Broken(_) | FetchError::Slow | FetchError::Corrupt => {
-                Some((FIRST_PAUSE * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
+                Some((FIRST_BACKOFF * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
             }
             _ => None,
         }
@@ -139,57 +136,56 @@ impl From<OriginError> for FetchError {
     }
 }
 
-/// What fetches objects.
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pub(super) origins: Arc<Origins>,
-    pub(super) budget: Arc<Budget>,
-    /// Fetches at a time, from each of the origins: one that is slow, or refuses, holds up nobody else's.
+    pub(super) budget: Arc<MemoryBudget>,
+    /// The concurrent fetches per origin: a slow origin does not block fetches from others.
     pub(super) slots: Vec<Slots>,
-    /// How long an origin may be silent.
+    /// How long a body may stall.
     pub(super) idle: Duration,
-    /// How long somebody waits for an object: an origin that wants to be asked later than that has refused.
-    pub(super) patience: Duration,
+    /// How long clients wait for an object. A longer `Retry-After` ends the fetch.
+    pub(super) max_wait: Duration,
     pub(super) metrics: CacheMetrics,
 }
 
 impl Fetcher {
-    /// Fetches that are running, of all origins.
+    /// The running fetches, over all origins.
     pub(super) fn fetches(&self) -> Bound {
         let bounds = self.slots.iter().map(|slots| slots.bound("fills"));
         bounds.fold(("fills", 0, 0), |all, of| ("fills", all.1 + of.1, all.2 + of.2))
     }
 
-    /// The object, verified.
+    /// Fetches an object and verifies it.
     pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
-        let begun = Instant::now();
-        let fetched = self.attempts(request, begun).await;
+        let started = Instant::now();
+        let fetched = self.attempts(request, started).await;
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
-        self.metrics.fetched(result, begun.elapsed());
+        self.metrics.fetched(result, started.elapsed());
         if let Err(error) = &fetched {
             tracing::warn!(object = %request.digest, repository = %request.repository, %error, "an object cannot be fetched");
         }
         fetched
     }
 
-    async fn attempts(&self, request: &ObjectRequest, begun: Instant) -> Result<Bytes, FetchError> {
+    async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Bytes, FetchError> {
         let mut no_cache = false;
         for attempt in 1.. {
             let error = match self.fetch_from_any(request, no_cache).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => error,
             };
-            let pause = error.pause(attempt, begun.elapsed(), self.patience, fastrand::f64());
-            let Some(pause) = pause else { return Err(error) };
+            let backoff = error.backoff(attempt, started.elapsed(), self.max_wait, fastrand::f64());
+            let Some(backoff) = backoff else { return Err(error) };
             self.metrics.retried(error.label());
-            // What came was wrong: caches on the way are passed by.
+            // After corrupt bytes, caches on the path are bypassed.
             no_cache |= matches!(error, FetchError::Corrupt);
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(backoff).await;
         }
         Err(FetchError::Abandoned)
     }
 
-    /// From its own origin, else from the first that has it. Its own origin alone says that it is not there.
+    /// Tries the owner first, then the others. Only the owner's `404` is final.
     async fn fetch_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
         let mut failure = None;
         for id in self.origins.order(request.origin) {
@@ -198,7 +194,7 @@ impl Fetcher {
                 Err(FetchError::NotFound) if request.origin == Some(id) => return Err(FetchError::NotFound),
                 Err(FetchError::NotFound) => {}
                 Err(error) => {
-                    tracing::debug!(object = %request.digest, %error, "an origin does not give an object");
+                    tracing::debug!(object = %request.digest, %error, "a fetch from one origin failed");
                     failure = failure.or(Some(error));
                 }
             }
@@ -213,13 +209,13 @@ impl Fetcher {
 
     async fn request(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
         let most = request.size.limit();
-        // Before the origin is asked: an answer that is not read holds up all others on the same connection.
-        let charge = self.budget.charge(most).await.ok_or(FetchError::TimedOut)?;
+        // Reserved before the request: an unread response blocks others on the same connection.
+        let reservation = self.budget.reserve(most).await.ok_or(FetchError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
         let body = self.origins.object(id, &route, no_cache).await?;
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
         let bytes = timeout(in_all, self.receive(id, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
-        Ok(charge.attach(bytes))
+        Ok(reservation.attach(bytes))
     }
 
     async fn receive(&self, id: OriginId, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FetchError> {
@@ -233,11 +229,11 @@ impl Fetcher {
                 return Err(self.corrupt(request));
             }
             bytes.extend_from_slice(&data);
-            if bytes.len() - hashed >= HASHED_AT_A_TIME {
+            if bytes.len() - hashed >= HASH_CHUNK {
                 hasher.update(&bytes[hashed..]);
                 hashed = bytes.len();
             }
-            // Its end is not waited for: an origin, or what stands before it, may say late that there is no more.
+            // Does not wait for the end of the stream, which a proxy may send late.
             if request.size == Size::Exactly(bytes.len() as u64) {
                 break;
             }
@@ -252,7 +248,7 @@ impl Fetcher {
 
     fn corrupt(&self, request: &ObjectRequest) -> FetchError {
         self.metrics.verify_failed(Tier::Origin);
-        tracing::warn!(object = %request.digest, "an origin sent wrong bytes for an object");
+        tracing::warn!(object = %request.digest, "an origin sent bytes that do not match the digest of an object");
         FetchError::Corrupt
     }
 }
@@ -268,22 +264,22 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_asked_again_when_it_wants_it_and_as_long_as_somebody_waits() {
+    fn retries_honour_retry_after_within_the_wait() {
         let seconds = Duration::from_secs;
-        let pause = |error: &FetchError, attempts, waited| error.pause(attempts, waited, seconds(60), 0.0);
-        assert_eq!(pause(&refused(2), 1, seconds(58)), Some(seconds(2)));
-        assert_eq!(pause(&refused(2), 1, seconds(59)), None);
-        assert_eq!(pause(&refused(u64::MAX), 1, seconds(0)), None);
-        assert_eq!(pause(&FetchError::NotFound, 1, seconds(0)), None);
-        assert!(pause(&FetchError::Slow, 2, seconds(59)) > pause(&FetchError::Slow, 1, seconds(59)));
+        let backoff = |error: &FetchError, attempts, waited| error.backoff(attempts, waited, seconds(60), 0.0);
+        assert_eq!(backoff(&refused(2), 1, seconds(58)), Some(seconds(2)));
+        assert_eq!(backoff(&refused(2), 1, seconds(59)), None);
+        assert_eq!(backoff(&refused(u64::MAX), 1, seconds(0)), None);
+        assert_eq!(backoff(&FetchError::NotFound, 1, seconds(0)), None);
+        assert!(backoff(&FetchError::Slow, 2, seconds(59)) > backoff(&FetchError::Slow, 1, seconds(59)));
     }
 
     proptest! {
         #[test]
-        fn a_fetch_ends(chance in 0.0f64..=1.0, attempts in 1u32..10) {
-            let pause = FetchError::Corrupt.pause(attempts, Duration::ZERO, Duration::from_secs(60), chance);
-            prop_assert_eq!(pause.is_some(), attempts < MAX_ATTEMPTS);
-            prop_assert!(pause.is_none_or(|pause| pause <= FIRST_PAUSE * 4));
+        fn attempts_are_bounded(chance in 0.0f64..=1.0, attempts in 1u32..10) {
+            let backoff = FetchError::Corrupt.backoff(attempts, Duration::ZERO, Duration::from_secs(60), chance);
+            prop_assert_eq!(backoff.is_some(), attempts < MAX_ATTEMPTS);
+            prop_assert!(backoff.is_none_or(|backoff| backoff <= FIRST_BACKOFF * 4));
         }
     }
 }

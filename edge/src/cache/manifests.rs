@@ -1,4 +1,4 @@
-//! Manifests that were read, so that a body need not read its own each time.
+//! A cache of parsed manifests.
 
 use std::sync::Arc;
 
@@ -9,12 +9,11 @@ use weir_protocol::manifest::{Frame, Manifest};
 use super::fetch::FetchError;
 use super::representation::BodyRequest;
 
-/// Bytes of manifests, as they are in memory, at the most.
+/// The most memory for manifests, in bytes.
 const MAX_BYTES: usize = 32 << 20;
 
 const SHARDS: usize = 4;
 
-/// The manifests.
 pub(super) struct Manifests(Cache<ObjectDigest, Arc<Manifest>>);
 
 impl Manifests {
@@ -26,10 +25,10 @@ impl Manifests {
         Self(cache.build())
     }
 
-    /// The manifest that a request names, when it was read before.
+    /// The cached manifest of a request.
     ///
     /// # Errors
-    /// It is not what the request's descriptor says.
+    /// The manifest contradicts the descriptor of the request.
     pub(super) fn get(
         &self,
         digest: &ObjectDigest,
@@ -39,10 +38,10 @@ impl Manifests {
         manifest.map(|manifest| request.check(&manifest).map(|()| manifest)).transpose()
     }
 
-    /// Reads the manifest that a request names from its bytes.
+    /// Parses the manifest of a request and caches it.
     ///
     /// # Errors
-    /// It is none, or not what the request's descriptor says.
+    /// The bytes are no manifest, or it contradicts the descriptor.
     pub(super) fn parse(
         &self,
         digest: &ObjectDigest,
@@ -60,7 +59,7 @@ impl Manifests {
         self.0.remove(digest);
     }
 
-    /// Bytes in use, and the most.
+    /// Bytes in use, and the limit.
     pub(super) fn usage(&self) -> (u64, u64) {
         (self.0.usage() as u64, MAX_BYTES as u64)
     }

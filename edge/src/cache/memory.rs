@@ -1,4 +1,4 @@
-//! Objects in memory: an S3-FIFO cache, bounded in bytes.
+//! The memory tier: an S3-FIFO cache of objects, bounded in bytes.
 
 use std::sync::Arc;
 
@@ -11,14 +11,13 @@ use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
 use super::budget::counted;
 
-/// The most shards, each with a lock and an even part of the bytes.
+/// The most shards. Each has a lock and an equal part of the bytes.
 const MAX_SHARDS: u64 = 16;
 
-/// The tier.
 #[derive(Debug)]
 pub(super) struct Memory {
     objects: Cache<ObjectDigest, Bytes>,
-    /// The largest object that is taken, in bytes: one shard must have room for it.
+    /// The largest object that fits into a shard, in bytes.
     largest: u64,
 }
 
@@ -34,7 +33,6 @@ impl EventListener for CountEvictions {
 }
 
 impl Memory {
-    /// An empty tier of `limit` bytes.
     pub(super) fn new(limit: u64, evictions: IntCounter) -> Self {
         let shards = shards(limit, MAX_SHARDS);
         let objects = CacheBuilder::new(usize::try_from(limit).unwrap_or(usize::MAX))
@@ -46,17 +44,17 @@ impl Memory {
         Self { objects, largest: limit / shards }
     }
 
-    /// An object, which is thereby used.
+    /// Gets an object and counts it as used.
     pub(super) fn get(&self, digest: &ObjectDigest) -> Option<Bytes> {
         self.objects.get(digest).map(|entry| entry.value().clone())
     }
 
-    /// Whether an object is there, without using it.
+    /// Whether an object is cached, without counting it as used.
     pub(super) fn contains(&self, digest: &ObjectDigest) -> bool {
         self.objects.contains(digest)
     }
 
-    /// Takes an object. True when it did.
+    /// Inserts an object. False: it is too large.
     pub(super) fn insert(&self, digest: ObjectDigest, bytes: Bytes) -> bool {
         let fits = counted(bytes.len() as u64) <= self.largest;
         if fits {
@@ -65,28 +63,26 @@ impl Memory {
         fits
     }
 
-    /// Drops an object. Its bytes, when it was there.
+    /// Removes an object. Returns its size.
     pub(super) fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
         self.objects.remove(digest).map(|entry| entry.value().len() as u64)
     }
 
-    /// Bytes that are held, as they are counted.
+    /// Accounted bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.objects.usage() as u64
     }
 
-    /// Objects that are held.
     pub(super) fn entries(&self) -> u64 {
         self.objects.entries() as u64
     }
 
-    /// Bytes that are held at the most.
     pub(super) fn limit(&self) -> u64 {
         self.objects.capacity() as u64
     }
 }
 
-/// How many shards a tier of `limit` bytes has: few when it is small, so that each has room for several of the largest
+/// The shards of a tier of `limit` bytes: few when it is small, so that each has room for several of the largest
 /// objects.
 pub(super) fn shards(limit: u64, most: u64) -> u64 {
     (limit / (4 * MAX_OBJECT_BYTES as u64)).clamp(1, most)

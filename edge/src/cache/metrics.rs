@@ -100,7 +100,7 @@ impl NotStored {
 
 /// Why an object was dropped from the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dropped {
+pub(crate) enum RemovalReason {
     /// Room was needed.
     Size,
     /// Its bytes were no longer what its name says.
@@ -111,13 +111,13 @@ pub(crate) enum Dropped {
     Purged,
 }
 
-impl Dropped {
+impl RemovalReason {
     fn as_str(self) -> &'static str {
         match self {
-            Dropped::Size => "size",
-            Dropped::Corrupt => "corrupt",
-            Dropped::Vanished => "vanished",
-            Dropped::Purged => "purged",
+            RemovalReason::Size => "size",
+            RemovalReason::Corrupt => "corrupt",
+            RemovalReason::Vanished => "vanished",
+            RemovalReason::Purged => "purged",
         }
     }
 }
@@ -221,7 +221,7 @@ impl CacheMetrics {
         self.verify_failures.with_label_values(&[at.as_str()]).inc();
     }
 
-    pub(super) fn dropped(&self, why: Dropped, bytes: u64) {
+    pub(super) fn dropped(&self, why: RemovalReason, bytes: u64) {
         self.evictions.with_label_values(&[why.as_str()]).inc();
         self.evicted_bytes.with_label_values(&[why.as_str()]).inc_by(bytes);
     }

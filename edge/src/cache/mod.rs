@@ -1,20 +1,20 @@
-//! The object cache: immutable objects, named by their content, in memory and on disk, and the bodies that are made of them.
+//! The object cache: immutable objects in memory and on disk, and the bodies made of them.
 //!
-//! An object is looked for in [`memory`], then on [`disk`], then at its origin by [`fetch`]: whoever needs it meanwhile waits
-//! for the same flight ([`waiter`]). A [`body`] is the frames of a [`representation`] in a row. Nothing leaves here that was
-//! not verified since it arrived, or since it was read from disk.
+//! An object is looked up in [`memory`], then on [`disk`], then fetched from an origin by [`fetch`]. Requests for the
+//! same object share one fetch ([`in_flight`]). A [`body`] is the concatenated frames of a [`representation`]. Every
+//! object is verified after it arrived and after each read from disk.
 
 mod body;
 mod budget;
 mod disk;
 mod fetch;
+mod in_flight;
 mod manifests;
 mod memory;
 mod metrics;
 mod purge;
 mod representation;
 mod slots;
-mod waiter;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,33 +33,32 @@ use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
 use self::body::{FrameReader, part};
-use self::budget::Budget;
+use self::budget::MemoryBudget;
 use self::disk::Disk;
 use self::fetch::Fetcher;
+use self::in_flight::{FetchWaiter, InFlightFetches, MAX_IN_FLIGHT};
 use self::manifests::Manifests;
 use self::memory::Memory;
-use self::metrics::{CacheMetrics, Dropped, Usage};
+use self::metrics::{CacheMetrics, RemovalReason, Usage};
 use self::representation::Frames;
 use self::slots::Slots;
-use self::waiter::{Flights, MAX_FLIGHTS, Waiter};
 use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::origin_client::Origins;
 
-pub(crate) use self::body::{Delivery, ReadyBody};
+pub(crate) use self::body::{ReadyBody, Transcoding};
 pub(crate) use self::fetch::FetchError;
 use self::fetch::ObjectRequest;
 pub(crate) use self::metrics::Tier;
 pub(crate) use self::representation::BodyRequest;
 pub(crate) use self::slots::Slot;
 
-/// Frames of one body that are fetched at a time before anybody asks for it: most of the slots are left to clients.
-const PREFETCHED_AT_A_TIME: usize = 4;
+/// Concurrent fetches of one prefetch: most slots are left to clients.
+const PREFETCH_CONCURRENCY: usize = 4;
 
-/// Fetches under way beyond which no poll begins one: it would stand before those for which somebody waits.
-const ANNOUNCED_BEHIND: usize = 64;
+/// Manifests are not prefetched on `HEAD` while more fetches than this are in flight, because clients wait for those.
+const MANIFEST_PREFETCH_LIMIT: usize = 64;
 
-/// The cache. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Cache {
     inner: Arc<Inner>,
@@ -68,37 +67,37 @@ pub(crate) struct Cache {
 struct Inner {
     memory: Memory,
     disk: Arc<Disk>,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     in_flight: u64,
     manifests: Manifests,
-    flights: Flights,
+    fetches: InFlightFetches,
     fetcher: Fetcher,
     decoders: Slots,
     encoders: Slots,
     wait: Duration,
-    /// Grows with each object that is purged.
+    /// The number of purges so far.
     purges: AtomicU64,
     metrics: CacheMetrics,
     drain: Drain,
 }
 
-/// An object that is here, and where it came from.
+/// An object with its source.
 #[derive(Debug, Clone)]
 struct Loaded {
     bytes: Bytes,
     source: Source,
 }
 
-type Outcome = Result<Loaded, FetchError>;
+type LoadResult = Result<Loaded, FetchError>;
 
-/// An object that is here, or is waited for.
+/// A loaded object, or the fetch to wait for.
 enum Loading {
     Done(Loaded),
-    Waiting(Waiter),
+    Waiting(FetchWaiter),
 }
 
 impl Loading {
-    async fn result(self) -> Outcome {
+    async fn result(self) -> LoadResult {
         match self {
             Loading::Done(loaded) => Ok(loaded),
             Loading::Waiting(waiter) => waiter.result().await,
@@ -106,7 +105,7 @@ impl Loading {
     }
 }
 
-/// Where an object, or the beginning of a body, came from.
+/// Where an object, or the first frame of a body, came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// It was in memory.
@@ -115,15 +114,15 @@ pub(crate) enum Source {
     Disk,
     /// It was fetched.
     Origin {
-        /// It is stored.
+        /// It was inserted into the cache.
         stored: bool,
-        /// Somebody else had begun to fetch it.
+        /// Another request had started the fetch.
         collapsed: bool,
     },
 }
 
 impl Source {
-    /// Where a body came from whose manifest and first frame came from two.
+    /// The source of a body whose manifest and first frame have different sources.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Source::Origin { stored, collapsed }, Source::Origin { stored: too, collapsed: also }) => {
@@ -137,7 +136,8 @@ impl Source {
 }
 
 impl Cache {
-    /// The cache below a directory, which `lock` is of. What lies there is looked for at once and counted in the background.
+    /// Opens the cache below a directory that `lock` locks. Files of an earlier process are served at once and indexed
+    /// in the background.
     ///
     /// # Errors
     /// A metric is registered already.
@@ -152,13 +152,13 @@ impl Cache {
         let metrics = CacheMetrics::register(registry)?;
         let slots = origins.all().iter().map(|_| Slots::new(config.fetches)).collect();
         let (memory, in_flight) = (config.memory.as_u64(), config.in_flight.as_u64());
-        let budget = Arc::new(Budget::new(memory, in_flight, config.fetch_wait));
+        let budget = Arc::new(MemoryBudget::new(memory, in_flight, config.fetch_wait));
         let fetcher = Fetcher {
             origins,
             budget: budget.clone(),
             slots,
             idle: config.fetch_idle,
-            patience: config.fetch_wait,
+            max_wait: config.fetch_wait,
             metrics: metrics.clone(),
         };
         let inner = Inner {
@@ -167,7 +167,7 @@ impl Cache {
             budget,
             in_flight,
             manifests: Manifests::new(),
-            flights: Flights::new(config.waiters, metrics.clone(), drain),
+            fetches: InFlightFetches::new(config.waiters, metrics.clone(), drain),
             fetcher,
             decoders: Slots::new(config.decoders),
             encoders: Slots::new(config.encoders),
@@ -179,8 +179,8 @@ impl Cache {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A part of a stored body that lies in memory, as far as it begins: without I/O, without waiting. `request` is made only
-    /// when it is needed.
+    /// Opens a range of a stored body whose first frame is in memory. Does no I/O and never waits. `request` is called
+    /// only when it is needed.
     pub(crate) fn open_in_memory(
         &self,
         stored: &Representation,
@@ -195,73 +195,73 @@ impl Cache {
         let frames = Frames::Many(self.known_manifest(&request).ok()??);
         let slices = frames.slices(range, false);
         let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, false));
-        frames.begin_in_memory()?;
+        frames.read_first_in_memory()?;
         let length = Some(range.end - range.start);
-        Some(ReadyBody::Frames { frames, delivery: Delivery::Stored, slot: None, length })
+        Some(ReadyBody::Frames { frames, transcoding: Transcoding::Passthrough, slot: None, length })
     }
 
-    /// What a delivery needs for as long as it lasts; an error when all slots are taken. Nobody waits for one.
+    /// The slot that transcoding needs while the body is sent. Fails instead of waiting when all are in use.
     ///
     /// # Errors
     /// [`FetchError::Overloaded`].
-    pub(crate) fn slot(&self, delivery: Delivery) -> Result<Option<Slot>, FetchError> {
-        let slots = match delivery {
-            Delivery::Stored => return Ok(None),
-            Delivery::Decoded => &self.inner.decoders,
-            Delivery::Gzip => &self.inner.encoders,
+    pub(crate) fn slot(&self, transcoding: Transcoding) -> Result<Option<Slot>, FetchError> {
+        let slots = match transcoding {
+            Transcoding::Passthrough => return Ok(None),
+            Transcoding::Decode => &self.inner.decoders,
+            Transcoding::Gzip => &self.inner.encoders,
         };
         slots.try_take().map(Some).ok_or(FetchError::Overloaded)
     }
 
-    /// A part of a body, or of the tar when it is decoded: once its first frame is here. With `verify_again` each frame is
-    /// verified although that was done before.
+    /// Opens a range of a body (or of the tar, when it is decoded) once its first frame is loaded. `reverify`: also
+    /// frames in memory are verified.
     ///
     /// # Errors
-    /// The manifest or the first frame cannot be had, or not soon enough.
+    /// The manifest or the first frame cannot be loaded, or not in time.
     pub(crate) async fn open_body(
         &self,
         request: BodyRequest,
-        delivery: Delivery,
+        transcoding: Transcoding,
         slot: Option<Slot>,
         range: Range<u64>,
-        verify_again: bool,
+        reverify: bool,
     ) -> Result<(ReadyBody, Source), FetchError> {
-        let begin = async {
-            let (frames, listed) = self.frames(&request, verify_again).await?;
-            let is_stored = delivery == Delivery::Stored;
+        let open = async {
+            let (frames, listed) = self.frames(&request, reverify).await?;
+            let is_stored = transcoding == Transcoding::Passthrough;
             if !is_stored && !frames.are_decodable() {
-                return Err(FetchError::BadManifest("a frame holds more of the tar than a frame may".to_owned()));
+                return Err(FetchError::BadManifest("a frame exceeds the limit of decoded bytes".to_owned()));
             }
             let slices = frames.slices(&range, !is_stored);
-            let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, verify_again));
-            let first = frames.begin().await?.map_or(Source::Memory, |first| first.source);
-            let length = (delivery != Delivery::Gzip).then_some(range.end - range.start);
-            Ok((ReadyBody::Frames { frames, delivery, slot, length }, first.and(listed)))
+            let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, reverify));
+            let first = frames.read_first().await?.map_or(Source::Memory, |first| first.source);
+            let length = (transcoding != Transcoding::Gzip).then_some(range.end - range.start);
+            Ok((ReadyBody::Frames { frames, transcoding, slot, length }, first.and(listed)))
         };
-        // Boxed: it is large, and goes into every handler's future otherwise.
-        tokio::time::timeout(self.inner.wait, Box::pin(begin)).await.unwrap_or(Err(FetchError::TimedOut))
+        // Boxed: every handler's future would contain it otherwise.
+        tokio::time::timeout(self.inner.wait, Box::pin(open)).await.unwrap_or(Err(FetchError::TimedOut))
     }
 
-    /// The frames of a representation, and where their list came from.
-    async fn frames(&self, request: &BodyRequest, verify_again: bool) -> Result<(Frames, Source), FetchError> {
+    /// The frames of a representation, and the source of their list.
+    async fn frames(&self, request: &BodyRequest, reverify: bool) -> Result<(Frames, Source), FetchError> {
         if !request.has_manifest() {
             return Ok((Frames::one(request), Source::Memory));
         }
-        if let Some(manifest) = self.known_manifest(request)?.filter(|_| !verify_again) {
+        if let Some(manifest) = self.known_manifest(request)?.filter(|_| !reverify) {
             return Ok((Frames::Many(manifest), Source::Memory));
         }
-        let loaded = self.load(&request.named(), verify_again).await?;
+        let loaded = self.load(&request.named(), reverify).await?;
         let manifest = self.inner.manifests.parse(&request.stored.digest, request, &loaded.bytes)?;
         Ok((Frames::Many(manifest), loaded.source))
     }
 
-    /// The manifest of a representation that was read before. Its object is thereby used: it is not evicted before its frames.
+    /// The parsed manifest of a representation. Its object counts as used, so that it is not evicted before its frames.
     fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FetchError> {
         self.inner.disk.touch(&request.stored.digest);
         self.inner.manifests.get(&request.stored.digest, request)
     }
 
-    /// Fetches what is not here of a representation, for nobody yet, and waits until that has ended.
+    /// Prefetches a representation, and waits for the end.
     pub(crate) async fn prefetch(&self, request: BodyRequest) {
         let read_all = async {
             let (frames, _) = self.frames(&request, false).await?;
@@ -269,15 +269,14 @@ impl Cache {
             let missing: Vec<ObjectRequest> =
                 frames.filter(|frame| self.tier(&frame.digest).is_none()).map(|frame| request.frame(frame)).collect();
             let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
-            stream::iter(fetches).buffer_unordered(PREFETCHED_AT_A_TIME).try_for_each(async |_| Ok(())).await
+            stream::iter(fetches).buffer_unordered(PREFETCH_CONCURRENCY).try_for_each(async |_| Ok(())).await
         };
-        // Whoever asks for what cannot be had now tries again, and is told why.
+        // A client that needs it retries and gets the error.
         if let Err(error) = Box::pin(read_all).await {
-            tracing::debug!(object = %request.stored.digest, %error, "a new version cannot be fetched ahead");
+            tracing::debug!(object = %request.stored.digest, %error, "a new version cannot be prefetched");
         }
     }
 
-    /// An object that is in memory.
     fn in_memory(&self, digest: &ObjectDigest) -> Option<Bytes> {
         let bytes = self.inner.memory.get(digest)?;
         self.inner.disk.touch(digest);
@@ -285,55 +284,55 @@ impl Cache {
         Some(bytes)
     }
 
-    /// An object from wherever it is.
-    async fn load(&self, request: &ObjectRequest, verify_again: bool) -> Outcome {
-        self.begin_load(request, verify_again, true)?.result().await
+    /// Loads an object from memory, disk or origin.
+    async fn load(&self, request: &ObjectRequest, reverify: bool) -> LoadResult {
+        self.start_load(request, reverify, true)?.result().await
     }
 
-    /// The same as far as nothing has to be waited for. `is_first`: its reader has nothing of the body yet.
-    fn begin_load(&self, request: &ObjectRequest, verify_again: bool, is_first: bool) -> Result<Loading, FetchError> {
+    /// Starts to load an object. `is_first`: nothing of the body was sent yet.
+    fn start_load(&self, request: &ObjectRequest, reverify: bool, is_first: bool) -> Result<Loading, FetchError> {
         let inner = &self.inner;
         let digest = &request.digest;
-        if !verify_again && let Some(bytes) = self.in_memory(digest) {
+        if !reverify && let Some(bytes) = self.in_memory(digest) {
             return Ok(Loading::Done(Loaded { bytes, source: Source::Memory }));
         }
         let purges = inner.purges.load(Ordering::SeqCst);
         if let Some(bytes) = inner.disk.read_cached(digest, &inner.budget) {
-            inner.keep(*digest, bytes.clone(), purges);
+            inner.insert_in_memory(*digest, bytes.clone(), purges);
             return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
-        inner.flights.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
+        inner.fetches.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
     }
 
-    /// Begins to fetch an object that will be needed soon: from disk, if it is there and not known yet. `None`: not now.
-    fn fetch_ahead(&self, request: &ObjectRequest) -> Option<Waiter> {
+    /// Starts read-ahead of an object from disk or origin. `None`: no memory or slot is free for that.
+    fn read_ahead(&self, request: &ObjectRequest) -> Option<FetchWaiter> {
         let inner = &self.inner;
-        inner.budget.is_ample().then_some(())?;
-        inner.flights.join_ahead(request, || inner.clone().read_or_fetch(request.clone()))
+        inner.budget.has_room().then_some(())?;
+        inner.fetches.join_read_ahead(request, || inner.clone().read_or_fetch(request.clone()))
     }
 
-    /// Begins to fetch the manifest of a body that somebody will probably ask for next: its first frame is then one exchange
-    /// with the origin away, not two. `request` is made only when it is needed.
-    pub(crate) fn announce(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
-        let is_quiet = self.inner.flights.len() < ANNOUNCED_BEHIND;
+    /// Prefetches the manifest of a body that a client will probably request next: this saves a round trip to the
+    /// origin. `request` is called only when it is needed.
+    pub(crate) fn prefetch_manifest(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
+        let is_quiet = self.inner.fetches.len() < MANIFEST_PREFETCH_LIMIT;
         if stored.frames > 1 && is_quiet && self.tier(&stored.digest).is_none() {
-            drop(self.fetch_ahead(&request().named()));
+            drop(self.read_ahead(&request().named()));
         }
     }
 
-    /// Where an object is, as far as is known without looking at the disk.
+    /// The tier of an object, without looking at the disk.
     pub(crate) fn tier(&self, digest: &ObjectDigest) -> Option<Tier> {
         let inner = &self.inner;
         let in_memory = inner.memory.contains(digest).then_some(Tier::Memory);
         in_memory.or_else(|| inner.disk.has(digest).then_some(Tier::Disk))
     }
 
-    /// Why the disk did not take the last object; `None` when it did.
+    /// The error of the last write to disk; `None` when it succeeded.
     pub(crate) fn disk_failure(&self) -> Option<String> {
         self.inner.disk.last_failure()
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(crate) fn bounds(&self) -> [Bound; 9] {
         let inner = &self.inner;
         let (manifests, most) = inner.manifests.usage();
@@ -343,53 +342,51 @@ impl Cache {
             ("memory_bytes", usage.memory_bytes, usage.memory_limit_bytes),
             ("in_flight_bytes", usage.in_flight_bytes, usage.in_flight_limit_bytes),
             ("parsed_manifest_bytes", manifests, most),
-            ("queued_fills", inner.flights.len() as u64, MAX_FLIGHTS as u64),
-            inner.flights.waiters(),
+            ("queued_fills", inner.fetches.len() as u64, MAX_IN_FLIGHT as u64),
+            inner.fetches.waiters(),
             inner.fetcher.fetches(),
             inner.decoders.bound("decoders"),
             inner.encoders.bound("gzip_encoders"),
         ]
     }
 
-    /// How full the cache is.
     pub(crate) fn usage(&self) -> Usage {
         self.inner.usage()
     }
 }
 
 impl Inner {
-    /// The flight of an object: reads it from disk when it is there, else takes it from memory or fetches it, and stores it
-    /// behind those who wait.
-    async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> Outcome {
+    /// Reads an object from disk, or takes it from memory, or fetches it and stores it in the background.
+    async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> LoadResult {
         let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
-            self.keep(digest, bytes.clone(), purges);
+            self.insert_in_memory(digest, bytes.clone(), purges);
             return Ok(Loaded { bytes, source: Source::Disk });
         }
-        // It is to be verified again, or somebody was faster.
+        // It has to be verified again, or another task was faster.
         if let Some(bytes) = self.verified_in_memory(&digest) {
             return Ok(Loaded { bytes, source: Source::Memory });
         }
         let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
-        // What the disk cannot take is served from here.
-        let in_memory = self.keep(digest, bytes.clone(), purges);
+        // Objects that the disk rejects are served from memory.
+        let in_memory = self.insert_in_memory(digest, bytes.clone(), purges);
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
         let (inner, storing) = (self.clone(), bytes.clone());
         self.metrics.writes.inc();
         self.drain.spawn(async move {
             inner.disk.store(digest, storing).await;
             if inner.purges.load(Ordering::SeqCst) != purges {
-                // An operator has purged something meanwhile: it may have been meant.
+                // The purge may have been of this object.
                 let _ = spawn_blocking(move || inner.remove(&digest)).await;
             }
         });
         Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
     }
 
-    /// Takes an object into memory that was read or fetched since there were so many `purges`. True when it did.
-    fn keep(&self, digest: ObjectDigest, bytes: Bytes, purges: u64) -> bool {
+    /// Inserts an object into memory, unless there was a purge since `purges` was read. True when it is there.
+    fn insert_in_memory(&self, digest: ObjectDigest, bytes: Bytes, purges: u64) -> bool {
         let in_memory = self.memory.insert(digest, bytes);
-        // Looked at behind the insertion: a purge that comes later finds the object.
+        // Checked after the insert: a later purge finds the object.
         let is_purged = self.purges.load(Ordering::SeqCst) != purges;
         if is_purged {
             self.memory.remove(&digest);
@@ -397,14 +394,14 @@ impl Inner {
         in_memory && !is_purged
     }
 
-    /// Removes an object. Its bytes, when it was here. Blocks.
+    /// Removes an object from all tiers. Returns its size. Blocks.
     fn remove(&self, digest: &ObjectDigest) -> Option<u64> {
         self.manifests.remove(digest);
         let in_memory = self.memory.remove(digest);
-        self.disk.remove(digest, Dropped::Purged).or(in_memory)
+        self.disk.remove(digest, RemovalReason::Purged).or(in_memory)
     }
 
-    /// An object in memory, verified now; dropped when it is not what its name says.
+    /// An object in memory, verified now. Corrupt bytes are removed.
     fn verified_in_memory(&self, digest: &ObjectDigest) -> Option<Bytes> {
         let bytes = self.memory.get(digest)?;
         if ObjectDigest::of(&bytes) == *digest {
@@ -428,7 +425,7 @@ impl Inner {
             in_flight_bytes: self.budget.used().saturating_sub(memory_bytes),
             in_flight_limit_bytes: self.in_flight,
             is_writing: self.disk.last_failure().is_none(),
-            being_fetched: self.flights.len() as u64,
+            being_fetched: self.fetches.len() as u64,
         }
     }
 }
@@ -438,17 +435,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_read_before_a_purge_does_not_stay_in_memory() {
+    async fn an_object_read_before_a_purge_is_not_cached() {
         let dir = tempfile::tempdir().unwrap();
         let (lock, _) = DirectoryLock::take(dir.path()).unwrap();
         let (origins, drain) = (Arc::new(Origins::new(Vec::new())), Drain::new());
-        let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::begin(), &Registry::new(), &drain)
+        let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::start(), &Registry::new(), &drain)
             .unwrap();
         let digest = ObjectDigest::of(b"object");
-        let keep = |purges| cache.inner.keep(digest, Bytes::from_static(b"object"), purges);
-        assert!(keep(0) && cache.tier(&digest) == Some(Tier::Memory));
+        let insert_in_memory = |purges| cache.inner.insert_in_memory(digest, Bytes::from_static(b"object"), purges);
+        assert!(insert_in_memory(0) && cache.tier(&digest) == Some(Tier::Memory));
         assert_eq!(cache.purge_object(&digest), Some(6));
-        assert!(!keep(0) && cache.tier(&digest).is_none());
-        assert!(keep(1) && cache.tier(&digest).is_some());
+        assert!(!insert_in_memory(0) && cache.tier(&digest).is_none());
+        assert!(insert_in_memory(1) && cache.tier(&digest).is_some());
     }
 }

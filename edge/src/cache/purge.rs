@@ -1,4 +1,4 @@
-//! Operators' purges: a hard one removes representations, a soft one has them verified again.
+//! Purges: a hard one removes representations, a soft one has them verified again.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ pub(crate) struct Purged {
 }
 
 impl Cache {
-    /// The frames of a representation as far as they can be told without fetching anything. Blocks.
+    /// The frames of a representation, as far as they are known without a fetch. Blocks.
     fn peek_frames(&self, request: &BodyRequest) -> Option<Frames> {
         if !request.has_manifest() {
             return Some(Frames::one(request));
@@ -31,7 +31,8 @@ impl Cache {
         inner.manifests.parse(digest, request, &bytes).ok().map(Frames::Many)
     }
 
-    /// Removes representations: their manifests, and the frames that are listed there, which other versions may share. Blocks.
+    /// Removes representations with their manifests and frames. Other versions may share frames and fetch them again.
+    /// Blocks.
     pub(crate) fn purge(&self, representations: &[BodyRequest]) -> Purged {
         let mut purged = Purged::default();
         for request in representations {
@@ -46,8 +47,8 @@ impl Cache {
         purged
     }
 
-    /// Has representations verified before their next use, by dropping them from memory: what is read from disk is verified
-    /// anyway. Blocks.
+    /// Has representations verified before their next use by removing them from memory: reads from disk are always
+    /// verified. Blocks.
     pub(crate) fn reverify(&self, representations: &[BodyRequest]) -> Purged {
         let mut dropped = Purged::default();
         for request in representations {
@@ -62,7 +63,7 @@ impl Cache {
         dropped
     }
 
-    /// Removes one object. Its bytes, when it was here. Blocks.
+    /// Removes one object. Returns its size. Blocks.
     pub(crate) fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
         self.inner.purges.fetch_add(1, Ordering::SeqCst);
         self.inner.remove(digest)

@@ -1,4 +1,4 @@
-//! The frames of one representation, whether a manifest lists them or it is a single one.
+//! The frames of a representation, from a manifest or a single one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,27 +11,26 @@ use weir_protocol::name::RepositoryName;
 use super::fetch::{FetchError, ObjectRequest, Size};
 use crate::origin_client::OriginId;
 
-/// The most bytes that a frame takes in a manifest.
+/// The most bytes per frame in a manifest.
 const MAX_LISTED_FRAME_BYTES: u64 = 128;
 
-/// A body that is asked for, and where its objects can be had.
+/// A body to load, and the origin of its objects.
 #[derive(Debug, Clone)]
 pub(crate) struct BodyRequest {
     pub(crate) repository: RepositoryName,
-    /// The origin of its service; `None`: any.
+    /// The owner of its service; `None`: any origin.
     pub(crate) origin: Option<OriginId>,
     pub(crate) stored: Representation,
-    /// Bytes of the tar.
+    /// The size of the tar in bytes.
     pub(crate) tar_size: u64,
 }
 
 impl BodyRequest {
-    /// Whether there is a manifest.
     pub(super) fn has_manifest(&self) -> bool {
         self.stored.frames > 1
     }
 
-    /// The object that lists the frames, or the one frame.
+    /// The manifest, or the only frame.
     pub(super) fn named(&self) -> ObjectRequest {
         let size = match self.stored.frames {
             1 => Size::Exactly(self.stored.size),
@@ -48,20 +47,19 @@ impl BodyRequest {
         ObjectRequest { repository: self.repository.clone(), digest, size, origin: self.origin }
     }
 
-    /// Whether a manifest is what the descriptor says.
+    /// Checks that a manifest matches the descriptor.
     pub(super) fn check(&self, manifest: &Manifest) -> Result<(), FetchError> {
         let found = (manifest.frames().len(), manifest.size(), manifest.tar_size());
         let expected = (self.stored.frames as usize, self.stored.size, self.tar_size);
         if found != expected {
-            let reason =
-                format!("it has (frames, bytes, bytes of tar) {found:?}, and the descriptor says {expected:?}");
+            let reason = format!("(frames, bytes, bytes of tar) are {found:?}, and {expected:?} in the descriptor");
             return Err(FetchError::BadManifest(reason));
         }
         Ok(())
     }
 }
 
-/// The frames of a body, in their order.
+/// The frames of a body in order.
 #[derive(Debug, Clone)]
 pub(super) enum Frames {
     One(Frame),
@@ -69,7 +67,7 @@ pub(super) enum Frames {
 }
 
 impl Frames {
-    /// The one frame of a representation without a manifest.
+    /// The only frame of a representation without a manifest.
     pub(super) fn one(request: &BodyRequest) -> Self {
         let Representation { digest, size, .. } = request.stored;
         Frames::One(Frame { digest, size, tar_size: request.tar_size })
@@ -79,7 +77,6 @@ impl Frames {
         &self.all()[index]
     }
 
-    /// All of them.
     pub(super) fn all(&self) -> &[Frame] {
         match self {
             Frames::One(frame) => std::slice::from_ref(frame),
@@ -87,7 +84,7 @@ impl Frames {
         }
     }
 
-    /// The parts of frames that a range of the body lies in; of the tar, with `of_tar`.
+    /// The slices of frames that cover a range of the body, or of the tar with `of_tar`.
     pub(super) fn slices(&self, range: &Range<u64>, of_tar: bool) -> Vec<Slice> {
         match self {
             Frames::One(_) if range.is_empty() => Vec::new(),
@@ -97,11 +94,11 @@ impl Frames {
         }
     }
 
-    /// Whether each frame may be decoded: no more of tar than a frame has.
+    /// Whether each frame is within the limit of decoded bytes.
     pub(super) fn are_decodable(&self) -> bool {
         match self {
             Frames::One(frame) => frame.tar_size <= MAX_FRAME_TAR_BYTES,
-            // Read from bytes, which were checked then.
+            // Checked when the manifest was parsed.
             Frames::Many(_) => true,
         }
     }

@@ -1,4 +1,4 @@
-//! What the catalog knows of one service.
+//! The catalog's entry of one service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,73 +11,69 @@ use crate::clock::{AtomicMoment, Moment};
 use crate::origin_client::OriginId;
 use crate::version::Version;
 
-/// What an entry takes in memory besides its descriptor, about, in bytes.
+/// The approximate memory of an entry besides its descriptor, in bytes.
 const ENTRY_BYTES: u64 = 1024;
 
-/// What orders the versions of a service: generation and revision.
-pub(crate) type Order = (Generation, u64);
+/// The order of the versions of a service: generation, then revision.
+pub(crate) type VersionNumber = (Generation, u64);
 
-/// What the catalog knows of one service.
+/// The catalog's entry of one service.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// What is served; `None` is a tombstone: the service is gone.
+    /// The current version; `None` is a tombstone.
     pub(crate) version: Option<Arc<Version>>,
-    /// The highest generation and revision ever seen, a tombstone's included.
-    pub(crate) highest: Order,
-    /// Whose it is; `None` when that origin is no longer configured.
+    /// The highest version ever seen, also before a tombstone.
+    pub(crate) highest: VersionNumber,
+    /// The owner; `None` when that origin is no longer configured.
     pub(crate) origin: Option<OriginId>,
-    /// How old it may be.
     pub(crate) policy: Arc<FreshnessPolicy>,
-    /// When it was requested; the same for all versions of the service.
-    pub(crate) usage: Arc<Usage>,
-    /// When this version, or the tombstone, was taken.
+    /// When a client last requested it. Shared by all versions of the service.
+    pub(crate) last_request: Arc<LastRequest>,
+    /// When this version, or the tombstone, was stored.
     pub(super) since: Moment,
     last_validated: AtomicMoment,
     last_queried: AtomicMoment,
-    /// Up to then its origin has said that it is current, of it alone, since the process began.
+    /// The last time the origin confirmed this entry individually since the process started.
     confirmed_at: AtomicMoment,
-    /// Nothing that its origin said of it up to then counts.
+    /// Confirmations up to this time are ignored.
     suspect_until: AtomicMoment,
     /// The last validation is not on disk yet.
-    unwritten: AtomicBool,
+    dirty: AtomicBool,
     soft_purged_at: AtomicMoment,
     hard_purged_at: AtomicMoment,
-    /// The generation of the last offer that was refused; 0: none was.
-    refused: AtomicU64,
+    /// The generation of the last rejected update; 0 for none.
+    rejected_generation: AtomicU64,
 }
 
-/// How far an operator's purge goes.
+/// The mode of an operator's purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PurgeMode {
-    /// What is stored is stale: it is served while the origin is asked.
+    /// The entry becomes stale: it is served while it is revalidated.
     Soft,
-    /// What is stored is dropped: the origin is asked before anything is served.
+    /// The entry must be revalidated before it is served.
     Hard,
 }
 
-/// When clients requested a service.
+/// When a client last requested a service.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct LastRequest {
     last: AtomicMoment,
 }
 
-impl Usage {
-    /// `last`: when it was requested for the last time.
+impl LastRequest {
     pub(crate) fn new(last: Moment) -> Arc<Self> {
         Arc::new(Self { last: AtomicMoment::new(last) })
     }
 
-    /// A client requests it.
-    pub(crate) fn requested(&self, now: Moment) {
+    pub(crate) fn record(&self, now: Moment) {
         self.last.advance(now);
     }
 
-    /// When a client requested it for the last time.
     pub(super) fn last(&self) -> Moment {
         self.last.get()
     }
 
-    /// How long ago a client requested it.
+    /// The time since the last request.
     pub(crate) fn idle(&self, now: Moment) -> Duration {
         now.since(self.last.get())
     }
@@ -86,10 +82,10 @@ impl Usage {
 impl Entry {
     pub(super) fn new(
         version: Option<Arc<Version>>,
-        highest: Order,
+        highest: VersionNumber,
         origin: Option<OriginId>,
         policy: Arc<FreshnessPolicy>,
-        usage: Arc<Usage>,
+        last_request: Arc<LastRequest>,
         since: Moment,
     ) -> Self {
         let never = || AtomicMoment::new(Moment::EARLIEST);
@@ -98,72 +94,72 @@ impl Entry {
             highest,
             origin,
             policy,
-            usage,
+            last_request,
             since,
             last_validated: AtomicMoment::new(since),
             last_queried: AtomicMoment::new(since),
             confirmed_at: never(),
             suspect_until: never(),
-            unwritten: AtomicBool::new(false),
+            dirty: AtomicBool::new(false),
             soft_purged_at: never(),
             hard_purged_at: never(),
-            refused: AtomicU64::new(0),
+            rejected_generation: AtomicU64::new(0),
         }
     }
 
-    /// Its origin said so at this moment.
-    pub(super) fn confirmed_when_taken(self) -> Self {
+    /// Counts as confirmed at the time it was stored.
+    pub(super) fn confirmed_when_stored(self) -> Self {
         self.confirmed_at.set(self.since);
         self
     }
 
-    /// It was validated at this moment, before the process began.
+    /// Sets the last validation, of an earlier process.
     pub(super) fn validated_at(self, at: Moment) -> Self {
         self.last_validated.set(at);
         self.last_queried.set(at);
         self
     }
 
-    /// The memory that it takes, about, in bytes.
+    /// The approximate memory of the entry, in bytes.
     pub(super) fn weight(&self) -> u64 {
-        // What is read of a descriptor takes about as much again as its bytes.
+        // A parsed descriptor takes about as much again as its bytes.
         ENTRY_BYTES + self.version.as_ref().map_or(0, |version| 2 * version.descriptor().bytes().len() as u64)
     }
 
-    /// Whether what its origin says of all its services together holds for it.
-    pub(super) fn can_be_leased(&self) -> bool {
+    /// Whether the freshness lease of its origin may cover the entry.
+    pub(super) fn is_leasable(&self) -> bool {
         self.confirmed_at.get() > self.suspect_until.get()
     }
 
-    /// Its origin has said something of it that was refused, or could not be taken: what it says of all its services does
-    /// not hold for this one until it has answered a query that was put after `at`.
+    /// An update of the entry was rejected or could not be stored: the lease does not cover it until the origin answers
+    /// a query sent after `at`.
     pub(crate) fn suspect(&self, at: Moment) {
         self.suspect_until.advance(at);
     }
 
-    /// When it was validated last, by itself.
+    /// The last individual validation.
     pub(crate) fn last_validated(&self) -> Moment {
         self.last_validated.get()
     }
 
-    /// The origin has said that this was current then.
+    /// The origin confirmed the entry at this time.
     pub(super) fn confirm(&self, at: Moment) {
         self.validate(at);
         self.confirmed_at.advance(at);
     }
 
-    /// It was current then, by what its origin said of all its services.
+    /// The lease validated the entry at this time.
     pub(super) fn validate(&self, at: Moment) {
         self.last_validated.advance(at);
-        self.unwritten.store(true, Ordering::Relaxed);
+        self.dirty.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its last validation has to be written; from now on it counts as written.
-    pub(super) fn take_unwritten(&self) -> bool {
-        self.unwritten.swap(false, Ordering::Relaxed)
+    /// Whether the last validation has to be written; marks it as written.
+    pub(super) fn take_dirty(&self) -> bool {
+        self.dirty.swap(false, Ordering::Relaxed)
     }
 
-    /// What to do with it at this age, after what an operator has purged since its last validation.
+    /// Evaluates the freshness at this age, with purges since the last validation.
     pub(crate) fn evaluate(&self, age: Duration) -> Freshness {
         let freshness = self.policy.limits.evaluate(age);
         let validated = self.last_validated.get();
@@ -176,8 +172,7 @@ impl Entry {
         }
     }
 
-    /// What the origin has said until now counts no longer, of this service or of all of them. The highest generation is
-    /// not forgotten.
+    /// Purges the entry, and suspends the lease for it. The highest generation is kept.
     pub(super) fn purge(&self, mode: PurgeMode, now: Moment) {
         match mode {
             PurgeMode::Soft => self.soft_purged_at.advance(now),
@@ -186,39 +181,36 @@ impl Entry {
         self.suspect(now);
     }
 
-    /// The hard purge that its origin has not answered since.
-    pub(super) fn hard_purge(&self) -> Option<Moment> {
+    /// A hard purge that was not followed by a validation yet.
+    pub(super) fn pending_hard_purge(&self) -> Option<Moment> {
         Some(self.hard_purged_at.get()).filter(|at| *at > Moment::EARLIEST && *at >= self.last_validated.get())
     }
 
-    /// What an operator purged of `earlier` stays purged, until the origin has spoken after it.
+    /// Takes over the purges of the entry that this one replaces.
     pub(super) fn inherit_purges(&self, earlier: &Entry) {
         self.soft_purged_at.advance(earlier.soft_purged_at.get());
         self.hard_purged_at.advance(earlier.hard_purged_at.get());
         self.suspect(self.soft_purged_at.get().max(self.hard_purged_at.get()));
     }
 
-    /// An offer of the origin was refused, because a newer one was seen before.
-    pub(super) fn refuse(&self, offered: Generation) {
-        self.refused.store(offered, Ordering::Relaxed);
+    /// Records a rejected update.
+    pub(super) fn reject(&self, offered: Generation) {
+        self.rejected_generation.store(offered, Ordering::Relaxed);
     }
 
-    /// The generation of the last offer that was refused.
-    pub(crate) fn refused(&self) -> Option<Generation> {
-        Some(self.refused.load(Ordering::Relaxed)).filter(|generation| *generation > 0)
+    pub(crate) fn rejected_generation(&self) -> Option<Generation> {
+        Some(self.rejected_generation.load(Ordering::Relaxed)).filter(|generation| *generation > 0)
     }
 
-    /// The origin is being asked about it.
+    /// Records a query to the origin.
     pub(super) fn queried(&self, at: Moment) {
         self.last_queried.advance(at);
     }
 
-    /// When the origin was asked about it for the last time.
     pub(crate) fn last_queried(&self) -> Moment {
         self.last_queried.get()
     }
 
-    /// How long ago the origin was asked about it.
     pub(crate) fn since_queried(&self, now: Moment) -> Duration {
         now.since(self.last_queried.get())
     }
@@ -260,31 +252,31 @@ pub(super) mod tests {
     pub(in crate::catalog) fn entry(version: Option<Descriptor>, now: Moment) -> Entry {
         let policy = FreshnessPolicies::new([], limits(15, None), false).of(&"shop".parse().unwrap()).clone();
         let version = version.map(|version| Arc::new(Version::new(version)));
-        Entry::new(version, (5, 2), Some(0), policy, Usage::new(now), now)
+        Entry::new(version, (5, 2), Some(0), policy, LastRequest::new(now), now)
     }
 
     #[test]
-    fn a_purge_holds_until_the_origin_has_spoken_again() {
-        let begun = Clock::begin().now();
-        let later = |seconds| begun.after(Duration::from_secs(seconds));
+    fn a_purge_holds_until_the_next_validation() {
+        let start = Clock::start().now();
+        let later = |seconds| start.after(Duration::from_secs(seconds));
         for (mode, expected) in
             [(PurgeMode::Soft, Freshness::StaleWhileRevalidate), (PurgeMode::Hard, Freshness::Revalidate)]
         {
-            let entry = entry(None, begun).confirmed_when_taken();
+            let entry = entry(None, start).confirmed_when_stored();
             let at = |entry: &Entry, seconds| entry.evaluate(later(seconds).since(entry.last_validated()));
             assert_eq!(at(&entry, 1), Freshness::Fresh);
             entry.purge(mode, later(2));
             assert_eq!(at(&entry, 2), expected);
-            assert!(!entry.can_be_leased(), "what is said of all services is not said of it");
-            // The answer to a query that was put before the purge is no answer to it.
+            assert!(!entry.is_leasable(), "the lease does not cover it");
+            // The response to a query from before the purge does not lift it.
             entry.confirm(later(1));
             assert_eq!(at(&entry, 3), expected);
-            assert!(!entry.can_be_leased(), "and the next heartbeat is none either");
+            assert!(!entry.is_leasable(), "and the next heartbeat is none either");
             assert_eq!(at(&entry, 100), Freshness::Revalidate, "it ages as ever");
-            assert_eq!(entry.hard_purge().is_some(), mode == PurgeMode::Hard);
+            assert_eq!(entry.pending_hard_purge().is_some(), mode == PurgeMode::Hard);
             entry.confirm(later(4));
             assert_eq!(at(&entry, 4), Freshness::Fresh);
-            assert!(entry.can_be_leased() && entry.hard_purge().is_none());
+            assert!(entry.is_leasable() && entry.pending_hard_purge().is_none());
             assert_eq!(entry.highest, (5, 2));
         }
     }

@@ -1,30 +1,29 @@
-//! Why a version of a service cannot be found.
+//! Why a lookup failed.
 
 use super::metrics::StaleReason;
 use crate::origin_client::OriginError;
-use crate::single_flight::{Abandoned, Full};
+use crate::single_flight::{Abandoned, Overloaded};
 
-/// Why there is nothing to serve.
 #[derive(Debug, Clone)]
 pub(crate) enum LookupError {
-    /// There is no such service, or no such version of it.
+    /// The service, or this version of it, does not exist.
     Absent,
-    /// What is stored is too old to be served without the origin, and the origin cannot be asked.
+    /// The stored version is too old to be served without revalidation, which failed.
     Expired(String),
-    /// Nothing is stored, and the origin cannot be asked.
+    /// Nothing is stored, and the origin query failed.
     Origin(OriginError),
-    /// Nothing is stored, and the origin took too long.
+    /// Nothing is stored, and the origin query timed out.
     TooSlow,
-    /// Nothing is stored, and what the origin offers is older than what was seen before.
+    /// Nothing is stored, and the origin offers an older version than was seen before.
     Regressed,
-    /// Too many queries are under way.
-    Full,
-    /// The edge itself failed: a bug.
+    /// Too many queries are in flight.
+    Overloaded,
+    /// A bug in the edge.
     Internal,
 }
 
 impl LookupError {
-    /// The reason in plain words, fit for a client.
+    /// The reason as a sentence without a full stop, fit for clients.
     pub(crate) fn reason(&self) -> String {
         match self {
             LookupError::Absent => "there is no such service".to_owned(),
@@ -32,34 +31,34 @@ impl LookupError {
             LookupError::Origin(error) => error.to_string(),
             LookupError::TooSlow => "the origin did not answer in time".to_owned(),
             LookupError::Regressed => {
-                "the origin offers an older version than was seen before, which is refused".to_owned()
+                "the origin offers an older version than was seen before, so it was rejected".to_owned()
             }
-            LookupError::Full => "too many queries to origins are under way".to_owned(),
-            LookupError::Internal => "the edge failed to ask the origin".to_owned(),
+            LookupError::Overloaded => "too many queries to origins are in flight".to_owned(),
+            LookupError::Internal => "the edge failed to query the origin".to_owned(),
         }
     }
 
-    /// The reason for a stale answer that is served instead.
+    /// The reason for serving a stale version instead.
     pub(super) fn stale_reason(&self) -> StaleReason {
         match self {
             LookupError::TooSlow => StaleReason::OriginSlow,
             LookupError::Regressed => StaleReason::Regressed,
-            LookupError::Full => StaleReason::EdgeBusy,
+            LookupError::Overloaded => StaleReason::EdgeBusy,
             LookupError::Internal => StaleReason::EdgeFailed,
             LookupError::Absent | LookupError::Expired(_) | LookupError::Origin(_) => StaleReason::OriginFailed,
         }
     }
 }
 
-impl From<Full> for LookupError {
-    fn from(_: Full) -> Self {
-        LookupError::Full
+impl From<Overloaded> for LookupError {
+    fn from(_: Overloaded) -> Self {
+        LookupError::Overloaded
     }
 }
 
 impl From<Abandoned> for LookupError {
     fn from(error: Abandoned) -> Self {
-        tracing::error!(%error, "a query about a service failed within the edge");
+        tracing::error!(%error, "a query about a service was abandoned");
         LookupError::Internal
     }
 }

@@ -1,4 +1,4 @@
-//! How old an answer may be: the whole rule, without I/O and without a clock.
+//! The freshness policy of a service (RFC 9111, RFC 5861). Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,32 +9,30 @@ use weir_protocol::name_glob::NameGlob;
 
 use crate::config::{AuthMode, Config, FreshnessConfig};
 
-/// What `stale-if-error` says when there is no maximum, in seconds: a year, which readers take for "without end".
+/// `stale-if-error` when no maximum is configured, in seconds: a year.
 const WITHOUT_END: u64 = 31_536_000;
 
-/// What to do with an answer of a certain age. From the mildest to the strictest.
+/// The freshness of a version at some age, from the mildest to the strictest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
-    /// Serve it; the origin is not asked.
+    /// Serve it without revalidation.
     Fresh,
-    /// Serve it, and ask the origin in the background.
+    /// Serve it and revalidate in the background.
     StaleWhileRevalidate,
-    /// Ask the origin, and wait for it; when it cannot be asked, serve what is stored.
+    /// Revalidate first; serve the stored version when that fails.
     Revalidate,
-    /// Ask the origin, and wait for it; when it cannot be asked, serve nothing (`504`).
+    /// Revalidate first; answer `504` when that fails.
     Expired,
 }
 
-/// The limits of a service, and the header that states them.
+/// The limits of a service and the `Cache-Control` that states them.
 #[derive(Debug)]
 pub(crate) struct FreshnessPolicy {
-    /// The limits.
     pub(crate) limits: FreshnessConfig,
-    /// The limits as `Cache-Control` states them.
     pub(crate) cache_control: HeaderValue,
 }
 
-/// The policies of an edge: the first whose pattern matches a service is its own.
+/// The policies of an edge. The first whose pattern matches a service applies.
 #[derive(Debug)]
 pub(crate) struct FreshnessPolicies {
     by_name: Vec<(NameGlob, Arc<FreshnessPolicy>)>,
@@ -42,7 +40,7 @@ pub(crate) struct FreshnessPolicies {
 }
 
 impl Freshness {
-    /// The word in `/status`.
+    /// The value in `/status`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Freshness::Fresh => "fresh",
@@ -54,7 +52,7 @@ impl Freshness {
 }
 
 impl FreshnessConfig {
-    /// What to do with an answer, `age` after its last validation.
+    /// Evaluates the freshness at `age` since the last validation.
     pub(crate) fn evaluate(&self, age: Duration) -> Freshness {
         let past = match age.checked_sub(self.fresh) {
             None | Some(Duration::ZERO) => return Freshness::Fresh,
@@ -69,14 +67,13 @@ impl FreshnessConfig {
         }
     }
 
-    /// For how many seconds an answer has been stale; 0 when it is fresh. Rounded up, so that every stale one says so.
+    /// The seconds since the version became stale, rounded up; 0 when it is fresh.
     pub(crate) fn stale_for(&self, age: Duration) -> u64 {
         let past = age.saturating_sub(self.fresh);
         past.as_secs().saturating_add(u64::from(past.subsec_nanos() > 0))
     }
 
-    /// The age that is assumed when nobody knows it: old enough that the origin is asked before anything is served, and
-    /// not so old that nothing may be served without it.
+    /// The age that is assumed when it is unknown: it forces a revalidation, and is never beyond `stale-if-error`.
     pub(crate) fn unknown_age(&self) -> Duration {
         self.fresh
             .saturating_add(self.stale_while_revalidate)
@@ -104,15 +101,14 @@ impl FreshnessPolicy {
 }
 
 impl FreshnessPolicies {
-    /// Those of a configuration.
     pub(crate) fn configured(config: &Config) -> Self {
         let by_name = config.freshness_for.iter();
         let by_name = by_name.map(|some| (some.services.clone(), some.over(&config.freshness)));
         Self::new(by_name, config.freshness.clone(), config.auth.mode == AuthMode::Required)
     }
 
-    /// `by_name` in the order in which they are tried. `private`: answers are for one authenticated reader, and no shared
-    /// cache may store them.
+    /// `by_name` in the order of precedence. `private`: responses depend on the client, so shared caches must not store
+    /// them.
     pub(super) fn new(
         by_name: impl IntoIterator<Item = (NameGlob, FreshnessConfig)>,
         default: FreshnessConfig,
@@ -122,7 +118,6 @@ impl FreshnessPolicies {
         Self { by_name: by_name.collect(), default: FreshnessPolicy::new(default, private) }
     }
 
-    /// The policy of a service.
     pub(crate) fn of(&self, service: &ServiceName) -> &Arc<FreshnessPolicy> {
         let own = self.by_name.iter().find(|(services, _)| services.matches(service.as_str()));
         own.map_or(&self.default, |(_, policy)| policy)
@@ -144,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_contract_s_defaults() {
+    fn default_limits() {
         let limits = limits(15, None);
         assert_eq!(limits.cache_control(), "max-age=15, stale-while-revalidate=60, stale-if-error=31536000");
         for (seconds, freshness, stale_for) in [
@@ -162,7 +157,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_maximum_ends_it() {
+    fn stale_if_error_limits_the_age() {
         let limits = limits(15, Some(3600));
         assert_eq!(limits.evaluate(Duration::from_secs(3615)), Freshness::Revalidate);
         assert_eq!(limits.evaluate(Duration::from_secs(3616)), Freshness::Expired);
@@ -179,7 +174,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn the_older_the_stricter(
+        fn freshness_is_monotonic_in_age(
             fresh in any_duration(), swr in any_duration(), sie in proptest::option::of(any_duration()),
             one in any_duration(), other in any_duration(),
         ) {
@@ -190,11 +185,8 @@ pub(super) mod tests {
             let (younger, older) = (one.min(other), one.max(other));
             prop_assert!(limits.evaluate(younger) <= limits.evaluate(older));
             prop_assert!(limits.stale_for(younger) <= limits.stale_for(older));
-            // What is marked stale is what is not fresh.
             prop_assert_eq!(limits.stale_for(one) == 0, limits.evaluate(one) == Freshness::Fresh);
-            // Without a maximum nothing ever expires.
             prop_assert!(limits.stale_if_error.is_some() || limits.evaluate(Duration::MAX) < Freshness::Expired);
-            // An unknown age is never taken for fresh unless everything is, and never for expired.
             let unknown = limits.unknown_age();
             prop_assert!(limits.evaluate(unknown) < Freshness::Expired);
             prop_assert!(limits.evaluate(unknown) > Freshness::Fresh || unknown == fresh);

@@ -1,5 +1,4 @@
-//! The catalog's file: records are appended, and it is written again once half of it may be out of date. Every call
-//! blocks.
+//! The catalog's journal: an append-only file, rewritten once half of it may be superseded. All calls block.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,52 +7,49 @@ use std::time::Duration;
 
 use weir_runtime::directory_lock::DirectoryLock;
 
-use super::record::{Record, Stored};
+use super::record::{JournalContents, Record};
 
-/// Bytes that may be appended however little the file held before.
+/// Bytes that may be appended before the next rewrite, however small the file was.
 const MIN_GROWTH: u64 = 1 << 20;
 
-/// How often a file that cannot be read is tried, and the pause between.
+/// Attempts to read the file, and the pause between them.
 const READ_ATTEMPTS: u32 = 3;
-const READ_PAUSE: Duration = Duration::from_millis(300);
+const READ_BACKOFF: Duration = Duration::from_millis(300);
 
-/// The file.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
-    /// `None` until it was written whole by this process, and after a failure: what a failed write left is not trusted.
+    /// `None` before the first rewrite by this process and after a failed write, whose bytes are not trusted.
     file: Option<File>,
     bytes: u64,
-    /// When it has so many bytes it is written again.
+    /// The size at which the file is rewritten.
     rewrite_at: u64,
-    /// What is there could not be read, and is perhaps sound: it is set aside before the file is written.
+    /// Reading failed, and the file may be intact: it is renamed before the rewrite.
     is_unread: bool,
     /// Released after the file is closed.
     _lock: DirectoryLock,
 }
 
 impl Journal {
-    /// The file in a directory whose lock is held.
     pub(super) fn new(path: &Path, lock: DirectoryLock) -> Self {
         Self { path: path.to_owned(), file: None, bytes: 0, rewrite_at: 0, is_unread: false, _lock: lock }
     }
 
-    /// Reads what is readable, with patience: a disk may be back in a moment. The error, if there is one, is of the disk; what
-    /// came before it counts.
-    pub(super) fn read(&mut self) -> (Stored, io::Result<()>) {
+    /// Reads the file, with retries. On an I/O error the records before it are returned too.
+    pub(super) fn read(&mut self) -> (JournalContents, io::Result<()>) {
         for _ in 1..READ_ATTEMPTS {
             if let (stored, Ok(())) = self.try_read() {
                 return (stored, Ok(()));
             }
-            std::thread::sleep(READ_PAUSE);
+            std::thread::sleep(READ_BACKOFF);
         }
         let (stored, result) = self.try_read();
         self.is_unread = result.is_err();
         (stored, result)
     }
 
-    fn try_read(&self) -> (Stored, io::Result<()>) {
-        let mut stored = Stored::default();
+    fn try_read(&self) -> (JournalContents, io::Result<()>) {
+        let mut stored = JournalContents::default();
         let result = match File::open(&self.path) {
             Ok(file) => read_lines(&mut BufReader::new(file), &mut stored),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -63,15 +59,15 @@ impl Journal {
         (stored, result)
     }
 
-    /// Whether it has to be written whole before anything can be appended.
+    /// Whether the file has to be rewritten before the next append.
     pub(super) fn needs_rewrite(&self) -> bool {
         self.file.is_none() || self.bytes >= self.rewrite_at
     }
 
-    /// Writes the file whole, durably, in the place of what is there.
+    /// Replaces the file atomically and durably.
     ///
     /// # Errors
-    /// The disk fails; what was there is still there.
+    /// An I/O error; the old file is intact.
     pub(super) fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> io::Result<()> {
         self.file = None;
         if self.is_unread {
@@ -81,7 +77,7 @@ impl Journal {
         let unfinished = self.path.with_extension("unfinished");
         let written = self.write_whole(&unfinished, records);
         if written.is_err() {
-            // Nothing depends on it; the next attempt truncates it.
+            // The next attempt truncates what cannot be removed.
             let _ = fs::remove_file(&unfinished);
         }
         let (file, bytes) = written?;
@@ -107,12 +103,12 @@ impl Journal {
         Ok((file, bytes + lines.len() as u64))
     }
 
-    /// Appends records, durably.
+    /// Appends records durably.
     ///
     /// # Errors
-    /// The disk fails, or the file has to be written whole: some of them may be there, and none can be relied on.
+    /// An I/O error, or the file has to be rewritten first. Some of the records may have been written.
     pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
-        let mut file = self.file.take().ok_or_else(|| io::Error::other("it has to be written whole first"))?;
+        let mut file = self.file.take().ok_or_else(|| io::Error::other("the file has to be rewritten first"))?;
         let mut lines = Vec::new();
         records.iter().for_each(|record| record.write_line(&mut lines));
         file.write_all(&lines)?;
@@ -123,10 +119,10 @@ impl Journal {
     }
 }
 
-fn read_lines(file: &mut impl BufRead, stored: &mut Stored) -> io::Result<()> {
+fn read_lines(file: &mut impl BufRead, stored: &mut JournalContents) -> io::Result<()> {
     let mut line = Vec::new();
     while file.read_until(b'\n', &mut line)? > 0 {
-        // The last line of a process that was killed has no end, and nobody relied on it.
+        // A line without an end was cut off by a crash; it was never acknowledged.
         if line.pop_if(|last| *last == b'\n').is_some() {
             stored.apply_line(&line);
         }
@@ -138,10 +134,10 @@ fn read_lines(file: &mut impl BufRead, stored: &mut Stored) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::record::StoredRow;
+    use crate::catalog::record::EntryRecord;
 
     fn record(number: u64, generation: u64) -> Record {
-        let row = StoredRow {
+        let row = EntryRecord {
             highest: (generation, 1),
             origin: "o:1".to_owned(),
             since: 1,
@@ -157,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn records_outlive_the_process_and_a_line_that_was_cut_off_is_no_damage() {
+    fn records_survive_a_restart_and_a_truncated_line_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = open(dir.path());
         assert!(journal.needs_rewrite() && journal.append(&[record(1, 1)]).is_err());
@@ -169,11 +165,11 @@ mod tests {
         fs::write(&path, &whole[..whole.len() - 500]).unwrap();
         let (stored, result) = open(dir.path()).read();
         assert!(result.is_ok() && stored.damaged == 0);
-        assert_eq!((stored.rows.len(), stored.rows["s1"].highest), (3, (2, 1)));
+        assert_eq!((stored.entries.len(), stored.entries["s1"].highest), (3, (2, 1)));
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_set_aside_and_not_written_over() {
+    fn an_unreadable_file_is_renamed_and_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = open(dir.path());
         fs::create_dir(&journal.path).unwrap();
@@ -183,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_written_again_once_half_of_it_may_be_garbage() {
+    fn the_file_is_rewritten_once_half_of_it_may_be_superseded() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = open(dir.path());
         journal.rewrite(std::iter::once(record(0, 1))).unwrap();

@@ -1,8 +1,8 @@
-//! What an origin's event stream says of all its services at once: that nothing else has changed.
+//! The freshness lease: an origin's event stream validates all its services at once.
 //!
-//! While a stream is followed without a gap, an entry that was validated since the stream began is as the origin has it:
-//! had it changed, the stream would have said so before its next heartbeat. So each heartbeat validates all of them. When
-//! the stream breaks off, they age from its last heartbeat on; when it is resumed where it was, the lease is renewed.
+//! While the stream is followed without a gap, an entry that was validated since the stream began is current, because a
+//! change would have been sent before the next heartbeat. So each heartbeat validates all of them. When the stream
+//! breaks off, they age from its last heartbeat; when it is resumed at its cursor, the lease is renewed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,70 +11,70 @@ use crate::clock::{AtomicMoment, Moment};
 /// The freshness lease of one origin.
 #[derive(Debug)]
 pub(crate) struct FreshnessLease {
-    /// It covers what was validated since then.
+    /// The lease covers entries that were validated since then.
     since: AtomicMoment,
     /// The last heartbeat.
     at: AtomicMoment,
-    /// The stream is open, and all that it said was applied.
-    in_step: AtomicBool,
+    /// The stream is open, and all its events are applied.
+    in_sync: AtomicBool,
 }
 
 impl Default for FreshnessLease {
-    /// That of a stream which never began.
+    /// The lease of a stream that never began.
     fn default() -> Self {
         Self {
             since: AtomicMoment::new(Moment::LATEST),
             at: AtomicMoment::new(Moment::EARLIEST),
-            in_step: AtomicBool::new(false),
+            in_sync: AtomicBool::new(false),
         }
     }
 }
 
 impl FreshnessLease {
-    /// When an entry was validated last, by itself at this moment or by the lease.
-    pub(crate) fn validated(&self, by_itself: Moment) -> Moment {
-        if self.covers(by_itself) { by_itself.max(self.at.get()) } else { by_itself }
+    /// The last validation of an entry, by itself or by the lease.
+    pub(crate) fn validated(&self, own: Moment) -> Moment {
+        if self.covers(own) { own.max(self.at.get()) } else { own }
     }
 
-    /// Whether it covers an entry that was validated by itself at this moment.
-    pub(crate) fn covers(&self, by_itself: Moment) -> bool {
-        by_itself >= self.since.get()
+    /// Whether the lease covers an entry with this last validation of its own.
+    pub(crate) fn covers(&self, own: Moment) -> bool {
+        own >= self.since.get()
     }
 
-    /// The stream begins again: nothing that it said before counts. What the lease covered must have been settled.
+    /// A new snapshot begins. Validations of the old lease must have been copied to the entries.
     pub(crate) fn begin(&self, now: Moment) {
         self.since.set(now);
     }
 
-    /// Everything that was current when the stream began has been received.
-    pub(crate) fn in_step(&self) {
-        self.in_step.store(true, Ordering::Relaxed);
+    /// The snapshot is complete.
+    pub(crate) fn in_sync(&self) {
+        self.in_sync.store(true, Ordering::Relaxed);
     }
 
-    /// Everything up to now has been received.
+    /// All events up to now were received.
     pub(crate) fn heartbeat(&self, now: Moment) {
         self.at.advance(now);
-        self.in_step();
+        self.in_sync();
     }
 
-    /// The stream broke off, or ended.
-    pub(crate) fn out_of_step(&self) {
-        self.in_step.store(false, Ordering::Relaxed);
+    /// The stream broke off or ended.
+    pub(crate) fn lost_sync(&self) {
+        self.in_sync.store(false, Ordering::Relaxed);
     }
 
-    /// The last heartbeat.
     pub(crate) fn last_heartbeat(&self) -> Option<Moment> {
         Some(self.at.get()).filter(|at| *at > Moment::EARLIEST)
     }
 
-    pub(crate) fn is_in_step(&self) -> bool {
-        self.in_step.load(Ordering::Relaxed)
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.in_sync.load(Ordering::Relaxed)
     }
 }
 
-/// When the absence of a service was validated last: another origin may publish it, so all leases must cover it.
-pub(super) fn absence_validated(leases: &[FreshnessLease], by_itself: Moment) -> Moment {
-    leases.iter().map(|lease| lease.validated(by_itself)).min().unwrap_or(by_itself)
+/// The last validation of a tombstone. Another origin may publish the service, so the leases of all origins must cover
+/// it.
+pub(super) fn tombstone_validated(leases: &[FreshnessLease], own: Moment) -> Moment {
+    leases.iter().map(|lease| lease.validated(own)).min().unwrap_or(own)
 }
 
 #[cfg(test)]
@@ -86,16 +86,16 @@ mod tests {
 
     #[test]
     fn absence_needs_the_leases_of_all_origins() {
-        let begun = Clock::begin().now();
-        let later = |seconds| begun.after(Duration::from_secs(seconds));
+        let started = Clock::start().now();
+        let later = |seconds| started.after(Duration::from_secs(seconds));
         let leases = [FreshnessLease::default(), FreshnessLease::default()];
         leases[0].begin(later(1));
         leases[0].heartbeat(later(9));
-        assert_eq!(absence_validated(&leases, later(2)), later(2), "one of them is silent");
+        assert_eq!(tombstone_validated(&leases, later(2)), later(2), "one of them is silent");
         leases[1].begin(later(3));
         leases[1].heartbeat(later(8));
-        assert_eq!(absence_validated(&leases, later(2)), later(2), "it may have appeared before that stream began");
-        assert_eq!(absence_validated(&leases, later(4)), later(8));
+        assert_eq!(tombstone_validated(&leases, later(2)), later(2), "it may have appeared before that stream began");
+        assert_eq!(tombstone_validated(&leases, later(4)), later(8));
     }
 
     #[derive(Debug, Clone)]
@@ -107,31 +107,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_covers_what_was_validated_since_it_began_and_never_beyond_its_last_heartbeat(
+        fn a_lease_covers_validations_since_its_start_up_to_the_last_heartbeat(
             steps in proptest::collection::vec(
                 (prop_oneof![Just(Step::Begin), Just(Step::Heartbeat), Just(Step::Break)], 1u64..5_000), 1..40,
             ),
             validated_after in 0usize..40,
         ) {
             let lease = FreshnessLease::default();
-            let mut now = Clock::begin().now();
-            let (mut began, mut heartbeat, mut by_itself) = (None, None, now);
+            let mut now = Clock::start().now();
+            let (mut began, mut heartbeat, mut own) = (None, None, now);
             for (number, (step, wait)) in steps.into_iter().enumerate() {
                 now = now.after(Duration::from_millis(wait));
                 match step {
                     Step::Begin => { lease.begin(now); began = Some(now); }
                     Step::Heartbeat => { lease.heartbeat(now); heartbeat = Some(now); }
-                    Step::Break => lease.out_of_step(),
+                    Step::Break => lease.lost_sync(),
                 }
                 if number == validated_after {
-                    by_itself = now;
+                    own = now;
                 }
                 let expected = match (began, heartbeat) {
-                    (Some(began), Some(heartbeat)) if by_itself >= began => by_itself.max(heartbeat),
-                    _ => by_itself,
+                    (Some(began), Some(heartbeat)) if own >= began => own.max(heartbeat),
+                    _ => own,
                 };
-                prop_assert_eq!(lease.validated(by_itself), expected);
-                prop_assert!(lease.validated(by_itself) <= now);
+                prop_assert_eq!(lease.validated(own), expected);
+                prop_assert!(lease.validated(own) <= now);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Finds the version of a service that a request gets, asking its origin when the rule of freshness says so.
+//! Finds the version of a service for a request, and queries its origin when the freshness policy requires it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,79 +10,74 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
-use super::decision::{Update, UpdateContent, UpdateSource};
+use super::apply::UpdateOutcome;
 use super::entry::{Entry, PurgeMode};
 use super::error::LookupError;
 use super::freshness::{Freshness, FreshnessPolicies, FreshnessPolicy};
 use super::metrics::{CatalogMetrics, StaleReason};
-use super::negative::Negative;
-use super::past::{PastVersion, PastVersions};
-use super::revisions::Seen;
+use super::negative_cache::NegativeCache;
+use super::past_versions::{PastVersion, PastVersions};
+use super::revisions::RevisionStatus;
 use super::store::Catalog;
-use super::updates::Outcome;
+use super::update::{Update, UpdateContent, UpdateSource};
 use crate::clock::Clock;
-use crate::origin_client::{OriginId, Origins, Word};
-use crate::single_flight::{Full, Seat, SingleFlight};
+use crate::origin_client::{OriginId, OriginResponse, Origins};
+use crate::single_flight::{Overloaded, SingleFlight, Waiter};
 use crate::version::Version;
 
-/// How long a request waits for the first answer ever about a service, or a version of it.
-pub(super) const FIRST_ANSWER_WAIT: Duration = Duration::from_secs(15);
+/// The timeout of the first query about a service, or about a version of it.
+pub(super) const FIRST_QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How often clients can force a query about one service.
-const FORCED_INTERVAL: Duration = Duration::from_secs(1);
+/// How often clients can force a revalidation of one service.
+const MIN_FORCED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Queries under way at a time.
+/// The most queries in flight.
 pub(super) const MAX_QUERIES: usize = 1024;
 
-/// When the origin is asked before a request is answered.
+/// When the origin is queried before a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RevalidateMode {
-    /// When the rule of freshness says so.
+    /// As the freshness policy says.
     IfStale,
-    /// The client wants it; at most once a second.
+    /// The client sent `no-cache`; at most once a second.
     Forced,
-    /// Always: what is stored has proved wrong.
+    /// Always: the stored version turned out to be wrong.
     Always,
 }
 
 /// A version of a service, and how it was found.
 #[derive(Debug, Clone)]
 pub(crate) struct LookupResult {
-    /// The version.
     pub(crate) version: Arc<Version>,
-    /// Whose it is.
     pub(crate) origin: Option<OriginId>,
-    /// The time since its last validation.
+    /// The time since the last validation.
     pub(crate) age: Duration,
-    /// How old it may be.
     pub(crate) policy: Arc<FreshnessPolicy>,
-    /// What the catalog did.
     pub(crate) status: CacheStatus,
 }
 
 impl LookupResult {
-    /// Bytes of the tar.
+    /// The size of the tar in bytes.
     pub(crate) fn tar_size(&self) -> u64 {
         self.version.descriptor().publication().size
     }
 }
 
-/// A result of the single flight: what is stored now, with the status of the origin's answer.
+/// The result of a query: the stored entry and the status of the origin's response.
 #[derive(Debug, Clone)]
-struct Answer {
+struct QueryAnswer {
     entry: Arc<Entry>,
     status: u16,
 }
 
-type Answered = Result<Answer, LookupError>;
+type QueryResult = Result<QueryAnswer, LookupError>;
 
-/// Finds versions.
 #[derive(Clone)]
 pub(crate) struct Lookup {
     catalog: Arc<Catalog>,
     origins: Arc<Origins>,
-    queries: SingleFlight<ServiceName, Answered>,
-    negative: Negative<ServiceName>,
+    queries: SingleFlight<ServiceName, QueryResult>,
+    negative: NegativeCache<ServiceName>,
     past: PastVersions,
     policies: Arc<FreshnessPolicies>,
     clock: Clock,
@@ -95,7 +90,7 @@ impl Lookup {
         Self {
             past: PastVersions::new(catalog.clone(), origins.clone(), clock, drain),
             queries: SingleFlight::new(MAX_QUERIES, drain),
-            negative: Negative::new(),
+            negative: NegativeCache::new(),
             policies: catalog.policies.clone(),
             metrics: catalog.metrics.clone(),
             clock,
@@ -104,25 +99,25 @@ impl Lookup {
         }
     }
 
-    /// The past versions that are stored of the services and digests that are `wanted`, without using them.
+    /// The stored past versions that match, without counting as a use.
     pub(crate) fn past_versions(&self, wanted: impl Fn(&ServiceName, &TarballDigest) -> bool) -> Vec<Arc<Version>> {
         self.past.select(wanted)
     }
 
-    /// The errors of the last queries, while they hold.
+    /// The negative cache.
     pub(crate) fn failures(&self) -> HashMap<ServiceName, LookupError> {
         self.negative.all()
     }
 
-    /// Forgets failures and past versions of a service, and has its origin asked as the mode says. A hard purge has to be
-    /// made [durable](Catalog::durable).
+    /// Purges a service with its past versions and negative entries. A hard purge has to be made
+    /// [durable](Catalog::durable).
     pub(crate) fn purge(&self, service: &ServiceName, mode: PurgeMode) {
         self.catalog.purge(service, mode);
-        self.negative.forget(service);
+        self.negative.remove(service);
         self.past.purge(service, mode);
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(crate) fn bounds(&self) -> impl Iterator<Item = Bound> + use<> {
         let (remembered, most) = self.negative.fill_level();
         let (refs, most_refs) = self.catalog.revisions().fill_level();
@@ -134,12 +129,12 @@ impl Lookup {
         self.catalog.fill_levels().into_iter().chain(own).chain(self.past.bounds())
     }
 
-    /// Up to which revision a current version is right, when its origin's event stream says so.
-    pub(crate) fn seen(&self, found: &LookupResult) -> Option<Seen> {
-        self.catalog.seen(&found.version.descriptor().publication().service, &found.version)
+    /// The newest revision of a ref for which this version is current, when the origin's event stream reports it.
+    pub(crate) fn revision_status(&self, found: &LookupResult) -> Option<RevisionStatus> {
+        self.catalog.revision_status(&found.version.descriptor().publication().service, &found.version)
     }
 
-    /// The current version of a service, when it is fresh: without I/O, without a task, without waiting.
+    /// The current version of a service when it is fresh. Does no I/O, starts no task, and never waits.
     pub(crate) fn fast_path(&self, service: &ServiceName) -> Option<LookupResult> {
         let entry = self.catalog.get(service)?;
         let now = self.clock.now();
@@ -147,52 +142,52 @@ impl Lookup {
         if entry.evaluate(age) != Freshness::Fresh {
             return None;
         }
-        entry.usage.requested(now);
+        entry.last_request.record(now);
         found(&entry, age, CacheStatus::Hit { stale_for: 0 }).ok()
     }
 
-    /// The current version of a service.
+    /// Finds the current version of a service.
     ///
     /// # Errors
-    /// There is nothing to serve.
+    /// No version can be served.
     pub(crate) async fn find(&self, service: &ServiceName, mode: RevalidateMode) -> Result<LookupResult, LookupError> {
         let Some(entry) = self.catalog.get(service) else {
-            let (answer, collapsed) = self.query(service, FIRST_ANSWER_WAIT).await?;
-            return self.answered(&answer, Forward::Miss, collapsed);
+            let (answer, collapsed) = self.query(service, FIRST_QUERY_TIMEOUT).await?;
+            return self.found_by_query(&answer, Forward::Miss, collapsed);
         };
         let now = self.clock.now();
-        entry.usage.requested(now);
+        entry.last_request.record(now);
         let age = self.catalog.age(&entry, now);
         let freshness = entry.evaluate(age);
-        // A query that is under way already costs the origin nothing, and its answer is the newest there is.
-        let may_force = || entry.since_queried(now) >= FORCED_INTERVAL || self.queries.is_under_way(service);
+        // A query in flight is joined whenever it began: its answer is the newest there is.
+        let may_force = || entry.since_queried(now) >= MIN_FORCED_INTERVAL || self.queries.is_in_flight(service);
         let why = match freshness {
             _ if mode == RevalidateMode::Always => Forward::Stale,
             _ if mode == RevalidateMode::Forced && may_force() => Forward::Request,
             Freshness::Fresh => return found(&entry, age, CacheStatus::Hit { stale_for: 0 }),
             Freshness::StaleWhileRevalidate => {
-                self.revalidate_behind(service);
+                self.revalidate_in_background(service);
                 return self.stale(&entry, StaleReason::Revalidating);
             }
-            // Its origin is known to be down: nobody is made to wait for what will not come.
+            // The origin is known to be down: do not wait for a timeout.
             Freshness::Revalidate if self.is_down(&entry) => {
-                self.revalidate_behind(service);
+                self.revalidate_in_background(service);
                 return self.stale(&entry, StaleReason::OriginFailed);
             }
             Freshness::Revalidate | Freshness::Expired => Forward::Stale,
         };
         match self.query(service, entry.policy.limits.wait).await {
-            Ok((answer, collapsed)) => self.answered(&answer, why, collapsed),
+            Ok((answer, collapsed)) => self.found_by_query(&answer, why, collapsed),
             Err(LookupError::Absent) => Err(LookupError::Absent),
             Err(error) if freshness == Freshness::Expired => Err(LookupError::Expired(error.reason())),
             Err(error) => self.stale(&entry, error.stale_reason()),
         }
     }
 
-    /// One version of a service: the current one, or one that its origin retains.
+    /// Finds one version of a service: the current one, or one that its origin retains.
     ///
     /// # Errors
-    /// There is nothing to serve.
+    /// No version can be served.
     pub(crate) async fn find_version(
         &self,
         service: &ServiceName,
@@ -203,8 +198,7 @@ impl Lookup {
         let entry = match stored {
             Some(entry) => entry,
             None => {
-                // Whether there is such a service is found out first, and remembered: of one that is absent no digest
-                // reaches an origin.
+                // Looks up the service first: digests of a service that does not exist never reach an origin.
                 self.find(service, RevalidateMode::IfStale).await?;
                 self.catalog.get(service).ok_or(LookupError::Absent)?
             }
@@ -214,7 +208,7 @@ impl Lookup {
         if mode != RevalidateMode::Always {
             let is_it = |version: &Arc<Version>| version.descriptor().publication().digest == *digest;
             if entry.version.as_ref().is_some_and(is_it) {
-                entry.usage.requested(now);
+                entry.last_request.record(now);
                 return found(&entry, self.catalog.age(&entry, now), hit);
             }
             if let Some(past) = self.past.get(service, digest) {
@@ -226,80 +220,80 @@ impl Lookup {
         Ok(self.found_past(&past, Duration::ZERO, status))
     }
 
-    /// There is news of a service: errors that were remembered are void.
-    pub(crate) fn forget_failure(&self, service: &ServiceName) {
-        self.negative.forget(service);
+    /// Removes the negative entry of a service after an update.
+    pub(crate) fn clear_failure(&self, service: &ServiceName) {
+        self.negative.remove(service);
     }
 
-    /// Has the origin asked about a service that no client waits for, and waits until it was.
+    /// Revalidates a service that no client waits for, and waits for the result.
     pub(crate) async fn revalidate(&self, service: &ServiceName) {
         if self.negative.get(service).is_none()
-            && let Ok(seat) = self.join(service)
+            && let Ok(waiter) = self.join(service)
         {
-            // What came of it is in the catalog.
-            let _ = seat.result().await;
+            // The result is in the catalog.
+            let _ = waiter.result().await;
         }
     }
 
-    /// Has the origin asked while nobody waits for it.
-    pub(crate) fn revalidate_behind(&self, service: &ServiceName) {
+    /// Starts a revalidation in the background.
+    pub(crate) fn revalidate_in_background(&self, service: &ServiceName) {
         if self.negative.get(service).is_none() {
-            // When too many queries are under way, a later request begins it.
+            // With too many queries in flight a later request starts it.
             let _ = self.join(service);
         }
     }
 
-    fn answered(&self, answer: &Answer, why: Forward, collapsed: bool) -> Result<LookupResult, LookupError> {
+    fn found_by_query(&self, answer: &QueryAnswer, why: Forward, collapsed: bool) -> Result<LookupResult, LookupError> {
         let stored = answer.status == 200;
         let status = CacheStatus::Forwarded { why, status: Some(answer.status), stored, collapsed };
         let now = self.clock.now();
-        answer.entry.usage.requested(now);
+        answer.entry.last_request.record(now);
         found(&answer.entry, self.catalog.age(&answer.entry, now), status)
     }
 
     fn stale(&self, entry: &Entry, why: StaleReason) -> Result<LookupResult, LookupError> {
         let age = self.catalog.age(entry, self.clock.now());
-        // It may be fresh by its age and yet not what was wanted, when a forced query failed.
+        // A forced revalidation may have failed while the entry is fresh by age.
         let stale_for = entry.policy.limits.stale_for(age).max(1);
         let found = found(entry, age, CacheStatus::Hit { stale_for })?;
         self.metrics.stale_served(why);
         Ok(found)
     }
 
-    /// Asks the origin, or joins a query that is under way, and waits: at most `wait` from the query's beginning.
-    async fn query(&self, service: &ServiceName, wait: Duration) -> Result<(Answer, bool), LookupError> {
+    /// Queries the origin, or joins the query in flight. Waits at most `wait` from the start of the query.
+    async fn query(&self, service: &ServiceName, wait: Duration) -> Result<(QueryAnswer, bool), LookupError> {
         if let Some(failure) = self.negative.get(service) {
             return Err(failure);
         }
-        let seat = self.join(service)?;
-        let collapsed = seat.collapsed;
+        let waiter = self.join(service)?;
+        let collapsed = waiter.collapsed;
         if collapsed {
             self.metrics.collapsed_queries.inc();
         }
-        Ok((within(wait, seat).await?, collapsed))
+        Ok((wait_for(wait, waiter).await?, collapsed))
     }
 
     fn is_down(&self, entry: &Entry) -> bool {
         entry.origin.is_some_and(|id| self.origins.all()[id].is_down())
     }
 
-    fn join(&self, service: &ServiceName) -> Result<Seat<Answered>, Full> {
-        self.queries.join(service, || self.clone().ask_origin(service.clone()))
+    fn join(&self, service: &ServiceName) -> Result<Waiter<QueryResult>, Overloaded> {
+        self.queries.join(service, || self.clone().query_origin(service.clone()))
     }
 
-    async fn ask_origin(self, service: ServiceName) -> Answered {
-        let answered = self.ask(&service).await;
+    async fn query_origin(self, service: ServiceName) -> QueryResult {
+        let answered = self.query_and_apply(&service).await;
         match &answered {
-            Ok(_) => self.negative.forget(&service),
+            Ok(_) => self.negative.remove(&service),
             Err(error) => {
-                tracing::debug!(%service, error = %error.reason(), "the origin could not be asked");
-                self.negative.remember(service, error.clone(), self.catalog.all_streams_in_step());
+                tracing::debug!(%service, error = %error.reason(), "the query to the origin failed");
+                self.negative.insert(service, error.clone(), self.catalog.all_streams_in_sync());
             }
         }
         answered
     }
 
-    async fn ask(&self, service: &ServiceName) -> Answered {
+    async fn query_and_apply(&self, service: &ServiceName) -> QueryResult {
         let stored = self.catalog.get(service);
         let at = self.clock.now();
         let source = UpdateSource::Query(self.catalog.highest(service));
@@ -307,26 +301,28 @@ impl Lookup {
         let owner = stored.as_ref().and_then(|stored| stored.origin);
         let version = stored.as_ref().and_then(|stored| stored.version.as_ref());
         let tag = version.map(|version| version.values.descriptor_tag.text.as_str());
-        let word = self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?;
-        let update = match (word, stored) {
-            (Word::Unchanged, Some(stored)) => {
+        let response = self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?;
+        let update = match (response, stored) {
+            (OriginResponse::Unchanged, Some(stored)) => {
                 stored.confirm(at);
-                // A newer one may have come meanwhile.
-                return Ok(Answer { entry: self.catalog.get(service).unwrap_or(stored), status: 304 });
+                // A newer version may have arrived meanwhile.
+                return Ok(QueryAnswer { entry: self.catalog.get(service).unwrap_or(stored), status: 304 });
             }
-            (Word::Descriptor(origin, descriptor), _) => {
+            (OriginResponse::Descriptor(origin, descriptor), _) => {
                 Update { origin: Some(origin), source, at, content: UpdateContent::Current(descriptor) }
             }
-            (Word::Absent | Word::Unchanged, _) => {
+            (OriginResponse::Absent | OriginResponse::Unchanged, _) => {
                 Update { origin: owner, source, at, content: UpdateContent::Gone(service.clone(), None) }
             }
         };
         match self.catalog.apply(update).await {
-            // Also when it was said to be gone: it has appeared meanwhile.
-            Outcome::Taken(entry) | Outcome::Revised(entry) | Outcome::Unchanged(entry) if entry.version.is_some() => {
-                Ok(Answer { entry, status: 200 })
+            // Also when the response was "gone": the service has appeared meanwhile.
+            UpdateOutcome::Stored(entry) | UpdateOutcome::Revised(entry) | UpdateOutcome::Unchanged(entry)
+                if entry.version.is_some() =>
+            {
+                Ok(QueryAnswer { entry, status: 200 })
             }
-            Outcome::Regressed => Err(LookupError::Regressed),
+            UpdateOutcome::Regressed => Err(LookupError::Regressed),
             _ => Err(LookupError::Absent),
         }
     }
@@ -342,8 +338,11 @@ fn found(entry: &Entry, age: Duration, status: CacheStatus) -> Result<LookupResu
     Ok(LookupResult { version, origin: entry.origin, age, policy: entry.policy.clone(), status })
 }
 
-/// The result of a task, waited for at most `wait` from its beginning.
-pub(super) async fn within<T: Clone>(wait: Duration, seat: Seat<Result<T, LookupError>>) -> Result<T, LookupError> {
-    let left = wait.saturating_sub(seat.under_way());
-    tokio::time::timeout(left, seat.result()).await.map_err(|_| LookupError::TooSlow)??
+/// The result of a task, awaited at most `wait` from its start.
+pub(super) async fn wait_for<T: Clone>(
+    wait: Duration,
+    waiter: Waiter<Result<T, LookupError>>,
+) -> Result<T, LookupError> {
+    let left = wait.saturating_sub(waiter.elapsed());
+    tokio::time::timeout(left, waiter.result()).await.map_err(|_| LookupError::TooSlow)??
 }

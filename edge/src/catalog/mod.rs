@@ -1,10 +1,11 @@
-//! The catalog: what each service is now, how fresh that is, and when its origin is asked.
+//! The catalog: the current version of each service, its freshness, and when its origin is queried.
 //!
-//! [`freshness`] is the rule, [`Catalog`] what is stored (in memory, over a file), [`Lookup`] queries origins by the rule,
-//! [`decision`] says which of their updates are taken, and [`lease`] what their event streams say of all their services
-//! at once.
+//! [`Catalog`] stores the entries in memory and in a [`journal`]. [`Lookup`] queries origins as the policy in
+//! [`freshness`] says. [`update`] decides which updates are applied. [`lease`] extends freshness by the event
+//! streams.
 
-mod decision;
+mod apply;
+mod entries;
 mod entry;
 mod error;
 mod freshness;
@@ -12,25 +13,24 @@ mod journal;
 mod lease;
 mod lookup;
 mod metrics;
-mod negative;
-mod past;
+mod negative_cache;
+mod past_versions;
 mod record;
 mod revisions;
-mod rows;
 mod store;
 #[cfg(test)]
 mod tests;
-mod updates;
+mod update;
 mod writer;
 
-pub(crate) use decision::{Update, UpdateContent, UpdateSource};
+pub(crate) use apply::UpdateOutcome;
+pub(crate) use entries::CatalogBounds;
 pub(crate) use entry::{Entry, PurgeMode};
 pub(crate) use error::LookupError;
 pub(crate) use freshness::FreshnessPolicies;
 pub(crate) use lease::FreshnessLease;
 pub(crate) use lookup::{Lookup, LookupResult, RevalidateMode};
 pub(crate) use metrics::CatalogMetrics;
-pub(crate) use revisions::Seen;
-pub(crate) use rows::CatalogBounds;
+pub(crate) use revisions::RevisionStatus;
 pub(crate) use store::Catalog;
-pub(crate) use updates::Outcome;
+pub(crate) use update::{Update, UpdateContent, UpdateSource};

@@ -1,75 +1,90 @@
-//! What stands in the catalog's file, and what a file of such records comes to. Pure.
+//! The records of the catalog's journal, and how they are replayed. Pure.
 //!
-//! Each record is a line: a checksum, a space, JSON. The last record of a service counts, unless an earlier one has a
-//! higher generation, which happens where records between them were damaged.
+//! A record is a line: a checksum, a space, JSON. The last record of a service wins, unless an earlier one has a higher
+//! generation, which happens when records in between were damaged.
 
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::ServiceName;
 
-use super::entry::Order;
+use super::entry::VersionNumber;
 
-/// Hexadecimal digits of the checksum: the beginning of the BLAKE3 of the JSON.
+/// Hexadecimal digits of the checksum: the first of the BLAKE3 of the JSON.
 const CHECKSUM_DIGITS: usize = 16;
 
-/// One line. Times are milliseconds since 1970.
+/// One line. Times are Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Record {
-    /// A service; without a descriptor it is a tombstone.
-    Service { service: ServiceName, row: StoredRow },
-    /// A service was evicted.
-    Evicted { service: ServiceName, floor: Floor },
-    /// A service was validated by itself.
-    Validated { service: ServiceName, at: u64 },
-    /// An operator has purged a service.
-    Purged { service: ServiceName, at: u64 },
-    /// All services of an origin were validated, except these, and except tombstones.
-    Leased { origin: String, at: u64, except: HashSet<ServiceName> },
+    /// A stored service; a tombstone when it has no descriptor.
+    Service {
+        service: ServiceName,
+        row: EntryRecord,
+    },
+    Evicted {
+        service: ServiceName,
+        floor: GenerationFloor,
+    },
+    /// The individual validation of a service.
+    Validated {
+        service: ServiceName,
+        at: u64,
+    },
+    /// The hard purge of a service.
+    Purged {
+        service: ServiceName,
+        at: u64,
+    },
+    /// The lease of an origin: validates all its services except these and except tombstones.
+    Leased {
+        origin: String,
+        at: u64,
+        except: HashSet<ServiceName>,
+    },
 }
 
-/// A service in the file.
+/// A stored service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StoredRow {
-    /// The highest generation and revision that were seen.
-    pub(super) highest: Order,
-    /// The name of its origin; empty when that is not known any more.
+pub(super) struct EntryRecord {
+    /// The highest version ever seen.
+    pub(super) highest: VersionNumber,
+    /// The origin's name; empty when it is no longer configured.
     pub(super) origin: String,
-    /// When the version, or the tombstone, was taken.
+    /// When the version, or the tombstone, was stored.
     pub(super) since: u64,
-    /// When it was validated last.
+    /// The last validation.
     pub(super) validated: u64,
-    /// The origin's bytes.
+    /// The descriptor's bytes as the origin wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) descriptor: Option<String>,
-    /// When an operator purged it, if its origin was not heard since.
+    /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
 }
 
 /// What is remembered of an evicted service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Floor {
-    /// The highest generation and revision that were seen.
-    pub(super) highest: Order,
-    /// When an operator purged it, if its origin was not heard since.
+pub(super) struct GenerationFloor {
+    /// The highest version ever seen.
+    pub(super) highest: VersionNumber,
+    /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
 }
 
-/// What the records of a file come to.
+/// The state that the records of a journal add up to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) rows: HashMap<ServiceName, StoredRow>,
-    pub(super) floors: HashMap<ServiceName, Floor>,
+pub(super) struct JournalContents {
+    pub(super) entries: HashMap<ServiceName, EntryRecord>,
+    pub(super) floors: HashMap<ServiceName, GenerationFloor>,
     leases: HashMap<String, (u64, HashSet<ServiceName>)>,
     /// Lines that are damaged, or of another version of this program.
     pub(super) damaged: u64,
 }
 
 impl Record {
-    /// Appends the line, its end included.
+    /// Appends the line with its end.
     pub(super) fn write_line(&self, into: &mut Vec<u8>) {
         let json = serde_json::to_vec(self).expect("names, numbers and text");
         into.extend_from_slice(checksum(&json).as_bytes());
@@ -78,7 +93,7 @@ impl Record {
         into.push(b'\n');
     }
 
-    /// Reads a line, its end taken off. `None`: it is damaged, or of another version of this program.
+    /// Parses a line without its end. `None`: it is damaged, or of another version of this program.
     fn parse(line: &[u8]) -> Option<Self> {
         let (sum, json) = line.split_at_checked(CHECKSUM_DIGITS)?;
         let json = json.strip_prefix(b" ")?;
@@ -90,8 +105,8 @@ fn checksum(json: &[u8]) -> String {
     blake3::hash(json).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
-impl Stored {
-    /// Applies the next line, its end taken off.
+impl JournalContents {
+    /// Applies the next line, without its end.
     pub(super) fn apply_line(&mut self, line: &[u8]) {
         match Record::parse(line) {
             Some(record) => self.apply(record),
@@ -102,31 +117,31 @@ impl Stored {
     fn apply(&mut self, record: Record) {
         match record {
             Record::Service { service, mut row } => {
-                let (earlier, floor) = (self.rows.get(&service), self.floors.get(&service));
+                let (earlier, floor) = (self.entries.get(&service), self.floors.get(&service));
                 if earlier.map(|row| row.highest).max(floor.map(|floor| floor.highest)) > Some(row.highest) {
                     return;
                 }
                 let purges = [row.purged, earlier.and_then(|row| row.purged), floor.and_then(|floor| floor.purged)];
                 row.purged = purges.into_iter().max().flatten();
                 self.floors.remove(&service);
-                self.rows.insert(service, row);
+                self.entries.insert(service, row);
             }
             Record::Evicted { service, mut floor } => {
-                if self.rows.get(&service).is_some_and(|row| row.highest > floor.highest) {
+                if self.entries.get(&service).is_some_and(|row| row.highest > floor.highest) {
                     return;
                 }
-                self.rows.remove(&service);
+                self.entries.remove(&service);
                 if let Some(earlier) = self.floors.get(&service) {
                     floor.highest = floor.highest.max(earlier.highest);
                 }
                 self.floors.insert(service, floor);
             }
             Record::Validated { service, at } => {
-                if let Some(row) = self.rows.get_mut(&service) {
+                if let Some(row) = self.entries.get_mut(&service) {
                     row.validated = row.validated.max(at);
                 }
             }
-            Record::Purged { service, at } => match self.rows.get_mut(&service) {
+            Record::Purged { service, at } => match self.entries.get_mut(&service) {
                 Some(row) => row.purged = row.purged.max(Some(at)),
                 None => self.floors.entry(service).or_default().purged = Some(at),
             },
@@ -136,9 +151,9 @@ impl Stored {
         }
     }
 
-    /// All records were applied: what leases say is said of each service.
+    /// Applies the leases after the last record.
     pub(super) fn finish(&mut self) {
-        for (service, row) in &mut self.rows {
+        for (service, row) in &mut self.entries {
             if row.descriptor.is_some()
                 && let Some((at, except)) = self.leases.get(&row.origin)
                 && !except.contains(service)
@@ -155,25 +170,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn row(generation: u64, validated: u64) -> StoredRow {
+    fn row(generation: u64, validated: u64) -> EntryRecord {
         let descriptor = Some(format!("{{\n\"a\": {generation}}}"));
         let origin = "o:1".to_owned();
-        StoredRow { highest: (generation, 1), origin, since: 1, validated, descriptor, purged: None }
+        EntryRecord { highest: (generation, 1), origin, since: 1, validated, descriptor, purged: None }
     }
 
     fn any_record() -> impl Strategy<Value = Record> {
         let service = (0u8..4).prop_map(|number| -> ServiceName { format!("s{number}").parse().unwrap() });
         (service, 0u8..5, 1u64..8, 0u64..100).prop_map(|(service, kind, generation, at)| match kind {
             0 => Record::Service { service, row: row(generation, at) },
-            1 => Record::Evicted { service, floor: Floor { highest: (generation, 1), purged: None } },
+            1 => Record::Evicted { service, floor: GenerationFloor { highest: (generation, 1), purged: None } },
             2 => Record::Validated { service, at },
             3 => Record::Purged { service, at },
             _ => Record::Leased { origin: "o:1".to_owned(), at, except: HashSet::from([service]) },
         })
     }
 
-    fn read(lines: &[Vec<u8>]) -> Stored {
-        let mut stored = Stored::default();
+    fn read(lines: &[Vec<u8>]) -> JournalContents {
+        let mut stored = JournalContents::default();
         lines.iter().for_each(|line| stored.apply_line(line));
         stored.finish();
         stored
@@ -189,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_highest_generation_survives_whatever_else_is_damaged(
+        fn the_highest_generation_survives_damaged_records(
             records in proptest::collection::vec(any_record(), 0..40), damage in proptest::collection::vec(any::<u16>(), 0..6),
         ) {
             let mut lines: Vec<_> = records.iter().map(line).collect();
@@ -203,8 +218,8 @@ mod tests {
             let (mut highest, mut damaged) = (HashMap::new(), 0);
             for (record, line) in records.iter().zip(&lines) {
                 match (record, Record::parse(line)) {
-                    (Record::Service { service, row: StoredRow { highest: order, .. } }, Some(_))
-                    | (Record::Evicted { service, floor: Floor { highest: order, .. } }, Some(_)) => {
+                    (Record::Service { service, row: EntryRecord { highest: order, .. } }, Some(_))
+                    | (Record::Evicted { service, floor: GenerationFloor { highest: order, .. } }, Some(_)) => {
                         let seen = highest.entry(service).or_insert(*order);
                         *seen = (*seen).max(*order);
                     }
@@ -214,7 +229,7 @@ mod tests {
             }
             prop_assert_eq!(stored.damaged, damaged);
             for (service, order) in highest {
-                let row = stored.rows.get(service).map(|row| row.highest);
+                let row = stored.entries.get(service).map(|row| row.highest);
                 let floor = stored.floors.get(service).map(|floor| floor.highest);
                 prop_assert!(row.is_none() || floor.is_none());
                 prop_assert_eq!(row.or(floor), Some(order));
@@ -222,16 +237,16 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_counted(bytes: Vec<u8>) {
-            Stored::default().apply_line(&bytes);
+        fn no_bytes_panic(bytes: Vec<u8>) {
+            JournalContents::default().apply_line(&bytes);
         }
     }
 
     #[test]
-    fn a_purge_outlives_eviction_and_a_lease_covers_all_but_its_exceptions() {
+    fn a_purge_survives_eviction_and_a_lease_has_exceptions() {
         let name = |name: &str| -> ServiceName { name.parse().unwrap() };
         let service = |service: &str, row| Record::Service { service: name(service), row };
-        let evicted = Floor { highest: (7, 1), purged: Some(40) };
+        let evicted = GenerationFloor { highest: (7, 1), purged: Some(40) };
         let stored = read(&[
             line(&service("a", row(7, 10))),
             line(&Record::Purged { service: name("a"), at: 40 }),
@@ -240,9 +255,9 @@ mod tests {
             line(&service("b", row(7, 10))),
             line(&Record::Leased { origin: "o:1".to_owned(), at: 50, except: HashSet::from([name("a")]) }),
         ]);
-        let a = &stored.rows[&name("a")];
+        let a = &stored.entries[&name("a")];
         assert_eq!((a.highest, a.purged, a.validated), ((8, 1), Some(40), 20));
-        let b = &stored.rows[&name("b")];
+        let b = &stored.entries[&name("b")];
         assert_eq!((b.purged, b.validated), (None, 50));
     }
 }

@@ -1,4 +1,4 @@
-//! Up to which revision of each ref the published content is right, as origins announce it. In memory only.
+//! The newest revision of each ref, as origins announce it. In memory only.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -8,33 +8,32 @@ use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::revision_id::RevisionId;
 
-/// Refs of one origin that are remembered. Further ones are dropped.
+/// The most refs per origin. Further ones are dropped.
 pub(super) const MAX_REFS: usize = 50_000;
 
-/// The longest ref that is remembered, in bytes.
+/// The longest ref, in bytes.
 const MAX_REF_BYTES: usize = 1024;
 
-/// What readers are told of the ref that a service follows.
+/// The revision status of a ref that a service follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// The content is right as of this revision.
+pub(crate) struct RevisionStatus {
+    /// The published content is current as of this revision.
     pub(crate) revision_id: RevisionId,
     /// Since when the upstream does not answer; `None` while it does.
     pub(crate) upstream_unreachable_since: Option<SystemTime>,
 }
 
-/// What the origins have announced, in their order.
+/// The record revisions of all origins, in the order of the configuration.
 #[derive(Debug)]
 pub(crate) struct Revisions {
-    origins: Vec<RwLock<Announced>>,
+    origins: Vec<RwLock<OriginRevisions>>,
 }
 
-/// What one origin has announced.
 #[derive(Debug, Default)]
-struct Announced {
-    refs: HashMap<RepositoryName, HashMap<String, (Seen, u64)>>,
+struct OriginRevisions {
+    refs: HashMap<RepositoryName, HashMap<String, (RevisionStatus, u64)>>,
     count: usize,
-    /// Grows with each snapshot.
+    /// The number of the current snapshot.
     snapshot: u64,
 }
 
@@ -43,10 +42,10 @@ impl Revisions {
         Self { origins: (0..origins).map(|_| RwLock::default()).collect() }
     }
 
-    /// An origin has announced a revision. False: there is no room for it.
-    pub(crate) fn announced(&self, origin: usize, seen: RevisionSeen) -> bool {
+    /// Records an record revision. False: the bound is reached.
+    pub(crate) fn record(&self, origin: usize, seen: RevisionSeen) -> bool {
         let unreachable = !seen.upstream.reachable;
-        let announced = Seen {
+        let record = RevisionStatus {
             revision_id: seen.revision_id,
             upstream_unreachable_since: unreachable.then_some(seen.upstream.since),
         };
@@ -54,23 +53,22 @@ impl Revisions {
         let snapshot = all.snapshot;
         let known = all.refs.get_mut(&seen.repository).and_then(|refs| refs.get_mut(&seen.followed_ref));
         if let Some(known) = known {
-            *known = (announced, snapshot);
+            *known = (record, snapshot);
             return true;
         }
         if all.count >= MAX_REFS || seen.followed_ref.len() > MAX_REF_BYTES {
             return false;
         }
-        all.refs.entry(seen.repository).or_default().insert(seen.followed_ref, (announced, snapshot));
+        all.refs.entry(seen.repository).or_default().insert(seen.followed_ref, (record, snapshot));
         all.count += 1;
         true
     }
 
-    /// An origin begins a snapshot.
     pub(crate) fn snapshot_begun(&self, origin: usize) {
         self.origins[origin].write().unwrap_or_else(PoisonError::into_inner).snapshot += 1;
     }
 
-    /// The snapshot has ended: what it did not name is forgotten.
+    /// Removes refs that the snapshot did not contain.
     pub(crate) fn snapshot_ended(&self, origin: usize) {
         let mut all = self.origins[origin].write().unwrap_or_else(PoisonError::into_inner);
         let snapshot = all.snapshot;
@@ -81,15 +79,15 @@ impl Revisions {
         all.count = all.refs.values().map(HashMap::len).sum();
     }
 
-    /// What an origin has announced of a ref.
-    pub(super) fn get(&self, origin: usize, repository: &RepositoryName, followed_ref: &str) -> Option<Seen> {
+    pub(super) fn get(&self, origin: usize, repository: &RepositoryName, followed_ref: &str) -> Option<RevisionStatus> {
         let all = self.origins[origin].read().unwrap_or_else(PoisonError::into_inner);
         all.refs.get(repository)?.get(followed_ref).map(|(seen, _)| seen.clone())
     }
 
-    /// How many refs are remembered, and at the most.
+    /// The number of refs, and the most.
     pub(super) fn fill_level(&self) -> (u64, u64) {
-        let count = |origin: &RwLock<Announced>| origin.read().unwrap_or_else(PoisonError::into_inner).count as u64;
+        let count =
+            |origin: &RwLock<OriginRevisions>| origin.read().unwrap_or_else(PoisonError::into_inner).count as u64;
         (self.origins.iter().map(count).sum(), (MAX_REFS * self.origins.len()) as u64)
     }
 }
@@ -112,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_replaces_what_was_known_of_that_origin_alone() {
+    fn a_snapshot_replaces_the_revisions_of_one_origin() {
         let (revisions, shop) = (Revisions::new(2), "shop".parse().unwrap());
         for origin in 0..2 {
-            assert!(revisions.announced(origin, seen("main", "sha1:aa", true)));
-            assert!(revisions.announced(origin, seen("semver:1.x", "sha1:bb", false)));
+            assert!(revisions.record(origin, seen("main", "sha1:aa", true)));
+            assert!(revisions.record(origin, seen("semver:1.x", "sha1:bb", false)));
         }
         revisions.snapshot_begun(0);
-        assert!(revisions.announced(0, seen("main", "sha1:cc", false)));
+        assert!(revisions.record(0, seen("main", "sha1:cc", false)));
         assert!(revisions.get(0, &shop, "semver:1.x").is_some(), "it may still be named");
         revisions.snapshot_ended(0);
         assert_eq!(revisions.get(0, &shop, "semver:1.x"), None);
@@ -133,11 +131,11 @@ mod tests {
     #[test]
     fn the_number_of_refs_and_their_length_are_bounded() {
         let revisions = Revisions::new(1);
-        assert!(!revisions.announced(0, seen(&"x".repeat(MAX_REF_BYTES + 1), "sha1:aa", true)));
+        assert!(!revisions.record(0, seen(&"x".repeat(MAX_REF_BYTES + 1), "sha1:aa", true)));
         for number in 0..MAX_REFS {
-            assert!(revisions.announced(0, seen(&format!("r{number}"), "sha1:aa", true)));
+            assert!(revisions.record(0, seen(&format!("r{number}"), "sha1:aa", true)));
         }
-        assert!(!revisions.announced(0, seen("one-more", "sha1:aa", true)));
-        assert!(revisions.announced(0, seen("r0", "sha1:bb", true)), "what is known can change");
+        assert!(!revisions.record(0, seen("one-more", "sha1:aa", true)));
+        assert!(revisions.record(0, seen("r0", "sha1:bb", true)), "a known ref can change");
     }
 }

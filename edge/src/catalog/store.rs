@@ -1,4 +1,4 @@
-//! The catalog: services in memory, over a file that outlives the process.
+//! The catalog: entries in memory, and a journal that survives restarts.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,25 +10,24 @@ use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::ServiceName;
 use weir_runtime::directory_lock::DirectoryLock;
 
-use super::entry::{Entry, Order, PurgeMode, Usage};
+use super::entries::{CatalogBounds, Entries, MAX_FLOORS};
+use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
 use super::freshness::FreshnessPolicies;
 use super::journal::Journal;
-use super::lease::{FreshnessLease, absence_validated};
+use super::lease::{FreshnessLease, tombstone_validated};
 use super::metrics::CatalogMetrics;
-use super::record::{Floor, Record, Stored, StoredRow};
-use super::revisions::{Revisions, Seen};
-use super::rows::{CatalogBounds, MAX_FLOORS, Rows};
-use super::writer::{Ledger, WriteState};
+use super::record::{EntryRecord, GenerationFloor, JournalContents, Record};
+use super::revisions::{RevisionStatus, Revisions};
+use super::writer::{WriteQueue, WriteState};
 use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, Origins};
 use crate::version::Version;
 
-/// The catalog.
 pub(crate) struct Catalog {
-    pub(super) rows: Rows,
+    pub(super) entries: Entries,
     pub(super) bounds: CatalogBounds,
-    /// What was decided and is not on disk yet, and what was evicted. Whoever decides holds it.
-    pub(super) ledger: Mutex<Ledger>,
+    /// The write-behind queue and the floors of evicted services. Held while an update is decided.
+    pub(super) write_queue: Mutex<WriteQueue>,
     pub(super) journal: Mutex<Journal>,
     pub(super) writes: watch::Sender<WriteState>,
     pub(super) origins: Arc<Origins>,
@@ -41,8 +40,8 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog in the file `path`, in a directory whose lock is held. What is readable of it is read; a file that is
-    /// damaged or out of reach costs a refill. Blocks.
+    /// Loads the catalog from the file `path`, in a directory locked by `lock`. Unreadable records are skipped and
+    /// their services queried again. Blocks.
     pub(crate) fn load(
         path: &Path,
         lock: DirectoryLock,
@@ -56,9 +55,9 @@ impl Catalog {
         let mut journal = Journal::new(path, lock);
         let (stored, result) = journal.read();
         let catalog = Self {
-            rows: Rows::default(),
+            entries: Entries::default(),
             bounds,
-            ledger: Mutex::default(),
+            write_queue: Mutex::default(),
             journal: Mutex::new(journal),
             writes: watch::Sender::new(WriteState::default()),
             revisions: Revisions::new(origins.all().len()),
@@ -69,132 +68,130 @@ impl Catalog {
             metrics,
         };
         if let Err(error) = &result {
-            tracing::error!(path = %path.display(), %error, "the catalog cannot be read to its end: its services are asked for again");
+            tracing::error!(path = %path.display(), %error, "the catalog could only be read in part; the other services are queried again");
         }
         if stored.damaged > 0 {
             let lines = stored.damaged;
-            tracing::error!(path = %path.display(), lines, "the catalog is damaged: what is readable is served, and its origins are asked");
+            tracing::error!(path = %path.display(), lines, "the catalog is damaged; undamaged entries are revalidated, the other services are queried again");
         }
         catalog.metrics.damaged_records.inc_by(stored.damaged);
         let is_whole = result.is_ok() && stored.damaged == 0;
-        catalog.take_stored(stored, is_whole);
+        catalog.restore(stored, is_whole);
         catalog.metrics.writable.set(1);
-        // The first change has the file written whole.
-        catalog.ledger().rewrite = true;
+        // The first change rewrites the file.
+        catalog.write_queue().rewrite = true;
         Arc::new(catalog)
     }
 
-    /// `is_whole`: no record is missing. Otherwise the origins are asked before anything is served.
-    fn take_stored(&self, stored: Stored, is_whole: bool) {
+    /// `is_whole`: no record is missing. Otherwise everything is revalidated before it is served.
+    fn restore(&self, stored: JournalContents, is_whole: bool) {
         let (now, wall) = (self.clock.now(), SystemTime::now());
-        let mut ledger = self.ledger();
-        stored.floors.into_iter().for_each(|(service, floor)| ledger.floors.insert(service, floor));
-        for (service, row) in stored.rows {
+        let mut queue = self.write_queue();
+        stored.floors.into_iter().for_each(|(service, floor)| queue.floors.insert(service, floor));
+        for (service, row) in stored.entries {
             let version = match row.descriptor.map(|bytes| Descriptor::parse(bytes.into())).transpose() {
                 Ok(descriptor) => descriptor.map(|descriptor| Arc::new(Version::new(descriptor))),
                 Err(error) => {
-                    tracing::warn!(%service, %error, "a stored descriptor cannot be read: its origin will be asked");
-                    ledger.floors.insert(service, Floor { highest: row.highest, purged: row.purged });
+                    tracing::warn!(%service, %error, "a stored descriptor cannot be parsed; the service is queried again");
+                    queue.floors.insert(service, GenerationFloor { highest: row.highest, purged: row.purged });
                     continue;
                 }
             };
             let policy = self.policies.of(&service).clone();
             let unknown = now.before(policy.limits.unknown_age());
-            let validated = Moment::from_the_wall(row.validated, now, wall).unwrap_or(unknown);
+            let validated = Moment::from_unix_millis(row.validated, now, wall).unwrap_or(unknown);
             let validated = if is_whole { validated } else { validated.min(unknown) };
             let since = self.moment(row.since);
             let origin = self.origins.find(&row.origin);
-            // Who still wants it asks again soon.
-            let usage = Usage::new(Moment::EARLIEST);
-            let entry = Entry::new(version, row.highest, origin, policy, usage, since);
+            // Entries count as requested once a client asks after the restart.
+            let last_request = LastRequest::new(Moment::EARLIEST);
+            let entry = Entry::new(version, row.highest, origin, policy, last_request, since);
             let entry = entry.validated_at(validated);
             row.purged.into_iter().for_each(|at| entry.purge(PurgeMode::Hard, self.moment(at)));
-            self.rows.insert(service, Arc::new(entry));
+            self.entries.insert(service, Arc::new(entry));
         }
-        self.make_room(&mut ledger);
+        self.evict_excess(&mut queue);
     }
 
-    /// When the wall clock showed this. One that was set back since does not say how long ago it was: now.
+    /// The moment of a Unix time in milliseconds; now when the wall clock was set back since.
     pub(super) fn moment(&self, at: u64) -> Moment {
         let now = self.clock.now();
-        Moment::from_the_wall(at, now, SystemTime::now()).unwrap_or(now)
+        Moment::from_unix_millis(at, now, SystemTime::now()).unwrap_or(now)
     }
 
-    /// What is known of a service.
     pub(crate) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
-        self.rows.get(service)
+        self.entries.get(service)
     }
 
-    /// The highest version of a service that was ever seen, if that is remembered.
-    pub(super) fn highest(&self, service: &ServiceName) -> Order {
-        let ledger = self.ledger();
-        let entry = ledger.pending.get(service).cloned().or_else(|| self.rows.get(service));
-        let floor = || ledger.floors.get(service).map(|floor| floor.highest);
+    /// The highest version of a service ever seen, if it is remembered.
+    pub(super) fn highest(&self, service: &ServiceName) -> VersionNumber {
+        let queue = self.write_queue();
+        let entry = queue.pending.get(service).cloned().or_else(|| self.entries.get(service));
+        let floor = || queue.floors.get(service).map(|floor| floor.highest);
         entry.map(|entry| entry.highest).or_else(floor).unwrap_or_default()
     }
 
-    /// How long it is since an entry was validated: by itself, or with all services of its origin.
+    /// The time since the last validation of an entry, by itself or by the lease.
     pub(crate) fn age(&self, entry: &Entry, now: Moment) -> Duration {
         now.since(self.validated(entry))
     }
 
     pub(super) fn validated(&self, entry: &Entry) -> Moment {
-        let by_itself = entry.last_validated();
+        let own = entry.last_validated();
         match entry.origin.and_then(|origin| self.leases.get(origin)) {
-            Some(lease) if entry.can_be_leased() => match entry.version {
-                Some(_) => lease.validated(by_itself),
-                None => absence_validated(&self.leases, by_itself),
+            Some(lease) if entry.is_leasable() => match entry.version {
+                Some(_) => lease.validated(own),
+                None => tombstone_validated(&self.leases, own),
             },
-            _ => by_itself,
+            _ => own,
         }
     }
 
-    /// Whether its origin's event stream is what validated an entry last.
+    /// Whether the lease validated the entry last.
     pub(crate) fn is_leased(&self, entry: &Entry) -> bool {
         self.validated(entry) > entry.last_validated()
     }
 
-    /// What the event stream of an origin says of all its services.
+    /// The freshness lease of an origin.
     pub(crate) fn lease(&self, origin: OriginId) -> &FreshnessLease {
         &self.leases[origin]
     }
 
-    /// The revisions that origins have announced.
     pub(crate) fn revisions(&self) -> &Revisions {
         &self.revisions
     }
 
-    /// An origin has announced up to which revision a ref is right.
-    pub(crate) fn announced(&self, origin: OriginId, seen: RevisionSeen) {
-        if !self.revisions.announced(origin, seen) {
+    /// Records the announced revision of a ref.
+    pub(crate) fn record_revision(&self, origin: OriginId, seen: RevisionSeen) {
+        if !self.revisions.record(origin, seen) {
             self.metrics.revisions_dropped.inc();
         }
     }
 
-    /// Up to which revision a stored version is right, when the event stream of its origin says so.
-    pub(crate) fn seen(&self, service: &ServiceName, version: &Version) -> Option<Seen> {
-        let entry = self.rows.get(service)?;
+    /// The revision status of a stored version, when the event stream of its origin is followed.
+    pub(crate) fn revision_status(&self, service: &ServiceName, version: &Version) -> Option<RevisionStatus> {
+        let entry = self.entries.get(service)?;
         let is_current = entry.version.as_ref().is_some_and(|current| std::ptr::eq(&**current, version));
-        let origin = entry.origin.filter(|_| is_current && entry.can_be_leased())?;
+        let origin = entry.origin.filter(|_| is_current && entry.is_leasable())?;
         let lease = &self.leases[origin];
-        let holds = lease.is_in_step() && lease.covers(entry.last_validated());
+        let holds = lease.is_in_sync() && lease.covers(entry.last_validated());
         let descriptor = version.descriptor();
         holds.then(|| self.revisions.get(origin, &descriptor.publication().repository, descriptor.followed_ref()))?
     }
 
-    /// Whether what is gone at one origin may be at another.
+    /// Whether a service that one origin removed may be at another.
     pub(super) fn has_several_origins(&self) -> bool {
         self.origins.all().len() > 1
     }
 
-    /// Whether every origin's event stream would announce a service that appears.
-    pub(super) fn all_streams_in_step(&self) -> bool {
-        self.leases.iter().all(FreshnessLease::is_in_step)
+    /// Whether the event stream of every origin would announce a new service.
+    pub(super) fn all_streams_in_sync(&self) -> bool {
+        self.leases.iter().all(FreshnessLease::is_in_sync)
     }
 
-    /// Gives the entries that a lease covers its validation as their own: it outlives the lease.
-    pub(crate) fn settle(&self) {
-        for (_, entry) in self.rows.all() {
+    /// Copies the validations of a lease to the entries, before the lease is reset.
+    pub(crate) fn copy_lease_validations(&self) {
+        for (_, entry) in self.entries.all() {
             let validated = self.validated(&entry);
             if validated > entry.last_validated() {
                 entry.validate(validated);
@@ -202,72 +199,71 @@ impl Catalog {
         }
     }
 
-    /// The services of an origin that its lease does not cover, tombstones left out.
+    /// The services of an origin that its lease does not cover, without tombstones.
     pub(crate) fn missing_from_snapshot(&self, origin: OriginId) -> Vec<ServiceName> {
-        let all = self.rows.all().into_iter();
+        let all = self.entries.all().into_iter();
         all.filter(|(_, entry)| self.is_uncovered(entry, origin)).map(|(service, _)| service).collect()
     }
 
     pub(super) fn is_uncovered(&self, entry: &Entry, origin: OriginId) -> bool {
         let is_its = entry.origin == Some(origin) && entry.version.is_some();
-        is_its && !(entry.can_be_leased() && self.leases[origin].covers(entry.last_validated()))
+        is_its && !(entry.is_leasable() && self.leases[origin].covers(entry.last_validated()))
     }
 
-    /// Purges a service, durably when the purge is hard: see [`Catalog::durable`]. The highest generation stays.
+    /// Purges a service. A hard purge is queued for disk: see [`Catalog::durable`].
     pub(super) fn purge(self: &Arc<Self>, service: &ServiceName, mode: PurgeMode) {
         let now = self.clock.now();
-        let mut ledger = self.ledger();
-        let known = [ledger.pending.get(service).cloned(), self.rows.get(service)];
+        let mut queue = self.write_queue();
+        let known = [queue.pending.get(service).cloned(), self.entries.get(service)];
         known.iter().flatten().for_each(|entry| entry.purge(mode, now));
         if mode == PurgeMode::Hard {
-            let at = now.on_the_wall(now, SystemTime::now());
+            let at = now.to_unix_millis(now, SystemTime::now());
             if known.iter().all(Option::is_none) {
-                let highest = ledger.floors.get(service).unwrap_or_default().highest;
-                ledger.floors.insert(service.clone(), Floor { highest, purged: Some(at) });
+                let highest = queue.floors.get(service).unwrap_or_default().highest;
+                queue.floors.insert(service.clone(), GenerationFloor { highest, purged: Some(at) });
             }
             let service = service.clone();
-            self.queue(&mut ledger, |ledger| ledger.push(Record::Purged { service, at }));
+            self.enqueue(&mut queue, |queue| queue.push(Record::Purged { service, at }));
         }
     }
 
-    /// Why the last write to disk failed; `None` when it did not.
+    /// The error of the last write; `None` when it succeeded.
     pub(crate) fn write_failure(&self) -> Option<String> {
         self.writes.borrow().failure.clone()
     }
 
-    /// Whether nothing is known of any service.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rows.count() == 0
+        self.entries.count() == 0
     }
 
-    /// All services, in no order.
+    /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
-        self.rows.all()
+        self.entries.all()
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(super) fn fill_levels(&self) -> [(&'static str, u64, u64); 3] {
         [
-            ("services", self.rows.count(), self.bounds.services),
-            ("service_bytes", self.rows.bytes(), self.bounds.bytes),
-            ("service_floors", self.ledger().floors.len() as u64, MAX_FLOORS as u64),
+            ("services", self.entries.count(), self.bounds.services),
+            ("service_bytes", self.entries.bytes(), self.bounds.bytes),
+            ("service_floors", self.write_queue().floors.len() as u64, MAX_FLOORS as u64),
         ]
     }
 
-    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn write_queue(&self) -> MutexGuard<'_, WriteQueue> {
+        self.write_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is written of a service.
-    pub(super) fn row(&self, entry: &Entry, now: Moment, wall: SystemTime) -> StoredRow {
+    /// The journal record of an entry.
+    pub(super) fn row(&self, entry: &Entry, now: Moment, wall: SystemTime) -> EntryRecord {
         let text = |version: &Arc<Version>| String::from_utf8_lossy(version.descriptor().bytes()).into_owned();
-        StoredRow {
+        EntryRecord {
             highest: entry.highest,
             origin: entry.origin.and_then(|id| self.origins.name(id)).unwrap_or_default().to_owned(),
-            since: entry.since.on_the_wall(now, wall),
-            validated: self.validated(entry).on_the_wall(now, wall),
+            since: entry.since.to_unix_millis(now, wall),
+            validated: self.validated(entry).to_unix_millis(now, wall),
             descriptor: entry.version.as_ref().map(text),
-            purged: entry.hard_purge().map(|at| at.on_the_wall(now, wall)),
+            purged: entry.pending_hard_purge().map(|at| at.to_unix_millis(now, wall)),
         }
     }
 }

@@ -1,5 +1,3 @@
-//! The catalog as a whole, over a file.
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +8,16 @@ use prometheus::Registry;
 use weir_protocol::name::ServiceName;
 use weir_runtime::directory_lock::DirectoryLock;
 
-use super::decision::{Update, UpdateContent, UpdateSource};
+use super::apply::UpdateOutcome;
+use super::entries::CatalogBounds;
 use super::entry::tests::descriptor;
-use super::entry::{Order, PurgeMode};
+use super::entry::{PurgeMode, VersionNumber};
 use super::freshness::tests::limits;
 use super::freshness::{Freshness, FreshnessPolicies};
 use super::metrics::CatalogMetrics;
-use super::record::Stored;
-use super::rows::CatalogBounds;
+use super::record::JournalContents;
 use super::store::Catalog;
-use super::updates::Outcome;
+use super::update::{Update, UpdateContent, UpdateSource};
 use crate::clock::{Clock, Moment};
 use crate::origin_client::Origins;
 
@@ -34,10 +32,10 @@ fn load(dir: &tempfile::TempDir, bounds: CatalogBounds) -> Arc<Catalog> {
     let lock = DirectoryLock::take(dir.path()).unwrap().0;
     let policies = Arc::new(FreshnessPolicies::new([], limits(15, None), false));
     let metrics = CatalogMetrics::register(&Registry::new()).unwrap();
-    Catalog::load(&file(dir), lock, bounds, Arc::new(Origins::new(Vec::new())), policies, Clock::begin(), metrics)
+    Catalog::load(&file(dir), lock, bounds, Arc::new(Origins::new(Vec::new())), policies, Clock::start(), metrics)
 }
 
-/// Waits until the thread that writes has let go of it, and ends it as a crash would.
+/// Waits until the writer thread has released the catalog, then drops it as a crash would.
 async fn kill(catalog: Arc<Catalog>) {
     while Arc::strong_count(&catalog) > 1 {
         tokio::task::yield_now().await;
@@ -57,7 +55,7 @@ fn pushed(catalog: &Catalog, service: &str, generation: u64) -> Update {
     update(UpdateSource::Stream, catalog.clock.now(), service, generation)
 }
 
-/// In answer to a query that was put just now.
+/// The response to a query sent now.
 fn queried(catalog: &Catalog, service: &str, generation: u64) -> Update {
     let known = catalog.highest(&name(service));
     update(UpdateSource::Query(known), catalog.clock.now(), service, generation)
@@ -68,14 +66,14 @@ fn gone(catalog: &Catalog, service: &str) -> Update {
     Update { origin: None, source, at: catalog.clock.now(), content: UpdateContent::Gone(name(service), None) }
 }
 
-fn stored(path: &Path) -> HashMap<ServiceName, Order> {
-    let mut stored = Stored::default();
+fn stored(path: &Path) -> HashMap<ServiceName, VersionNumber> {
+    let mut stored = JournalContents::default();
     fs::read(path).unwrap_or_default().split(|byte| *byte == b'\n').for_each(|line| stored.apply_line(line));
-    stored.rows.into_iter().map(|(service, row)| (service, row.highest)).collect()
+    stored.entries.into_iter().map(|(service, row)| (service, row.highest)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_updates_at_once_are_all_on_disk_and_the_highest_wins() {
+async fn concurrent_updates_are_all_durable_and_the_highest_wins() {
     let dir = tempfile::tempdir().unwrap();
     let first = load(&dir, ROOMY);
     let updates = (0..64u64).flat_map(|n| (0..4u64).map(move |g| (format!("s{n}"), 1 + (g * 7 + n) % 4)));
@@ -98,7 +96,7 @@ async fn many_updates_at_once_are_all_on_disk_and_the_highest_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
+async fn a_new_generation_is_durable_before_it_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     let shop = name("shop");
@@ -109,7 +107,7 @@ async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
         tokio::task::spawn_blocking(move || {
             let mut seen = 0;
             while seen < 200 {
-                // What a reader sees at this moment would be there after a crash at this moment.
+                // What a reader sees now must survive a crash now.
                 let served = catalog.get(&shop).unwrap().highest;
                 assert!(stored(&path)[&shop] >= served);
                 seen = served.0;
@@ -118,7 +116,7 @@ async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
     };
     for generation in 2..=200 {
         let outcome = catalog.apply(pushed(&catalog, "shop", generation)).await;
-        assert!(matches!(outcome, Outcome::Taken(entry) if entry.highest == (generation, 1)));
+        assert!(matches!(outcome, UpdateOutcome::Stored(entry) if entry.highest == (generation, 1)));
         assert_eq!(catalog.get(&shop).unwrap().highest, (generation, 1), "it is served once it is answered");
     }
     reader.await.unwrap();
@@ -126,7 +124,7 @@ async fn a_generation_is_on_disk_before_it_is_served_in_the_place_of_another() {
 }
 
 #[tokio::test]
-async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_remembered() {
+async fn evicted_services_keep_their_generation_and_hard_purge() {
     let dir = tempfile::tempdir().unwrap();
     let bounds = CatalogBounds { services: 8, ..ROOMY };
     let first = load(&dir, bounds);
@@ -135,14 +133,14 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
     for n in 0..20 {
         first.apply(queried(&first, &format!("s{n}"), 1)).await;
     }
-    assert!(first.rows.count() <= 8 && first.get(&name("a")).is_none(), "nobody has requested it");
+    assert!(first.entries.count() <= 8 && first.get(&name("a")).is_none(), "nobody has requested it");
     first.flush();
     first.durable().await.unwrap();
     kill(first).await;
     assert!(stored(&file(&dir)).len() <= 8);
     let second = load(&dir, ROOMY);
-    assert!(matches!(second.apply(queried(&second, "a", 6)).await, Outcome::Regressed));
-    // The answer to a query from before the purge comes after all.
+    assert!(matches!(second.apply(queried(&second, "a", 6)).await, UpdateOutcome::Regressed));
+    // The response to a query from before the purge arrives late.
     let early = Moment::EARLIEST;
     second.apply(update(UpdateSource::Query((7, 1)), early, "a", 7)).await;
     let entry = second.get(&name("a")).unwrap();
@@ -150,13 +148,13 @@ async fn what_is_evicted_leaves_the_disk_and_its_generation_and_hard_purge_are_r
     second.durable().await.unwrap();
     kill(second).await;
     let third = load(&dir, ROOMY);
-    assert!(third.get(&name("a")).unwrap().hard_purge().is_some(), "over the next restart, too");
+    assert!(third.get(&name("a")).unwrap().pending_hard_purge().is_some(), "over the next restart, too");
     third.apply(queried(&third, "a", 7)).await;
     kill(third).await;
 }
 
 #[tokio::test]
-async fn a_tombstone_ends_and_its_generation_is_remembered() {
+async fn a_tombstone_expires_and_keeps_its_generation() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     catalog.apply(pushed(&catalog, "a", 5)).await;
@@ -166,69 +164,69 @@ async fn a_tombstone_ends_and_its_generation_is_remembered() {
     catalog.apply(gone(&catalog, "b")).await;
     catalog.flush();
     assert!(catalog.get(&name("a")).is_none() && catalog.get(&name("b")).is_some());
-    assert!(matches!(catalog.apply(queried(&catalog, "a", 4)).await, Outcome::Regressed));
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 4)).await, UpdateOutcome::Regressed));
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_holds_up_no_version() {
+async fn a_hanging_disk_delays_no_version() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
-    // Whoever opens it for writing waits for a reader.
+    // Opening a FIFO for writing blocks until it has a reader.
     let fifo = file(&dir).with_extension("unfinished");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     catalog.apply(pushed(&catalog, "a", 1)).await;
-    while catalog.ledger().write_begun.is_none() {
+    while catalog.write_queue().write_started.is_none() {
         tokio::task::yield_now().await;
     }
     let waiting = tokio::spawn({
         let (catalog, update) = (catalog.clone(), pushed(&catalog, "a", 2));
         async move { catalog.apply(update).await }
     });
-    while catalog.ledger().pending.is_empty() {
+    while catalog.write_queue().pending.is_empty() {
         tokio::task::yield_now().await;
     }
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (1, 1), "it is not on disk yet");
-    catalog.ledger().write_begun = Some(Moment::EARLIEST);
+    catalog.write_queue().write_started = Some(Moment::EARLIEST);
     assert!(catalog.durable().await.is_err());
-    assert!(matches!(waiting.await.unwrap(), Outcome::Taken(_)));
+    assert!(matches!(waiting.await.unwrap(), UpdateOutcome::Stored(_)));
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (2, 1));
     assert_eq!((catalog.metrics.writable.get(), catalog.write_failure().is_some()), (0, true));
     catalog.apply(pushed(&catalog, "a", 3)).await;
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "and nobody waits again");
-    assert!(matches!(catalog.apply(queried(&catalog, "a", 2)).await, Outcome::Regressed), "it is remembered");
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 2)).await, UpdateOutcome::Regressed), "it is remembered");
 
-    // It comes back, and cannot make a file of that; the next attempt can.
+    // The write returns and fails, because a FIFO is no file; the next one succeeds.
     let mut writes = catalog.writes.subscribe();
     let reader = fs::File::open(&fifo).unwrap();
-    while catalog.ledger().write_begun.is_some() {
+    while catalog.write_queue().write_started.is_some() {
         writes.changed().await.unwrap();
     }
     drop(reader);
     assert_eq!(catalog.get(&name("a")).unwrap().highest, (3, 1), "nothing older takes its place");
-    catalog.ledger().retry_now();
+    catalog.write_queue().retry_now();
     catalog.flush();
     catalog.durable().await.unwrap();
     assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((3, 1), 1));
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_stops_nothing_and_is_written_whole_once_it_is_well() {
+async fn a_failing_disk_is_tolerated_and_rewritten_once_it_works() {
     let dir = tempfile::tempdir().unwrap();
     let catalog = load(&dir, ROOMY);
     catalog.apply(pushed(&catalog, "a", 1)).await;
     catalog.durable().await.unwrap();
-    // Whatever has to be created in there cannot be.
+    // No file can be created there.
     fs::rename(dir.path().join("cache"), dir.path().join("away")).unwrap();
-    catalog.ledger().rewrite = true;
+    catalog.write_queue().rewrite = true;
     for generation in 2..5 {
-        assert!(matches!(catalog.apply(pushed(&catalog, "a", generation)).await, Outcome::Taken(_)));
+        assert!(matches!(catalog.apply(pushed(&catalog, "a", generation)).await, UpdateOutcome::Stored(_)));
         assert_eq!(catalog.get(&name("a")).unwrap().highest, (generation, 1));
     }
-    assert!(matches!(catalog.apply(queried(&catalog, "a", 3)).await, Outcome::Regressed), "it is remembered");
+    assert!(matches!(catalog.apply(queried(&catalog, "a", 3)).await, UpdateOutcome::Regressed), "it is remembered");
     assert!(catalog.write_failure().is_some() && catalog.durable().await.is_err());
     assert_eq!(catalog.metrics.writable.get(), 0);
     fs::rename(dir.path().join("away"), dir.path().join("cache")).unwrap();
-    catalog.ledger().retry_now();
+    catalog.write_queue().retry_now();
     catalog.flush();
     catalog.durable().await.unwrap();
     assert_eq!((stored(&file(&dir))[&name("a")], catalog.metrics.writable.get()), ((4, 1), 1));

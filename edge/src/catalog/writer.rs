@@ -1,8 +1,7 @@
-//! Writes the catalog behind those who change it, many changes at a time.
+//! Writes the catalog behind updates, in batches.
 //!
-//! What arrives during one write is written by the next one, all together. What a disk does not take is served from
-//! memory: the highest generations are remembered until the process ends, and the file is written whole once the disk
-//! takes it again.
+//! Updates that arrive during a write are written together by the next one. While writes fail, entries are served from
+//! memory, and the file is rewritten once the disk works again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -11,70 +10,70 @@ use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
 
+use super::entries::GenerationFloors;
 use super::entry::Entry;
 use super::metrics::EvictionReason;
-use super::record::{Floor, Record};
-use super::rows::Floors;
+use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
 use crate::clock::Moment;
 
-/// How long a tombstone is stored. Afterwards only its generation is remembered.
+/// How long a tombstone is stored. Afterwards only its generation floor is kept.
 const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How long a write may take before it counts as failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after a failed write the disk is not tried again.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// The back-off after a failed write.
+const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Bytes of records that wait to be appended. Beyond it they are dropped, and the file is written whole instead.
+/// The most bytes of queued records. Beyond it they are dropped, and the file is rewritten instead.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 
-/// Services that a lease on disk excepts at the most. When there are more, each service is validated by itself.
+/// The most exceptions in the record of a lease. Beyond it each service is validated by a record of its own.
 const MAX_EXCEPTIONS: usize = 1000;
 
-/// What was decided and is not on disk yet, and what was evicted.
+/// The write-behind queue, and the floors of evicted services.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
-    pub(super) floors: Floors,
-    /// Entries that take the place of others once they are on disk.
+pub(super) struct WriteQueue {
+    pub(super) floors: GenerationFloors,
+    /// Entries that replace others once they are on disk.
     pub(super) pending: HashMap<ServiceName, Arc<Entry>>,
-    /// The file is written whole next, for whatever reason.
+    /// The next write rewrites the file.
     pub(super) rewrite: bool,
     records: Vec<Record>,
     record_bytes: usize,
-    /// Grows with each change.
+    /// The number of changes so far.
     queued: u64,
-    /// The last change that the writer has taken.
-    taken: u64,
+    /// The last change in a batch.
+    batched: u64,
     is_writing: bool,
-    /// Since when the disk has been writing; `None` while it is not.
-    pub(super) write_begun: Option<Moment>,
+    /// The start of the write in progress.
+    pub(super) write_started: Option<Moment>,
     retry_at: Option<Moment>,
     /// The heartbeat of each origin that was written last.
-    leased_at: HashMap<usize, Moment>,
+    written_heartbeats: HashMap<usize, Moment>,
 }
 
-/// How far the file is.
+/// The progress of the writer.
 #[derive(Debug, Default)]
 pub(super) struct WriteState {
-    /// All changes up to this one were written, or could not be.
+    /// The last change that was written, or whose write failed.
     written: u64,
-    /// Why the last write failed.
+    /// The error of the last write.
     pub(super) failure: Option<String>,
 }
 
-/// What is written at a time.
-struct Batch {
+/// One write.
+struct WriteBatch {
     records: Vec<Record>,
     rewrite: bool,
     pending: HashMap<ServiceName, Arc<Entry>>,
     queued: u64,
-    /// The disk failed not long ago, and is not tried.
-    is_paused: bool,
+    /// The disk failed recently, and is not tried.
+    is_backing_off: bool,
 }
 
-impl Ledger {
+impl WriteQueue {
     pub(super) fn push(&mut self, record: Record) {
         self.record_bytes += match &record {
             Record::Service { row, .. } => 256 + row.descriptor.as_ref().map_or(0, String::len),
@@ -88,57 +87,56 @@ impl Ledger {
         }
     }
 
-    /// Whether the disk has not come back from a write for so long that nobody waits for it.
-    pub(super) fn is_stuck(&self, now: Moment) -> bool {
-        self.write_begun.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
+    /// Whether the write in progress has exceeded its timeout.
+    pub(super) fn is_hanging(&self, now: Moment) -> bool {
+        self.write_started.is_some_and(|begun| now.since(begun) >= WRITE_TIMEOUT)
     }
 
-    /// The disk is tried again at the next change.
     #[cfg(test)]
     pub(super) fn retry_now(&mut self) {
         self.retry_at = None;
     }
 
-    fn next_batch(&mut self, now: Moment) -> Option<Batch> {
-        if !self.rewrite && self.records.is_empty() && self.taken == self.queued {
+    fn next_batch(&mut self, now: Moment) -> Option<WriteBatch> {
+        if !self.rewrite && self.records.is_empty() && self.batched == self.queued {
             return None;
         }
-        (self.taken, self.record_bytes) = (self.queued, 0);
-        let is_paused = self.retry_at.is_some_and(|at| now < at);
-        self.write_begun = (!is_paused).then_some(now);
-        Some(Batch {
+        (self.batched, self.record_bytes) = (self.queued, 0);
+        let is_backing_off = self.retry_at.is_some_and(|at| now < at);
+        self.write_started = (!is_backing_off).then_some(now);
+        Some(WriteBatch {
             records: std::mem::take(&mut self.records),
             rewrite: std::mem::take(&mut self.rewrite),
             pending: self.pending.clone(),
             queued: self.queued,
-            is_paused,
+            is_backing_off,
         })
     }
 }
 
 impl Catalog {
-    /// Changes what is to be written, and has it written.
-    pub(super) fn queue(self: &Arc<Self>, ledger: &mut Ledger, change: impl FnOnce(&mut Ledger)) {
-        change(ledger);
-        ledger.queued += 1;
-        self.give_up_when_stuck(ledger);
-        if !std::mem::replace(&mut ledger.is_writing, true) {
-            // From here on: also when no thread becomes free for it.
-            ledger.write_begun = Some(self.clock.now());
+    /// Queues a change and starts the writer.
+    pub(super) fn enqueue(self: &Arc<Self>, queue: &mut WriteQueue, change: impl FnOnce(&mut WriteQueue)) {
+        change(queue);
+        queue.queued += 1;
+        self.fail_hanging_write(queue);
+        if !std::mem::replace(&mut queue.is_writing, true) {
+            // Counted from here, in case no thread becomes free.
+            queue.write_started = Some(self.clock.now());
             let catalog = self.clone();
             tokio::task::spawn_blocking(move || catalog.write_queued());
         }
     }
 
-    /// Waits until everything that was queued before is on disk.
+    /// Waits until all changes queued so far are on disk.
     ///
     /// # Errors
-    /// The disk did not take it: it is remembered in memory.
+    /// The write failed: the changes are in memory only.
     pub(crate) async fn durable(&self) -> Result<(), String> {
-        let queued = self.ledger().queued;
+        let queued = self.write_queue().queued;
         let mut writes = self.writes.subscribe();
         loop {
-            self.give_up_when_stuck(&mut self.ledger());
+            self.fail_hanging_write(&mut self.write_queue());
             let written = writes.wait_for(|state| state.written >= queued);
             match tokio::time::timeout(WRITE_TIMEOUT, written).await {
                 Ok(Ok(state)) => return state.failure.clone().map_or(Ok(()), Err),
@@ -148,79 +146,81 @@ impl Catalog {
         }
     }
 
-    /// A write that does not come back has failed: what waited for it is served from memory. Should it come back after all,
-    /// [`Catalog::publish`] says how it went.
-    fn give_up_when_stuck(&self, ledger: &mut Ledger) {
-        if !ledger.is_stuck(self.clock.now()) {
+    /// Fails a write that hangs, and serves its entries from memory. Should it return later, [`Catalog::complete`]
+    /// records its result.
+    fn fail_hanging_write(&self, queue: &mut WriteQueue) {
+        if !queue.is_hanging(self.clock.now()) {
             return;
         }
-        for (service, entry) in std::mem::take(&mut ledger.pending) {
-            self.show(ledger, service, entry);
+        for (service, entry) in std::mem::take(&mut queue.pending) {
+            self.serve(queue, service, entry);
         }
         self.writes.send_modify(|state| {
-            state.written = ledger.queued;
-            self.failed(state, format!("it has not come back from a write for {} s", WRITE_TIMEOUT.as_secs()));
+            state.written = queue.queued;
+            self.failed(state, format!("a write has not returned for {} s", WRITE_TIMEOUT.as_secs()));
         });
     }
 
     fn write_queued(&self) {
         loop {
             let Some(batch) = ({
-                let mut ledger = self.ledger();
-                let batch = ledger.next_batch(self.clock.now());
-                ledger.is_writing = batch.is_some();
+                let mut queue = self.write_queue();
+                let batch = queue.next_batch(self.clock.now());
+                queue.is_writing = batch.is_some();
                 batch
             }) else {
                 return;
             };
-            let written = (!batch.is_paused).then(|| self.write(&batch));
-            self.publish(batch, written);
+            let written = (!batch.is_backing_off).then(|| self.write(&batch));
+            self.complete(batch, written);
         }
     }
 
-    fn write(&self, batch: &Batch) -> io::Result<()> {
+    fn write(&self, batch: &WriteBatch) -> io::Result<()> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         if !batch.rewrite && !journal.needs_rewrite() {
             return if batch.records.is_empty() { Ok(()) } else { journal.append(&batch.records) };
         }
-        // Whatever changes from now on is queued behind this. What is evicted meanwhile is among the rows, the floors or both.
-        let mut rows: HashMap<_, _> = self.rows.all().into_iter().collect();
-        rows.extend(batch.pending.clone());
-        let floors = self.ledger().floors.all();
+        // Later changes are queued behind this rewrite. Entries evicted meanwhile are among the entries, the floors or
+        // both.
+        let mut entries: HashMap<_, _> = self.entries.all().into_iter().collect();
+        entries.extend(batch.pending.clone());
+        let floors = self.write_queue().floors.all();
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let floors = floors.into_iter().map(|(service, floor)| Record::Evicted { service, floor });
-        // A floor that is raised just now stands before the row that takes its place.
-        let rows = rows.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
-        journal.rewrite(floors.chain(rows))
+        // GenerationFloors come first: the row of a service that returned meanwhile wins.
+        let entries =
+            entries.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
+        journal.rewrite(floors.chain(entries))
     }
 
-    /// Serves what waited for the disk. `written` is `None` when the disk was not tried.
-    fn publish(&self, batch: Batch, written: Option<io::Result<()>>) {
-        let mut ledger = self.ledger();
-        ledger.write_begun = None;
+    /// Serves the entries of a batch. `written`: `None` when the disk was not tried.
+    fn complete(&self, batch: WriteBatch, written: Option<io::Result<()>>) {
+        let mut queue = self.write_queue();
+        queue.write_started = None;
         for (service, entry) in batch.pending {
-            // Nobody has waited for a disk that was stuck: this, or a newer one, is served already.
-            let Some(pending) = ledger.pending.get(&service) else { continue };
+            // A hanging write was failed before: this entry, or a newer one, is served already.
+            let Some(pending) = queue.pending.get(&service) else { continue };
             if Arc::ptr_eq(pending, &entry) {
-                ledger.pending.remove(&service);
+                queue.pending.remove(&service);
             }
-            self.show(&mut ledger, service, entry);
+            self.serve(&mut queue, service, entry);
         }
-        self.make_room(&mut ledger);
+        self.evict_excess(&mut queue);
         self.writes.send_modify(|state| {
-            // Less than before when a write was given up: the rest waits for the next one.
+            // Lower than before when the write had been failed: the rest waits for the next one.
             state.written = batch.queued;
             match written {
                 None => {}
                 Some(Ok(())) => {
                     if state.failure.take().is_some() {
-                        tracing::info!("the catalog can be written again");
+                        tracing::info!("the catalog is written to disk again");
                     }
-                    ledger.retry_at = None;
+                    queue.retry_at = None;
                 }
                 Some(Err(error)) => {
                     self.failed(state, error.to_string());
-                    ledger.retry_at = Some(self.clock.now().after(RETRY_PAUSE));
+                    queue.retry_at = Some(self.clock.now().after(RETRY_BACKOFF));
                 }
             }
             self.metrics.writable.set(i64::from(state.failure.is_none()));
@@ -228,42 +228,42 @@ impl Catalog {
     }
 
     fn failed(&self, state: &mut WriteState, error: String) {
-        // Once per reason: a disk that is full for an hour is one line, not a hundred.
+        // Logged once per reason, not once per write.
         if state.failure.as_ref() != Some(&error) {
-            tracing::warn!(%error, "the disk does not take the catalog, which is served from memory");
+            tracing::warn!(%error, "the catalog cannot be written; it is served from memory");
         }
         state.failure = Some(error);
         self.metrics.writable.set(0);
     }
 
-    /// Serves an entry from now on.
-    pub(super) fn show(&self, ledger: &mut Ledger, service: ServiceName, entry: Arc<Entry>) {
-        ledger.floors.remove(&service);
-        self.rows.insert(service, entry);
+    /// Serves an entry.
+    pub(super) fn serve(&self, queue: &mut WriteQueue, service: ServiceName, entry: Arc<Entry>) {
+        queue.floors.remove(&service);
+        self.entries.insert(service, entry);
     }
 
-    /// Evicts what is beyond the bounds.
-    pub(super) fn make_room(&self, ledger: &mut Ledger) {
-        if self.rows.exceed(self.bounds) {
-            let coldest = self.rows.coldest(self.bounds);
-            coldest.iter().for_each(|service| self.evict(ledger, service, EvictionReason::Capacity));
+    /// Evicts entries beyond the bounds.
+    pub(super) fn evict_excess(&self, queue: &mut WriteQueue) {
+        if self.entries.exceeds(self.bounds) {
+            let least_recently_requested = self.entries.least_recently_requested(self.bounds);
+            least_recently_requested.iter().for_each(|service| self.evict(queue, service, EvictionReason::Capacity));
         }
     }
 
-    fn evict(&self, ledger: &mut Ledger, service: &ServiceName, reason: EvictionReason) {
-        let Some(entry) = self.rows.remove(service) else { return };
-        let purged = entry.hard_purge().map(|at| at.on_the_wall(self.clock.now(), SystemTime::now()));
-        let floor = Floor { highest: entry.highest, purged };
-        ledger.floors.insert(service.clone(), floor);
-        ledger.push(Record::Evicted { service: service.clone(), floor });
+    fn evict(&self, queue: &mut WriteQueue, service: &ServiceName, reason: EvictionReason) {
+        let Some(entry) = self.entries.remove(service) else { return };
+        let purged = entry.pending_hard_purge().map(|at| at.to_unix_millis(self.clock.now(), SystemTime::now()));
+        let floor = GenerationFloor { highest: entry.highest, purged };
+        queue.floors.insert(service.clone(), floor);
+        queue.push(Record::Evicted { service: service.clone(), floor });
         self.metrics.evicted(reason);
     }
 
-    /// Has written what is not on disk yet: validations above all, and everything when the disk has failed. Ends
-    /// tombstones. Goes through all services.
+    /// Queues validations for disk, or a rewrite when writes have failed, and evicts expired tombstones. Scans all
+    /// entries.
     pub(crate) fn flush(self: &Arc<Self>) {
-        let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.rows.all());
-        // Whoever takes a version waits for the ledger, and not for this.
+        let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.entries.all());
+        // Updates wait for the queue's lock, so it is not held here.
         let (mut leases, mut validations) = (HashMap::new(), Vec::new());
         for id in 0..self.origins.all().len() {
             let uncovered = all.iter().filter(|(_, entry)| self.is_uncovered(entry, id));
@@ -281,25 +281,26 @@ impl Catalog {
             if validated > entry.last_validated() {
                 entry.validate(validated);
             }
-            if entry.take_unwritten() {
-                validations.push(Record::Validated { service: service.clone(), at: validated.on_the_wall(now, wall) });
+            if entry.take_dirty() {
+                validations
+                    .push(Record::Validated { service: service.clone(), at: validated.to_unix_millis(now, wall) });
             }
         }
-        let mut ledger = self.ledger();
+        let mut queue = self.write_queue();
         for (service, entry) in &all {
             if entry.version.is_none() && now.since(entry.since) > TOMBSTONE_LIFETIME {
-                self.evict(&mut ledger, service, EvictionReason::TombstoneEnded);
+                self.evict(&mut queue, service, EvictionReason::TombstoneEnded);
             }
         }
-        self.make_room(&mut ledger);
+        self.evict_excess(&mut queue);
         for (id, (at, except)) in leases {
-            if ledger.leased_at.insert(id, at) != Some(at) {
+            if queue.written_heartbeats.insert(id, at) != Some(at) {
                 let origin = self.origins.name(id).unwrap_or_default().to_owned();
-                ledger.push(Record::Leased { origin, at: at.on_the_wall(now, wall), except });
+                queue.push(Record::Leased { origin, at: at.to_unix_millis(now, wall), except });
             }
         }
-        validations.into_iter().for_each(|record| ledger.push(record));
+        validations.into_iter().for_each(|record| queue.push(record));
         let has_failed = self.write_failure().is_some();
-        self.queue(&mut ledger, |ledger| ledger.rewrite |= has_failed);
+        self.enqueue(&mut queue, |queue| queue.rewrite |= has_failed);
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator is told when something is refused. All problems of this listener's own paths are made here.
+//! The errors of the operator API, and their problem documents.
 
 use http::{HeaderValue, Response, StatusCode, header};
 use weir_protocol::problem::Problem;
@@ -6,23 +6,22 @@ use weir_protocol::query::QueryError;
 use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
-use super::MAX_ORDER_BYTES;
+use super::MAX_PURGE_REQUEST_BYTES;
 
-/// Why an operator's request is refused.
 #[derive(Debug)]
 pub(super) enum OperatorError {
-    /// Nobody may, because no token is configured.
+    /// No operator token is configured.
     NoTokenConfigured,
-    /// The token is missing, or another one.
+    /// The token is missing or wrong.
     Unauthorized,
-    /// The token's file cannot be used any more.
+    /// The token file cannot be read.
     TokenUnusable,
     MethodNotAllowed(&'static str),
     Malformed(String),
     TooLong,
-    /// Its body takes too long to come.
+    /// The request body did not arrive in time.
     TooSlow,
-    /// The edge itself failed.
+    /// A bug in the edge.
     Failed,
 }
 
@@ -82,7 +81,7 @@ impl OperatorError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "operator-token-unusable",
                 "The operator token cannot be read",
-                "The file of the operator token cannot be used any more; the edge's log says why.",
+                "The file of the operator token cannot be read; the edge's log says why.",
             ),
             OperatorError::MethodNotAllowed(_) => Problem::method_not_allowed(),
             OperatorError::Malformed(detail) => Problem::malformed(detail),
@@ -90,14 +89,14 @@ impl OperatorError {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too-large",
                 "The request is too large",
-                format!("An order has at most {MAX_ORDER_BYTES} bytes."),
+                format!("A purge request has at most {MAX_PURGE_REQUEST_BYTES} bytes."),
             ),
             OperatorError::TooSlow => Problem::body_too_slow(),
             OperatorError::Failed => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "edge-failed",
                 "The edge failed",
-                "The edge itself cannot do this just now; its log says why.",
+                "The edge failed; its log says why.",
             ),
         }
     }

@@ -1,6 +1,6 @@
-//! Answers operators, probes and Prometheus on the admin listener.
+//! The admin listener: `/status`, `/v1/explain`, `/v1/purge`, probes and metrics.
 //!
-//! What only reads is open on loopback; beyond it, and for whatever changes something, the operator's token is needed.
+//! Reads are open on loopback. Beyond it, and for writes, the operator token is required.
 
 mod error;
 mod purge;
@@ -23,21 +23,20 @@ use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, S
 use weir_runtime::shutdown::Drain;
 
 use self::error::OperatorError;
-use self::purge::Order;
+use self::purge::PurgeRequest;
 use crate::config::AdminConfig;
 use crate::status::Status;
 
-/// The longest order that is read, in bytes.
-const MAX_ORDER_BYTES: usize = 4096;
+/// The longest purge request, in bytes.
+const MAX_PURGE_REQUEST_BYTES: usize = 4096;
 
-/// The handler.
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
     admin: Admin,
     status: Arc<Status>,
     purges: IntCounterVec,
     token: Option<Arc<OperatorToken>>,
-    /// Whether whoever reaches the listener is on this machine.
+    /// The listener is on loopback.
     is_loopback: bool,
 }
 
@@ -62,7 +61,7 @@ impl OperatorApi {
         Ok(Self { admin, status, purges, token, is_loopback: listen.ip().is_loopback() })
     }
 
-    /// Serves on `listen` until the drain has ended. Without `tls` in plain HTTP.
+    /// Serves on `listen` until the drain has ended; plain HTTP without `tls`.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -88,11 +87,11 @@ impl OperatorApi {
                     return Err(OperatorError::MethodNotAllowed("POST"));
                 }
                 self.check(request.headers()).await?;
-                let order = Order::parse(&request.into_body().read(MAX_ORDER_BYTES).await?)?;
+                let purge = PurgeRequest::parse(&request.into_body().read(MAX_PURGE_REQUEST_BYTES).await?)?;
                 let (status, purges) = (self.status.clone(), self.purges.clone());
-                let done = spawn_blocking(move || order.carry_out(&status, &purges)).await;
+                let done = spawn_blocking(move || purge.execute(&status, &purges)).await;
                 let mut done = done.map_err(|_| OperatorError::Failed)?;
-                // What was purged stays purged over a restart, unless the disk fails.
+                // A purge survives a restart unless the disk fails.
                 done["durable"] = self.status.catalog.durable().await.is_ok().into();
                 Ok(admin::json(&done))
             }
@@ -101,14 +100,14 @@ impl OperatorApi {
                     return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
                 }
                 self.check_reader(request.headers()).await?;
-                let (service, digest) = what_to_explain(request.uri().query().unwrap_or_default())?;
+                let (service, digest) = parse_explain(request.uri().query().unwrap_or_default())?;
                 let status = self.status.clone();
                 let explained = spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
                 Ok(admin::json(&explained.map_err(|_| OperatorError::Failed)?))
             }
             "/status" if reads => {
                 self.check_reader(request.headers()).await?;
-                // It goes through all services.
+                // It scans all services.
                 let admin = self.admin.clone();
                 let answered = spawn_blocking(move || admin.answer(&request)).await;
                 answered.map_err(|_| OperatorError::Failed)
@@ -117,7 +116,7 @@ impl OperatorApi {
         }
     }
 
-    /// What names services is for operators, unless only this machine can ask.
+    /// Documents with service names need the token unless the listener is on loopback.
     async fn check_reader(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
         if self.is_loopback { Ok(()) } else { self.check(headers).await }
     }
@@ -134,7 +133,7 @@ impl Handler for OperatorApi {
     }
 }
 
-fn what_to_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), OperatorError> {
+fn parse_explain(query: &str) -> Result<(ServiceName, Option<TarballDigest>), OperatorError> {
     let mut service = None;
     let mut digest = None;
     for (key, value) in query::pairs(query) {

@@ -1,4 +1,4 @@
-//! `POST /v1/purge`: what is held of a digest, a service or a repository is dropped, or declared stale.
+//! `POST /v1/purge`: drops what is cached of a digest, a service or a repository, or makes it stale.
 
 use std::collections::HashSet;
 
@@ -15,16 +15,15 @@ use crate::origin_client::OriginId;
 use crate::status::Status;
 use crate::version::Version;
 
-/// What is purged, and how.
 #[derive(Debug)]
-pub(super) struct Order {
-    what: What,
+pub(super) struct PurgeRequest {
+    target: PurgeTarget,
     mode: PurgeMode,
 }
 
 #[derive(Debug)]
-enum What {
-    /// A tarball in all its representations, or an object: they are written alike.
+enum PurgeTarget {
+    /// A tarball with all its representations, or one object: their digests look alike.
     Digest(TarballDigest, ObjectDigest),
     Service(ServiceName),
     Repository(RepositoryName),
@@ -40,22 +39,22 @@ struct Document {
     soft: bool,
 }
 
-impl Order {
-    /// Reads the body of a request.
+impl PurgeRequest {
+    /// Parses the request body.
     pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
         let malformed = |why: String| OperatorError::Malformed(why);
-        let document: Document =
-            serde_json::from_slice(body).map_err(|error| malformed(format!("the body is no purge order: {error}.")))?;
-        let what = match (document.digest, document.service, document.repository) {
+        let document: Document = serde_json::from_slice(body)
+            .map_err(|error| malformed(format!("the body is not a valid purge request: {error}.")))?;
+        let target = match (document.digest, document.service, document.repository) {
             (Some(digest), None, None) => {
                 let wrong = |error| malformed(format!("`digest`: {error}."));
-                What::Digest(digest.parse().map_err(wrong)?, digest.parse().map_err(wrong)?)
+                PurgeTarget::Digest(digest.parse().map_err(wrong)?, digest.parse().map_err(wrong)?)
             }
             (None, Some(name), None) => {
-                What::Service(name.parse().map_err(|error| malformed(format!("`service`: {error}.")))?)
+                PurgeTarget::Service(name.parse().map_err(|error| malformed(format!("`service`: {error}.")))?)
             }
             (None, None, Some(name)) => {
-                What::Repository(name.parse().map_err(|error| malformed(format!("`repository`: {error}.")))?)
+                PurgeTarget::Repository(name.parse().map_err(|error| malformed(format!("`repository`: {error}.")))?)
             }
             _ => {
                 let one = "name exactly one of `digest`, `service` and `repository`.";
@@ -63,35 +62,35 @@ impl Order {
             }
         };
         let mode = if document.soft { PurgeMode::Soft } else { PurgeMode::Hard };
-        Ok(Self { what, mode })
+        Ok(Self { target, mode })
     }
 
-    /// Does it, and says what was purged. Doing it again is no error. Blocks.
-    pub(super) fn carry_out(&self, status: &Status, purges: &IntCounterVec) -> Value {
-        let (kind, name) = match &self.what {
-            What::Digest(digest, _) => ("digest", digest.to_string()),
-            What::Service(service) => ("service", service.to_string()),
-            What::Repository(repository) => ("repository", repository.to_string()),
+    /// Purges, and returns what was purged. Idempotent. Blocks.
+    pub(super) fn execute(&self, status: &Status, purges: &IntCounterVec) -> Value {
+        let (kind, name) = match &self.target {
+            PurgeTarget::Digest(digest, _) => ("digest", digest.to_string()),
+            PurgeTarget::Service(service) => ("service", service.to_string()),
+            PurgeTarget::Repository(repository) => ("repository", repository.to_string()),
         };
         let mode = match self.mode {
             PurgeMode::Soft => "soft",
             PurgeMode::Hard => "hard",
         };
-        let met = self.find(status);
-        // Of a service that is not stored there may be past versions, and the answer that it is absent.
-        let unknown = self.service().filter(|service| !met.services.contains(*service));
-        met.services.iter().chain(unknown).for_each(|service| status.lookup.purge(service, self.mode));
+        let scope = self.find(status);
+        // A service without an entry may have past versions and a negative entry.
+        let unknown = self.service().filter(|service| !scope.services.contains(*service));
+        scope.services.iter().chain(unknown).for_each(|service| status.lookup.purge(service, self.mode));
         let mut purged = match self.mode {
-            PurgeMode::Hard => status.cache.purge(&met.representations),
-            PurgeMode::Soft => status.cache.reverify(&met.representations),
+            PurgeMode::Hard => status.cache.purge(&scope.representations),
+            PurgeMode::Soft => status.cache.reverify(&scope.representations),
         };
-        if let (What::Digest(_, object), PurgeMode::Hard) = (&self.what, self.mode) {
+        if let (PurgeTarget::Digest(_, object), PurgeMode::Hard) = (&self.target, self.mode) {
             let bytes = status.cache.purge_object(object);
             purged.objects += u64::from(bytes.is_some());
             purged.bytes += bytes.unwrap_or(0);
         }
         purges.with_label_values(&[kind, mode]).inc();
-        let services = met.services.len();
+        let services = scope.services.len();
         tracing::info!(
             kind,
             name,
@@ -99,7 +98,7 @@ impl Order {
             services,
             objects = purged.objects,
             bytes = purged.bytes,
-            "an operator has purged what was held"
+            "an operator purged cached content"
         );
         json!({
             "kind": kind, "name": name, "mode": mode,
@@ -107,56 +106,54 @@ impl Order {
         })
     }
 
-    /// The service that it names.
     fn service(&self) -> Option<&ServiceName> {
-        match &self.what {
-            What::Service(service) => Some(service),
-            What::Digest(..) | What::Repository(_) => None,
+        match &self.target {
+            PurgeTarget::Service(service) => Some(service),
+            PurgeTarget::Digest(..) | PurgeTarget::Repository(_) => None,
         }
     }
 
-    /// What it is about.
-    fn find(&self, status: &Status) -> Met {
-        let mut met = Met::default();
-        match &self.what {
-            What::Digest(tarball, _) => {
-                let is_it = |version: &Version| version.descriptor().publication().digest == *tarball;
+    fn find(&self, status: &Status) -> PurgeScope {
+        let mut scope = PurgeScope::default();
+        match &self.target {
+            PurgeTarget::Digest(tarball, _) => {
+                let matches = |version: &Version| version.descriptor().publication().digest == *tarball;
                 for (_, entry) in status.catalog.all() {
-                    met.add(entry.version.iter().filter(|version| is_it(version)), entry.origin);
+                    scope.add(entry.version.iter().filter(|version| matches(version)), entry.origin);
                 }
-                met.add(status.lookup.past_versions(|_, digest| digest == tarball).iter(), None);
+                scope.add(status.lookup.past_versions(|_, digest| digest == tarball).iter(), None);
             }
-            What::Service(service) => {
+            PurgeTarget::Service(service) => {
                 if let Some(entry) = status.catalog.get(service) {
-                    met.services.insert(service.clone());
-                    met.add(entry.version.iter(), entry.origin);
+                    scope.services.insert(service.clone());
+                    scope.add(entry.version.iter(), entry.origin);
                 }
-                met.add(status.lookup.past_versions(|name, _| name == service).iter(), None);
+                scope.add(status.lookup.past_versions(|name, _| name == service).iter(), None);
             }
-            What::Repository(repository) => {
-                let is_of_it = |version: &Version| version.descriptor().publication().repository == *repository;
+            PurgeTarget::Repository(repository) => {
+                let matches = |version: &Version| version.descriptor().publication().repository == *repository;
                 for (service, entry) in status.catalog.all() {
-                    if entry.version.as_ref().is_some_and(|version| is_of_it(version)) {
-                        met.services.insert(service);
-                        met.add(entry.version.iter(), entry.origin);
+                    if entry.version.as_ref().is_some_and(|version| matches(version)) {
+                        scope.services.insert(service);
+                        scope.add(entry.version.iter(), entry.origin);
                     }
                 }
                 let past = status.lookup.past_versions(|_, _| true);
-                met.add(past.iter().filter(|version| is_of_it(version)), None);
+                scope.add(past.iter().filter(|version| matches(version)), None);
             }
         }
-        met
+        scope
     }
 }
 
-/// What an order is about.
+/// The services and representations that a request matches.
 #[derive(Default)]
-struct Met {
+struct PurgeScope {
     services: HashSet<ServiceName>,
     representations: Vec<BodyRequest>,
 }
 
-impl Met {
+impl PurgeScope {
     fn add<'a>(&mut self, versions: impl Iterator<Item = &'a std::sync::Arc<Version>>, origin: Option<OriginId>) {
         for version in versions {
             let publication = version.descriptor().publication();

@@ -1,33 +1,29 @@
-//! The circuit breaker of one origin: whether it may be asked just now. Time and chance are arguments.
+//! The circuit breaker of one origin. Pure: time and chance are arguments.
 //!
-//! *Closed*, it is asked. After [`FAILURES_TO_OPEN`] questions in a row that it did not answer the circuit is *open*:
-//! whoever wants to ask is refused at once, for a pause that doubles from time to time. Then it is *half open*: one
-//! question is let through, and what becomes of it decides. Any answer is one, but the word that this edge may not ask.
-//! An answer that takes long where that can be is no failure: it only has the origin probed.
+//! *Closed*: requests pass. [`FAILURES_TO_OPEN`] failures in a row *open* it: requests fail at once, for a back-off
+//! that doubles each time. Then it is *half-open*: one trial request passes, and its result decides. Any response but
+//! `401` and `403` is a success. A time-out of a request that may be slow is no failure; it only triggers a probe.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Questions in a row without an answer that open the circuit. A connection that was kept may have died long ago, which
-/// says nothing: that is one.
+/// Failures in a row that open the circuit. A pooled connection may be long dead, which accounts for one.
 pub(crate) const FAILURES_TO_OPEN: u32 = 2;
 
-/// The first pause, at the most; half of it at the least.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The first back-off; jitter makes it 50 to 100 % of this.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// How long the one question of a half-open circuit may take until another one is let through: its asker may have gone.
-const TRIAL_DEADLINE: Duration = Duration::from_secs(15);
+/// How long a trial request blocks the next one: its task may be gone.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Breaker {
     state: State,
-    /// Pauses since the last answer.
-    pauses: u32,
+    /// The number of back-offs since the last success.
+    backoffs: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +33,7 @@ enum State {
     HalfOpen { since: Moment },
 }
 
-/// What a breaker's state is called.
+/// The state of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Circuit {
     Closed,
@@ -46,7 +42,7 @@ pub(crate) enum Circuit {
 }
 
 impl Circuit {
-    /// The word in `/status`.
+    /// The value in `/status`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Circuit::Closed => "closed",
@@ -58,7 +54,7 @@ impl Circuit {
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self { state: State::Closed { failures: 0 }, pauses: 0 }
+        Self { state: State::Closed { failures: 0 }, backoffs: 0 }
     }
 }
 
@@ -71,17 +67,17 @@ impl Breaker {
         }
     }
 
-    /// Whether the last question was answered.
-    pub(crate) fn is_sound(&self) -> bool {
+    /// Whether the last request succeeded.
+    pub(crate) fn is_healthy(&self) -> bool {
         self.state == State::Closed { failures: 0 }
     }
 
-    /// Whether a question may be put. Whoever is told so puts it and says what became of it.
+    /// Whether a request may be sent. Its result must be reported.
     pub(crate) fn admit(&mut self, now: Moment) -> bool {
         match self.state {
             State::Closed { .. } => true,
             State::Open { until } if now < until => false,
-            State::HalfOpen { since } if now.since(since) < TRIAL_DEADLINE => false,
+            State::HalfOpen { since } if now.since(since) < TRIAL_TIMEOUT => false,
             State::Open { .. } | State::HalfOpen { .. } => {
                 self.state = State::HalfOpen { since: now };
                 true
@@ -89,37 +85,36 @@ impl Breaker {
         }
     }
 
-    /// A question was answered.
     pub(crate) fn answered(&mut self) {
         *self = Self::default();
     }
 
-    /// A question took longer than it may that an origin may be slow to answer, because it has to read or to make what was
-    /// asked for. That says little of the others: the next one decides.
+    /// Reports a time-out of a request that may be slow, as the origin has to read or build the object. The next
+    /// request decides.
     pub(crate) fn slow(&mut self) {
         if let State::Closed { failures } = &mut self.state {
             *failures = (*failures).max(1);
         }
     }
 
-    /// A question was not answered. `chance`, from 0 to 1, spreads the edges of a fleet over the pause.
+    /// Reports a failure. `chance`, from 0 to 1, adds jitter to the back-off.
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) {
         match &mut self.state {
             State::Closed { failures } if *failures + 1 < FAILURES_TO_OPEN => *failures += 1,
-            // One that was put before the circuit opened says nothing new.
+            // A request from before the circuit opened.
             State::Open { .. } => {}
             State::Closed { .. } | State::HalfOpen { .. } => {
-                let until = now.after(pause(self.pauses, chance));
-                self.pauses = self.pauses.saturating_add(1);
+                let until = now.after(backoff(self.backoffs, chance));
+                self.backoffs = self.backoffs.saturating_add(1);
                 self.state = State::Open { until };
             }
         }
     }
 }
 
-/// The pause after so many before it: doubled each time, half of it by chance.
-fn pause(before: u32, chance: f64) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST_PAUSE);
+/// The back-off after `before` others: doubled each time, with 50 % jitter.
+fn backoff(before: u32, chance: f64) -> Duration {
+    let longest = FIRST_BACKOFF.saturating_mul(1 << before.min(16)).min(MAX_BACKOFF);
     longest.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
@@ -129,21 +124,20 @@ mod tests {
     use crate::clock::Clock;
     use proptest::prelude::*;
 
-    /// What a breaker lets through in ten minutes to an origin that is dead, when many ask all the time.
     #[test]
-    fn a_dead_origin_is_asked_seldom() {
-        let begin = Clock::begin().now();
+    fn a_dead_origin_gets_few_requests() {
+        let begin = Clock::start().now();
         for chance in [0.0, 0.5, 1.0] {
-            let (mut breaker, mut asked) = (Breaker::default(), 0);
+            let (mut breaker, mut requests) = (Breaker::default(), 0);
             for milliseconds in 0..600_000 {
                 let now = begin.after(Duration::from_millis(milliseconds));
                 if breaker.admit(now) {
-                    asked += 1;
+                    requests += 1;
                     breaker.failed(now, chance);
                 }
             }
-            let at_least = 600 / LONGEST_PAUSE.as_secs();
-            assert!((at_least..=3 * at_least).contains(&asked), "{asked} questions with chance {chance}");
+            let at_least = 600 / MAX_BACKOFF.as_secs();
+            assert!((at_least..=3 * at_least).contains(&requests), "{requests} requests with chance {chance}");
         }
     }
 
@@ -168,50 +162,50 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_refused_for_long(
+        fn the_circuit_never_stays_open(
             steps in proptest::collection::vec(step(), 0..60),
         ) {
-            let mut now = Clock::begin().now();
+            let mut now = Clock::start().now();
             let mut breaker = Breaker::default();
             for step in steps {
                 let before = breaker.clone();
                 match step {
                     Step::Admit => {
                         if breaker.admit(now) && before.circuit() != Circuit::Closed {
-                            // The question of a half-open circuit is the only one.
+                            // The trial request is the only one.
                             prop_assert!(!breaker.admit(now));
                         }
                     }
                     Step::Answered => {
                         breaker.answered();
-                        prop_assert!(breaker.is_sound());
+                        prop_assert!(breaker.is_healthy());
                     }
                     Step::Slow => {
                         breaker.slow();
                         prop_assert_eq!(breaker.circuit(), before.circuit());
-                        prop_assert!(!breaker.is_sound(), "there is doubt, and nothing more");
+                        prop_assert!(!breaker.is_healthy(), "it triggers a probe only");
                     }
                     Step::Failed(chance) => {
                         breaker.failed(now, chance);
-                        prop_assert!(!breaker.is_sound());
+                        prop_assert!(!breaker.is_healthy());
                         if before.circuit() == Circuit::Closed {
-                            prop_assert_eq!(breaker.circuit() == Circuit::Open, !before.is_sound(), "the second in a row");
+                            prop_assert_eq!(breaker.circuit() == Circuit::Open, !before.is_healthy(), "the second in a row");
                         }
                         if breaker != before && breaker.circuit() == Circuit::Open {
-                            prop_assert!(!breaker.admit(now), "a pause is never nothing");
+                            prop_assert!(!breaker.admit(now), "a backoff is never nothing");
                         }
                     }
                     Step::Wait(milliseconds) => now = now.after(Duration::from_millis(milliseconds)),
                 }
-                // Whatever has happened: after the longest pause a question is let through.
-                prop_assert!(breaker.clone().admit(now.after(LONGEST_PAUSE.max(TRIAL_DEADLINE))));
+                // After the longest back-off a request passes, whatever happened.
+                prop_assert!(breaker.clone().admit(now.after(MAX_BACKOFF.max(TRIAL_TIMEOUT))));
             }
         }
 
         #[test]
         fn pauses_are_bounded(before: u32, chance in -1.0f64..2.0) {
-            let pause = pause(before, chance);
-            prop_assert!(pause >= FIRST_PAUSE / 2 && pause <= LONGEST_PAUSE);
+            let backoff = backoff(before, chance);
+            prop_assert!(backoff >= FIRST_BACKOFF / 2 && backoff <= MAX_BACKOFF);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What one origin is called with: connections that show the edge's certificate, and trust the origin's authority alone.
+//! The HTTP clients of one origin, with the edge's client certificate. They trust the origin's CA only.
 
 use std::time::SystemTime;
 
@@ -8,32 +8,30 @@ use weir_runtime::tls;
 
 use crate::config::OriginConfig;
 
-/// The clients that call one origin. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Clients {
-    /// For everything but events.
+    /// For all requests but the event stream.
     pub(super) requests: Http2Client,
-    /// A connection of its own, so that no tarball stands in the way of an event.
+    /// Its own connection, so that no tarball delays an event.
     pub(super) events: Http2Client,
-    /// When the certificate that they show ends, or the first of its chain.
+    /// The end of the client certificate, or the first end in its chain.
     pub(crate) not_after: SystemTime,
 }
 
 impl Clients {
-    /// Reads the files. Nothing is connected yet.
+    /// Reads the files. Connects lazily.
     ///
     /// # Errors
-    /// One cannot be read, or they do not fit each other.
+    /// A file cannot be read, or the key does not belong to the certificate.
     pub(crate) fn read(config: &OriginConfig) -> anyhow::Result<Self> {
-        let cannot = || format!("origin {} cannot be called", config.url);
+        let cannot = || format!("cannot use the client certificate, key or CA of origin {}", config.url);
         let identity = (config.client_certificate.as_path(), config.client_key.as_path());
         let tls = tls::client_config(&config.ca, Some(identity)).with_context(cannot)?;
         let not_after = tls::not_after(&config.client_certificate).with_context(cannot)?;
         Ok(Self { requests: http2_client(tls.clone()), events: http2_client(tls), not_after })
     }
 
-    /// Whether the certificate has ended.
-    pub(crate) fn have_ended(&self) -> bool {
+    pub(crate) fn have_expired(&self) -> bool {
         self.not_after < SystemTime::now()
     }
 }

@@ -1,4 +1,4 @@
-//! The requests to one origin: HTTP/2, mutual TLS, every wait with a deadline.
+//! Requests to one origin: HTTP/2, mutual TLS, a timeout for every wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -22,22 +22,21 @@ use super::metrics::OriginMetrics;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
 
-/// How long an origin may take to the head of its answer, the connection included.
+/// The timeout of a response's head, connecting included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for an object, which the origin may have to read from a remote store, and to build again when it is damaged.
+/// The same for an object, which the origin may have to read from a remote store or to rebuild.
 const OBJECT_HEAD_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// How long an origin may be silent in the middle of a body.
+/// How long a body may stall.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest problem document that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16 << 10;
 
-/// The longest explanation of an origin's that is passed on, in characters.
+/// The longest `detail` that is forwarded, in characters.
 const MAX_DETAIL_CHARS: usize = 500;
 
-/// One origin.
 #[derive(Debug)]
 pub(crate) struct Origin {
     authority: Authority,
@@ -49,32 +48,31 @@ pub(crate) struct Origin {
     last_error: Mutex<Option<String>>,
 }
 
-/// How long an answer may take, and what it says when it takes longer.
+/// The timeout of a response, and what exceeding it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// It is at hand: the origin is taken for dead.
-    AtHand,
-    /// It has to be read or made, within this time: the origin is slow at this, and perhaps at nothing else.
-    ToBeMade(Duration),
+enum HeadTimeout {
+    /// For stored data: the origin counts as failed.
+    Fast,
+    /// For data that has to be read or built: the origin is slow, and maybe only for this object.
+    Slow(Duration),
 }
 
-impl Patience {
-    fn with(kind: &str) -> Self {
+impl HeadTimeout {
+    fn of(kind: &str) -> Self {
         match kind {
-            "object" => Patience::ToBeMade(OBJECT_HEAD_TIMEOUT),
-            _ => Patience::AtHand,
+            "object" => HeadTimeout::Slow(OBJECT_HEAD_TIMEOUT),
+            _ => HeadTimeout::Fast,
         }
     }
 
-    fn wait(self) -> Duration {
+    fn duration(self) -> Duration {
         match self {
-            Patience::AtHand => HEAD_TIMEOUT,
-            Patience::ToBeMade(wait) => wait,
+            HeadTimeout::Fast => HEAD_TIMEOUT,
+            HeadTimeout::Slow(wait) => wait,
         }
     }
 }
 
-/// What is read of an origin's problem.
 #[derive(Default, Deserialize)]
 struct ProblemDocument {
     #[serde(default)]
@@ -85,9 +83,9 @@ impl Origin {
     pub(crate) fn new(config: &OriginConfig, clock: Clock, metrics: OriginMetrics) -> anyhow::Result<Self> {
         let authority = config.authority()?;
         let clients = Clients::read(config)?;
-        if clients.have_ended() {
+        if clients.have_expired() {
             let file = config.client_certificate.display();
-            tracing::warn!(origin = %authority, %file, "the client certificate has ended: the origin will not answer");
+            tracing::warn!(origin = %authority, %file, "the client certificate has expired; the origin will reject it");
         }
         metrics.begin(authority.as_str());
         metrics.client_certificate(authority.as_str(), clients.not_after);
@@ -107,8 +105,7 @@ impl Origin {
         self.authority.as_str()
     }
 
-    /// Questions are put by these from now on. Those that were put already, and an event stream that is open, go on as they
-    /// began.
+    /// Replaces the clients for new requests. Requests in flight and an open event stream keep the old ones.
     pub(crate) fn replace(&self, clients: Clients) {
         self.metrics.client_certificate(self.name(), clients.not_after);
         *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
@@ -118,62 +115,64 @@ impl Origin {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it has answered and may be asked.
+    /// Whether it has responded, and its circuit is closed.
     pub(crate) fn is_up(&self) -> bool {
         self.was_reached() && !self.is_down()
     }
 
-    /// Whether it is left alone because it does not answer.
+    /// Whether its circuit is not closed.
     pub(crate) fn is_down(&self) -> bool {
         self.circuit() != Circuit::Closed
     }
 
-    /// The state of its circuit breaker.
     pub(crate) fn circuit(&self) -> Circuit {
         self.breaker().circuit()
     }
 
-    /// Whether nobody knows just now that it answers.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        !self.was_reached() || !self.breaker().is_sound()
+    /// Whether the last request failed, or there was none.
+    pub(super) fn needs_probe(&self) -> bool {
+        !self.was_reached() || !self.breaker().is_healthy()
     }
 
-    /// Whether it has ever answered, and not to say that this edge is none of its own.
+    /// Whether it has ever responded with anything but `401` or `403`.
     pub(crate) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// What went wrong last, until it answers again.
+    /// The error of the last request; `None` when it succeeded.
     pub(crate) fn last_error(&self) -> Option<String> {
         self.last_error.lock().ok()?.clone()
     }
 
-    pub(crate) fn bad_answer(&self, reason: &str) -> OriginError {
-        let error = OriginError::BadAnswer { origin: self.name().to_owned(), reason: reason.to_owned() };
-        tracing::warn!(origin = self.name(), %error, "an origin's answer makes no sense");
+    pub(crate) fn bad_response(&self, reason: &str) -> OriginError {
+        let error = OriginError::BadResponse { origin: self.name().to_owned(), reason: reason.to_owned() };
+        tracing::warn!(origin = self.name(), %error, "an origin violated the protocol");
         error
     }
 
-    /// Asks for a descriptor; `None` when it is the one with the entity tag `held`.
-    pub(super) async fn descriptor(&self, route: &Route, held: Option<&str>) -> Result<Option<Bytes>, OriginError> {
+    /// Requests a descriptor; `None` when its entity tag is still `if_none_match`.
+    pub(super) async fn descriptor(
+        &self,
+        route: &Route,
+        if_none_match: Option<&str>,
+    ) -> Result<Option<Bytes>, OriginError> {
         let mut headers = HeaderMap::new();
-        if let Some(tag) = held {
+        if let Some(tag) = if_none_match {
             headers.insert(header::IF_NONE_MATCH, HeaderValue::from_str(tag).expect("a tag of numbers"));
         }
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
-            StatusCode::NOT_MODIFIED if held.is_some() => Ok(None),
+            StatusCode::NOT_MODIFIED if if_none_match.is_some() => Ok(None),
             StatusCode::OK => Ok(Some(self.read_descriptor(response).await?)),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for a descriptor"))),
+            status => Err(self.bad_response(&format!("status {status} for a descriptor"))),
         }
     }
 
-    /// The bytes of a descriptor.
     pub(super) async fn read_descriptor(&self, response: Response<Incoming>) -> Result<Bytes, OriginError> {
         self.read(response, MAX_DESCRIPTOR_BYTES).await
     }
 
-    /// The body of an answer, of up to `limit` bytes.
+    /// Reads the body of a response, of up to `limit` bytes.
     pub(super) async fn read(&self, response: Response<Incoming>, limit: usize) -> Result<Bytes, OriginError> {
         let bytes = read_body(response.into_body(), limit, BODY_IDLE_TIMEOUT)
             .await
@@ -182,7 +181,7 @@ impl Origin {
         Ok(bytes)
     }
 
-    /// Asks for an object, and gives its bytes as they come.
+    /// Requests an object and returns the body.
     pub(super) async fn object(&self, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
         let mut headers = HeaderMap::new();
         if no_cache {
@@ -191,11 +190,11 @@ impl Origin {
         let response = self.get(route.label(), &route.to_string(), headers).await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for an object"))),
+            status => Err(self.bad_response(&format!("status {status} for an object"))),
         }
     }
 
-    /// Begins to follow its events: after `since`, or from the beginning.
+    /// Opens the event stream after the cursor `since`, or with a snapshot.
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
@@ -204,17 +203,17 @@ impl Origin {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(self.refused(response).await),
-            status => Err(self.bad_answer(&format!("status {status} in answer to a request for events"))),
+            status => Err(self.bad_response(&format!("status {status} for the event stream"))),
         }
     }
 
-    /// Whether it answers at all, whatever it says.
+    /// Sends a request whose response only the circuit breaker uses.
     pub(super) async fn probe(&self) {
-        // The outcome is recorded where every request's is.
+        // `send` records the outcome.
         let _ = self.send(&self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
     }
 
-    /// One request; what is no success becomes an error.
+    /// Sends a request. A status that is no success becomes an error.
     pub(super) async fn get(
         &self,
         kind: &'static str,
@@ -224,7 +223,7 @@ impl Origin {
         let was_up = self.is_up();
         let client = self.clients().requests;
         let response = match self.send(&client, kind, path, headers.clone()).await {
-            // A connection that was kept may have been dead for a while: a new one gets one chance at once.
+            // A pooled connection may be dead: retry once with a new one.
             Err(OriginError::Unreachable { .. }) if was_up => self.send(&client, kind, path, headers).await?,
             sent => sent?,
         };
@@ -246,44 +245,44 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        let patience = Patience::with(kind);
+        let timeout = HeadTimeout::of(kind);
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
-            let reason = why_before(self.name(), self.last_error().as_deref());
-            return Err(self.unreachable(format!("{reason}; it is left alone for a moment")));
+            let reason = last_failure(self.name(), self.last_error().as_deref());
+            return Err(self.unreachable(format!("{reason}; the circuit is open")));
         }
         let mut request = Request::builder()
             .uri(format!("https://{}{path}", self.authority))
             .body(Empty::new())
             .expect("an authority that was checked and a path of the protocol");
         *request.headers_mut() = headers;
-        let wait = patience.wait();
+        let wait = timeout.duration();
         let answered = match tokio::time::timeout(wait, client.request(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(self.unreachable(innermost(&error))),
+            Ok(Err(error)) => Err(self.unreachable(root_cause(&error))),
             Err(_) => Err(OriginError::TimedOut { origin: self.name().to_owned(), after: wait }),
         };
         match &answered {
             Ok(response) => {
-                let refusal = refusal(response.status());
+                let rejection = rejection(response.status());
                 self.metrics.answered(kind, response.status().as_str());
-                self.reached.fetch_or(refusal.is_none(), Ordering::Relaxed);
-                self.came_of_it(refusal.map(|why| format!("origin {} {why}", self.authority)));
+                self.reached.fetch_or(rejection.is_none(), Ordering::Relaxed);
+                self.record_outcome(rejection.map(|why| format!("origin {} {why}", self.authority)));
             }
             Err(error) => {
                 self.metrics.answered(kind, error.label());
-                if patience != Patience::AtHand && matches!(error, OriginError::TimedOut { .. }) {
+                if timeout != HeadTimeout::Fast && matches!(error, OriginError::TimedOut { .. }) {
                     self.breaker().slow();
                 } else {
-                    self.came_of_it(Some(error.to_string()));
+                    self.record_outcome(Some(error.to_string()));
                 }
             }
         }
         answered
     }
 
-    /// Tells the breaker what became of a question.
-    fn came_of_it(&self, error: Option<String>) {
+    /// Reports the outcome of a request to the circuit breaker.
+    fn record_outcome(&self, error: Option<String>) {
         let (before, after) = {
             let mut breaker = self.breaker();
             let before = breaker.circuit();
@@ -298,7 +297,7 @@ impl Origin {
                 self.metrics.circuit_opened(self.name());
                 tracing::warn!(origin = self.name(), %error, "an origin cannot be reached");
             }
-            None if before != Circuit::Closed => tracing::info!(origin = self.name(), "an origin is back"),
+            None if before != Circuit::Closed => tracing::info!(origin = self.name(), "an origin can be reached again"),
             _ => {}
         }
         self.metrics.up(self.name(), self.is_up());
@@ -308,7 +307,6 @@ impl Origin {
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        // Nothing that can panic runs while it is held.
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -322,27 +320,27 @@ impl Origin {
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
         let body = read_body(response.into_body(), MAX_PROBLEM_BYTES, BODY_IDLE_TIMEOUT).await.unwrap_or_default();
         let document: ProblemDocument = serde_json::from_slice(&body).unwrap_or_default();
-        let said: String = document.detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
-        let detail = if said.is_empty() { format!("The origin answered {status} without a reason.") } else { said };
+        let reason: String = document.detail.chars().filter(|c| !c.is_control()).take(MAX_DETAIL_CHARS).collect();
+        let detail = if reason.is_empty() { format!("The origin answered {status} without a reason.") } else { reason };
         OriginError::Refused { status: status.as_u16(), detail, retry_after }
     }
 }
 
-/// What was the matter with an origin the last time, to be said behind "origin NAME cannot be reached: ".
-fn why_before(name: &str, last_error: Option<&str>) -> String {
-    let last = last_error.unwrap_or("did not answer before");
+/// The last error without the prefix that names the origin, which the new error repeats.
+fn last_failure(name: &str, last_error: Option<&str>) -> String {
+    let last = last_error.unwrap_or("it did not respond");
     let last = last.strip_prefix("origin ").and_then(|last| last.strip_prefix(name)).unwrap_or(last).trim_start();
     last.strip_prefix("cannot be reached: ").unwrap_or(last).to_owned()
 }
 
-/// What an answer says that is none: it goes for every question of this edge, whatever was asked for.
-fn refusal(status: StatusCode) -> Option<String> {
-    let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-    is_refusal.then(|| format!("answers {status}: it does not take the client certificate of this edge"))
+/// The error of a response that rejects the edge itself, whatever the request.
+fn rejection(status: StatusCode) -> Option<String> {
+    let is_rejection = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    is_rejection.then(|| format!("answered {status}: it rejects the client certificate of this edge"))
 }
 
-/// The deepest cause of an error: `connection refused` rather than `client error (Connect)`.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+/// The root cause of an error: `connection refused` rather than `client error (Connect)`.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -355,13 +353,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_an_origin_is_left_alone_is_said_once() {
-        for (last, said) in [
+    fn an_open_circuit_reports_the_last_error_once() {
+        for (last, expected) in [
             (Some("origin o:1 cannot be reached: Connection refused"), "Connection refused"),
             (Some("origin o:1 answers 401"), "answers 401"),
-            (None, "did not answer before"),
+            (None, "it did not respond"),
         ] {
-            assert_eq!(why_before("o:1", last), said);
+            assert_eq!(last_failure("o:1", last), expected);
         }
     }
 }

@@ -1,50 +1,34 @@
-//! Why an origin did not give what it was asked for.
+//! Why a request to an origin failed.
 
 use std::time::Duration;
 
-/// Why an origin did not give what it was asked for. Its words are fit for a client: no URL, no path.
+/// Why a request to an origin failed. The text is fit for clients: it has no URL and no path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OriginError {
-    /// It has no such thing.
-    #[error("the origin has no such thing")]
+    /// `404`.
+    #[error("the origin answered 404")]
     NotFound,
-    /// Another origin owns it.
-    #[error("origin {0} says that another one owns it")]
+    /// `421`: another origin owns the service.
+    #[error("origin {0} answered 421: another origin owns the service")]
     Misdirected(String),
-    /// It could not be reached, or the connection broke.
+    /// Connecting failed, or the connection broke.
     #[error("origin {origin} cannot be reached: {reason}")]
-    Unreachable {
-        /// Its name.
-        origin: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// It did not answer in time.
+    Unreachable { origin: String, reason: String },
+    /// The timeout expired.
     #[error("origin {origin} did not answer within {}", humane(after))]
-    TimedOut {
-        /// Its name.
-        origin: String,
-        /// The deadline.
-        after: Duration,
-    },
-    /// It answered that it cannot, just now.
+    TimedOut { origin: String, after: Duration },
+    /// The origin is temporarily unable to answer.
     #[error("{detail}")]
     Refused {
-        /// The status of its answer: 429, 502, 503 or 504.
+        /// The status: 429, 502, 503 or 504.
         status: u16,
-        /// Its own words.
+        /// The `detail` of its problem document.
         detail: String,
-        /// When it wants to be asked again.
         retry_after: Option<Duration>,
     },
-    /// It answered with something that makes no sense.
-    #[error("the answer of origin {origin} cannot be used: {reason}")]
-    BadAnswer {
-        /// Its name.
-        origin: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// The response violates the protocol.
+    #[error("the response of origin {origin} violates the protocol: {reason}")]
+    BadResponse { origin: String, reason: String },
 }
 
 fn humane(duration: &Duration) -> String {
@@ -52,7 +36,6 @@ fn humane(duration: &Duration) -> String {
 }
 
 impl OriginError {
-    /// The value of a metric's label.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             OriginError::NotFound => "404",
@@ -65,7 +48,7 @@ impl OriginError {
                 503 => "503",
                 _ => "504",
             },
-            OriginError::BadAnswer { .. } => "bad_answer",
+            OriginError::BadResponse { .. } => "bad_answer",
         }
     }
 }

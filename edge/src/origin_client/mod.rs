@@ -1,7 +1,7 @@
-//! Asks origins for descriptors and objects.
+//! Requests descriptors and objects from origins.
 //!
-//! Several origins partition the services among them. Whose a service is, is known once one of them has answered for
-//! it; until then each is asked in turn. One origin never answers for another's services, so there is no fail-over.
+//! Several origins partition the services among them. The owner of a service is known once one of them has answered for
+//! it; until then each is tried in turn. There is no fail-over, because an origin does not serve services of another.
 
 mod breaker;
 mod clients;
@@ -24,23 +24,22 @@ pub(crate) use connection::Origin;
 pub(crate) use error::OriginError;
 pub(crate) use metrics::OriginMetrics;
 
-/// The origins of the configuration.
 #[derive(Debug)]
 pub(crate) struct Origins {
     origins: Vec<Origin>,
 }
 
-/// Which of the origins: its position in the configuration.
+/// An origin, as its index in the configuration.
 pub(crate) type OriginId = usize;
 
-/// What the origins know of a service, or of one version of it.
+/// The origins' response to a query about a service, or one version of it.
 #[derive(Debug)]
-pub(crate) enum Word {
-    /// The descriptor that this origin publishes.
+pub(crate) enum OriginResponse {
+    /// The descriptor, with the origin that publishes it.
     Descriptor(OriginId, Box<Descriptor>),
-    /// What the caller holds is what its origin publishes.
+    /// The descriptor with the tag of the request is current.
     Unchanged,
-    /// There is no such thing: all of them say so, but for those that are not responsible when its own origin does.
+    /// Not found: by all origins, except those that said `421` while the owner said `404`.
     Absent,
 }
 
@@ -58,48 +57,47 @@ impl Origins {
         self.origins.get(id).map(Origin::name)
     }
 
-    /// The origin with this name.
     pub(crate) fn find(&self, name: &str) -> Option<OriginId> {
         self.origins.iter().position(|origin| origin.name() == name)
     }
 
-    /// Reads again what each of them is called with, in the order in which `configs` made them.
+    /// Reads the files for all origins again, in the order of `configs`.
     ///
     /// # Errors
-    /// A file cannot be used, or a certificate has ended.
-    pub(crate) fn read_again(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
+    /// A file cannot be used, or a certificate has expired.
+    pub(crate) fn reload_clients(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
         let mut read = Vec::new();
         for config in configs {
             let clients = Clients::read(config)?;
-            if clients.have_ended() {
+            if clients.have_expired() {
                 let file = config.client_certificate.display();
-                anyhow::bail!("the client certificate {file} has ended: the origin {} would refuse it", config.url);
+                anyhow::bail!("the client certificate {file} has expired: the origin {} would reject it", config.url);
             }
             read.push(clients);
         }
         Ok(read)
     }
 
-    /// Whether one of them has ever answered.
+    /// Whether any origin has ever responded.
     pub(crate) fn any_reached(&self) -> bool {
         self.origins.iter().any(Origin::was_reached)
     }
 
-    /// Asks for the descriptor of a service. `owner`: whose it is, when that is known; `held`: the entity tag of what
-    /// the caller holds of it.
+    /// Requests the descriptor of a service. `owner`: its origin, if known; `if_none_match`: the entity tag of the stored
+    /// descriptor.
     ///
     /// # Errors
-    /// Why nothing can be concluded: of its own origin, or of the first that could not answer.
+    /// The error of the owner, or of the first origin that failed.
     pub(crate) async fn descriptor(
         &self,
         service: &ServiceName,
         owner: Option<OriginId>,
-        held: Option<&str>,
-    ) -> Result<Word, OriginError> {
-        self.ask(&Route::Service(service.clone()), service, owner, held).await
+        if_none_match: Option<&str>,
+    ) -> Result<OriginResponse, OriginError> {
+        self.ask(&Route::Service(service.clone()), service, owner, if_none_match).await
     }
 
-    /// Asks for the descriptor of a retained version.
+    /// Requests the descriptor of a retained version.
     ///
     /// # Errors
     /// As [`Origins::descriptor`].
@@ -108,25 +106,24 @@ impl Origins {
         service: &ServiceName,
         digest: &TarballDigest,
         owner: Option<OriginId>,
-    ) -> Result<Word, OriginError> {
-        let word = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
-        match &word {
-            Word::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
-                Err(self.origins[*id].bad_answer("it answered with another version than the one asked for"))
+    ) -> Result<OriginResponse, OriginError> {
+        let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
+        match &response {
+            OriginResponse::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
+                Err(self.origins[*id].bad_response("the response is for another version"))
             }
-            _ => Ok(word),
+            _ => Ok(response),
         }
     }
 
-    /// Asks one origin for an object. `no_cache`: what came before was wrong, and caches on the way are to be passed by.
+    /// Requests an object from one origin. `no_cache`: bypass caches on the path, after corrupt bytes.
     ///
     /// # Errors
-    /// [`OriginError::NotFound`] when it does not have it; why it cannot be asked otherwise.
+    /// [`OriginError::NotFound`] when the origin does not have it, or another error of the request.
     pub(crate) async fn object(&self, id: OriginId, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
         self.origins[id].object(route, no_cache).await
     }
 
-    /// Counts bytes of an object that an origin sent.
     pub(crate) fn received(&self, id: OriginId, bytes: usize) {
         self.origins[id].metrics.received(bytes);
     }
@@ -136,15 +133,15 @@ impl Origins {
         route: &Route,
         service: &ServiceName,
         owner: Option<OriginId>,
-        held: Option<&str>,
-    ) -> Result<Word, OriginError> {
+        if_none_match: Option<&str>,
+    ) -> Result<OriginResponse, OriginError> {
         let mut failure = None;
         let (mut owner_says_absent, mut another_may_have_it) = (false, false);
         for id in self.order(owner) {
             let is_owner = owner == Some(id);
-            match self.origins[id].descriptor(route, held.filter(|_| is_owner)).await {
-                Ok(Some(bytes)) => return Ok(Word::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
-                Ok(None) => return Ok(Word::Unchanged),
+            match self.origins[id].descriptor(route, if_none_match.filter(|_| is_owner)).await {
+                Ok(Some(bytes)) => return Ok(OriginResponse::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
+                Ok(None) => return Ok(OriginResponse::Unchanged),
                 Err(OriginError::NotFound) => owner_says_absent |= is_owner,
                 Err(error @ OriginError::Misdirected(_)) => failure = failure.or(Some(error)),
                 Err(error) if is_owner => return Err(error),
@@ -157,20 +154,20 @@ impl Origins {
         }
         match failure {
             Some(error) if !owner_says_absent || another_may_have_it => Err(error),
-            _ => Ok(Word::Absent),
+            _ => Ok(OriginResponse::Absent),
         }
     }
 
-    /// The owner first; the others after it, in case the service has moved to one of them.
+    /// The owner first, then the others in case the service has moved.
     pub(crate) fn order(&self, owner: Option<OriginId>) -> impl Iterator<Item = OriginId> + use<> {
         owner.into_iter().chain((0..self.origins.len()).filter(move |id| owner != Some(*id)))
     }
 
     fn read(&self, id: OriginId, service: &ServiceName, bytes: Bytes) -> Result<Descriptor, OriginError> {
         let descriptor = Descriptor::parse(bytes)
-            .map_err(|error: DescriptorError| self.origins[id].bad_answer(&error.to_string()))?;
+            .map_err(|error: DescriptorError| self.origins[id].bad_response(&error.to_string()))?;
         if descriptor.publication().service != *service {
-            return Err(self.origins[id].bad_answer("it answered with another service than the one asked for"));
+            return Err(self.origins[id].bad_response("the response is for another service"));
         }
         Ok(descriptor)
     }

@@ -1,5 +1,4 @@
-//! Asks an origin that does not answer whether it does, whenever its circuit breaker lets a question through: an edge
-//! that nobody asks would not notice otherwise that it is back.
+//! Probes origins that are down, so that an edge without requests notices when they are back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +7,10 @@ use weir_runtime::shutdown::Drain;
 
 use super::Origins;
 
-/// How often it is looked whether a question is due. The breaker decides; most looks cost nothing.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a probe is considered. The circuit breaker decides, and most checks cost nothing.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Probes each origin at once, and later those of which nobody knows that they answer, until the drain begins.
+/// Probes each origin at the start, and later while its last request failed, until the drain begins.
 pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
     for id in 0..origins.all().len() {
         let (origins, drain) = (origins.clone(), drain.clone());
@@ -19,10 +18,10 @@ pub(crate) fn start(origins: &Arc<Origins>, drain: &Drain) {
             loop {
                 let origin = &origins.all()[id];
                 let round = async {
-                    if origin.is_in_doubt() {
+                    if origin.needs_probe() {
                         origin.probe().await;
                     }
-                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 };
                 tokio::select! {
                     () = round => {}

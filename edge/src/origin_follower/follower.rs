@@ -1,4 +1,4 @@
-//! The task that follows one origin.
+//! The task that follows the event stream of one origin.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,69 +9,67 @@ use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_protocol::event::{Cursor, Event, EventKind, RevisionSeen};
 use weir_protocol::name::ServiceName;
 
+use super::backoff::Backoff;
 use super::metrics::Refused;
-use super::pause::Pauses;
 use super::prefetcher::Prefetcher;
-use super::stream::{Batch, End, Stream};
-use super::{Following, periodic_revalidation};
-use crate::catalog::{Entry, FreshnessLease, Outcome, Update, UpdateContent, UpdateSource};
+use super::stream::{EventBatch, Stream, StreamEnd};
+use super::{FollowerContext, periodic_revalidation};
+use crate::catalog::{Entry, FreshnessLease, Update, UpdateContent, UpdateOutcome, UpdateSource};
 use crate::clock::Moment;
 use crate::origin_client::{OriginError, OriginId};
 
-/// Follows one origin.
 pub(super) struct Follower {
     id: OriginId,
-    following: Following,
+    context: FollowerContext,
     prefetcher: Prefetcher,
-    /// That event, and all before it, were applied.
+    /// The last applied event.
     cursor: Option<Cursor>,
-    /// Why there is no cursor, when there is none.
-    no_cursor: &'static str,
-    /// The stream began, at this connection or at an earlier one whose cursor is known.
-    begun: bool,
-    /// Between `resync` and `snapshot_end`.
+    /// The reason for a resync when there is no cursor.
+    resync_reason: &'static str,
+    /// A snapshot has begun, on this connection or on one whose cursor is known.
+    started: bool,
     in_snapshot: bool,
-    pauses: Pauses,
+    backoff: Backoff,
 }
 
-/// Events that are applied together.
+/// Updates that are applied together.
 #[derive(Default)]
-struct Gathered {
+struct UpdateBatch {
     updates: Vec<Update>,
-    /// They follow the versions that they are about.
+    /// Applied after the versions they belong to.
     revisions: Vec<RevisionSeen>,
 }
 
 impl Follower {
-    pub(super) fn new(id: OriginId, following: Following, prefetcher: Prefetcher) -> Self {
-        following.metrics.stream_up(following.origins.all()[id].name(), false);
+    pub(super) fn new(id: OriginId, context: FollowerContext, prefetcher: Prefetcher) -> Self {
+        context.metrics.stream_up(context.origins.all()[id].name(), false);
         Self {
             id,
-            following,
+            context,
             prefetcher,
             cursor: None,
-            no_cursor: "start",
-            begun: false,
+            resync_reason: "start",
+            started: false,
             in_snapshot: false,
-            pauses: Pauses::default(),
+            backoff: Backoff::default(),
         }
     }
 
-    /// Follows until the drain begins.
+    /// Follows the stream until the drain begins.
     pub(super) async fn run(mut self) {
-        let drain = self.following.drain.clone();
+        let drain = self.context.drain.clone();
         loop {
             let round = async {
                 let end = self.follow().await;
-                self.ended(&end);
-                let pause = match &end {
-                    End::NotServed => Pauses::when_not_served(fastrand::f64()),
-                    End::Refused(OriginError::Refused { retry_after, .. }) => {
-                        self.pauses.next(*retry_after, fastrand::f64())
+                self.handle_end(&end);
+                let backoff = match &end {
+                    StreamEnd::NotServed => Backoff::not_served(fastrand::f64()),
+                    StreamEnd::Refused(OriginError::Refused { retry_after, .. }) => {
+                        self.backoff.next(*retry_after, fastrand::f64())
                     }
-                    _ => self.pauses.next(None, fastrand::f64()),
+                    _ => self.backoff.next(None, fastrand::f64()),
                 };
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(backoff).await;
             };
             tokio::select! {
                 () = round => {}
@@ -80,12 +78,12 @@ impl Follower {
         }
     }
 
-    async fn follow(&mut self) -> End {
-        let body = match self.following.origins.all()[self.id].events(self.cursor.as_ref()).await {
+    async fn follow(&mut self) -> StreamEnd {
+        let body = match self.context.origins.all()[self.id].events(self.cursor.as_ref()).await {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
-        let mut stream = Stream::of(body, self.following.clock);
+        let mut stream = Stream::of(body, self.context.clock);
         loop {
             let applied = match stream.next().await {
                 Ok(batch) => self.apply(batch).await,
@@ -97,62 +95,64 @@ impl Follower {
         }
     }
 
-    fn ended(&mut self, end: &End) {
-        let was_in_step = self.lease().is_in_step();
-        self.lease().out_of_step();
+    fn handle_end(&mut self, end: &StreamEnd) {
+        let was_in_step = self.lease().is_in_sync();
+        self.lease().lost_sync();
         self.in_snapshot = false;
-        if end.voids_the_cursor() {
-            (self.cursor, self.begun, self.no_cursor) = (None, false, "lost");
+        if end.invalidates_cursor() {
+            (self.cursor, self.started, self.resync_reason) = (None, false, "lost");
         }
         let origin = self.name();
-        self.following.metrics.stream_up(origin, false);
-        self.following.metrics.stream_ended(end.label());
+        self.context.metrics.stream_up(origin, false);
+        self.context.metrics.stream_ended(end.label());
         match end {
-            End::Malformed(_) => tracing::warn!(origin, %end, "the events of an origin are lost"),
-            _ if was_in_step => tracing::warn!(origin, %end, "the events of an origin are not followed any more"),
-            _ => tracing::debug!(origin, %end, "the events of an origin cannot be followed"),
+            StreamEnd::Malformed(_) => {
+                tracing::warn!(origin, %end, "the event stream of an origin is malformed; it restarts with a snapshot");
+            }
+            _ if was_in_step => tracing::warn!(origin, %end, "the event stream of an origin ended; reconnecting"),
+            _ => tracing::debug!(origin, %end, "the event stream of an origin cannot be opened"),
         }
     }
 
-    /// Applies events in their order. Those about services are stored together, as far as they go.
-    async fn apply(&mut self, Batch { events, at }: Batch) -> Result<(), End> {
+    /// Applies events in order. Consecutive updates are stored together.
+    async fn apply(&mut self, EventBatch { events, at }: EventBatch) -> Result<(), StreamEnd> {
         let Some(last) = events.last().map(|event| event.cursor.clone()) else { return Ok(()) };
-        let mut gathered = Gathered::default();
+        let mut pending = UpdateBatch::default();
         for Event { kind, .. } in events {
-            self.following.metrics.event(&kind);
-            if !self.begun && !matches!(kind, EventKind::Resync | EventKind::Access(_)) {
-                return Err(End::Malformed(format!("it began with `{}`", kind.as_str())));
+            self.context.metrics.event(&kind);
+            if !self.started && !matches!(kind, EventKind::Resync | EventKind::Access(_)) {
+                return Err(StreamEnd::Malformed(format!("the first event is `{}`, not `resync`", kind.as_str())));
             }
             match kind {
-                EventKind::Descriptor(bytes) => gathered.updates.extend(self.current(&bytes, at)?),
+                EventKind::Descriptor(bytes) => pending.updates.extend(self.current(&bytes, at)?),
                 EventKind::Tombstone { service, generation } => {
-                    gathered.updates.push(self.update(UpdateContent::Gone(service, Some(generation)), at));
+                    pending.updates.push(self.update(UpdateContent::Gone(service, Some(generation)), at));
                 }
-                EventKind::Revision(seen) => gathered.revisions.push(seen),
-                EventKind::Access(access) => self.following.access.heard(self.id, &access),
-                // These are about all events before them.
+                EventKind::Revision(seen) => pending.revisions.push(seen),
+                EventKind::Access(access) => self.context.access.set_origin_list(self.id, &access),
+                // These apply to all events before them.
                 EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
-                    self.store(std::mem::take(&mut gathered)).await;
+                    self.store(std::mem::take(&mut pending)).await;
                     match kind {
-                        EventKind::Resync => self.begin(at).await,
-                        EventKind::SnapshotEnd => self.snapshot_ended().await,
+                        EventKind::Resync => self.begin_snapshot(at).await,
+                        EventKind::SnapshotEnd => self.end_snapshot().await,
                         _ => self.heartbeat(at),
                     }
                 }
             }
         }
-        self.store(gathered).await;
+        self.store(pending).await;
         self.cursor = Some(last);
         Ok(())
     }
 
     /// The update of a descriptor. `None`: this version of the edge cannot read it.
-    fn current(&self, bytes: &[u8], at: Moment) -> Result<Option<Update>, End> {
-        // Copied: what is stored for long must not keep a part of the stream with many others in memory.
+    fn current(&self, bytes: &[u8], at: Moment) -> Result<Option<Update>, StreamEnd> {
+        // Copied: a slice would keep a whole part of the stream in memory.
         match Descriptor::parse(Bytes::copy_from_slice(bytes)) {
             Ok(descriptor) => Ok(Some(self.update(UpdateContent::Current(descriptor.into()), at))),
             Err(error) => {
-                self.unreadable(bytes, &error, at)?;
+                self.handle_unreadable(bytes, &error, at)?;
                 Ok(None)
             }
         }
@@ -162,8 +162,8 @@ impl Follower {
         Update { origin: Some(self.id), source: UpdateSource::Stream, at, content }
     }
 
-    /// A descriptor of a newer origin, perhaps: the stream does not cover its service any more.
-    fn unreadable(&self, bytes: &[u8], error: &DescriptorError, at: Moment) -> Result<(), End> {
+    /// Handles a descriptor that cannot be read, perhaps of a newer origin: the lease no longer covers its service.
+    fn handle_unreadable(&self, bytes: &[u8], error: &DescriptorError, at: Moment) -> Result<(), StreamEnd> {
         #[derive(Deserialize)]
         struct Named {
             publication: Name,
@@ -172,99 +172,102 @@ impl Follower {
         struct Name {
             service: ServiceName,
         }
-        let named: Named = serde_json::from_slice(bytes).map_err(|_| End::Malformed(error.to_string()))?;
+        let named: Named = serde_json::from_slice(bytes).map_err(|_| StreamEnd::Malformed(error.to_string()))?;
         let service = named.publication.service;
-        tracing::warn!(origin = self.name(), %service, %error, "a descriptor that was pushed cannot be read");
-        self.following.metrics.refused(Refused::Unreadable);
+        tracing::warn!(origin = self.name(), %service, %error, "a pushed descriptor cannot be parsed");
+        self.context.metrics.refused(Refused::Unreadable);
         self.suspect(&service, at);
         Ok(())
     }
 
-    /// Stores what was gathered, and does what follows from it.
-    async fn store(&self, Gathered { updates, revisions }: Gathered) {
+    /// Stores updates and handles their outcomes.
+    async fn store(&self, UpdateBatch { updates, revisions }: UpdateBatch) {
         let about: Vec<_> = updates.iter().map(|update| (update.service().clone(), update.at)).collect();
-        let outcomes = self.following.catalog.apply_all(updates).await;
+        let outcomes = self.context.catalog.apply_all(updates).await;
         for ((service, at), outcome) in about.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Taken(entry) => {
+                UpdateOutcome::Stored(entry) => {
                     self.observe_delay(entry.highest.0);
-                    self.taken(service, &entry);
+                    self.handle_new_version(service, &entry);
                 }
-                Outcome::Revised(entry) => self.taken(service, &entry),
-                Outcome::Unchanged(_) => self.following.lookup.forget_failure(&service),
-                Outcome::Regressed => {
-                    self.following.metrics.refused(Refused::Regressed);
+                UpdateOutcome::Revised(entry) => self.handle_new_version(service, &entry),
+                UpdateOutcome::Unchanged(_) => self.context.lookup.clear_failure(&service),
+                UpdateOutcome::Regressed => {
+                    self.context.metrics.refused(Refused::Regressed);
                     self.suspect(&service, at);
                 }
-                Outcome::OtherOrigin => {
-                    self.following.metrics.refused(Refused::OtherOrigin);
+                UpdateOutcome::OtherOrigin => {
+                    self.context.metrics.refused(Refused::OtherOrigin);
                     tracing::warn!(
                         origin = self.name(), %service,
-                        "an origin announces a service that is another origin's; it is not taken from there"
+                        "an origin announced a service that belongs to another origin; it is ignored"
                     );
                 }
-                Outcome::AskOthers => self.suspect(&service, at),
-                Outcome::Unknown => {}
+                UpdateOutcome::QueryOthers => self.suspect(&service, at),
+                UpdateOutcome::Ignored => {}
             }
         }
         for seen in revisions {
-            self.following.catalog.announced(self.id, seen);
+            self.context.catalog.record_revision(self.id, seen);
         }
     }
 
-    /// Another version of a service is in the catalog.
-    fn taken(&self, service: ServiceName, entry: &Entry) {
-        self.following.lookup.forget_failure(&service);
+    fn handle_new_version(&self, service: ServiceName, entry: &Entry) {
+        self.context.lookup.clear_failure(&service);
         if entry.version.is_some() {
-            self.prefetcher.consider(service, entry);
+            self.prefetcher.enqueue(service, entry);
         }
     }
 
-    /// What is stored may not be what the origin has: it is asked, and its answer decides.
+    /// The stored entry may be wrong: suspends its lease and revalidates it.
     fn suspect(&self, service: &ServiceName, at: Moment) {
-        if let Some(entry) = self.following.catalog.get(service) {
+        if let Some(entry) = self.context.catalog.get(service) {
             entry.suspect(at);
         }
-        self.following.lookup.forget_failure(service);
-        self.following.lookup.revalidate_behind(service);
+        self.context.lookup.clear_failure(service);
+        self.context.lookup.revalidate_in_background(service);
     }
 
-    /// From its publication until now, by the wall clocks of both machines. Generations are milliseconds since 1970; one
-    /// that is ahead of the clock says nothing.
+    /// The delay since the publication, by the wall clocks of both machines. Generations are Unix milliseconds; one in
+    /// the future is ignored.
     fn observe_delay(&self, generation: Generation) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         if !self.in_snapshot
             && let Some(delay) = now.checked_sub(generation.into())
         {
-            self.following.metrics.push_delay.observe(delay as f64 / 1000.0);
+            self.context.metrics.push_delay.observe(delay as f64 / 1000.0);
         }
     }
 
-    async fn begin(&mut self, at: Moment) {
-        let why = if self.cursor.is_some() { "cursor_unknown" } else { self.no_cursor };
-        self.following.metrics.resynced(why);
-        tracing::info!(origin = self.name(), why, "the events of an origin begin with everything that is current");
-        let catalog = self.following.catalog.clone();
-        let _ = spawn_blocking(move || catalog.settle()).await;
-        self.following.catalog.revisions().snapshot_begun(self.id);
-        self.lease().out_of_step();
+    async fn begin_snapshot(&mut self, at: Moment) {
+        let why = if self.cursor.is_some() { "cursor_unknown" } else { self.resync_reason };
+        self.context.metrics.resynced(why);
+        tracing::info!(origin = self.name(), why, "the event stream of an origin starts with a snapshot");
+        let catalog = self.context.catalog.clone();
+        let _ = spawn_blocking(move || catalog.copy_lease_validations()).await;
+        self.context.catalog.revisions().snapshot_begun(self.id);
+        self.lease().lost_sync();
         self.lease().begin(at);
-        (self.begun, self.in_snapshot) = (true, true);
+        (self.started, self.in_snapshot) = (true, true);
     }
 
-    async fn snapshot_ended(&mut self) {
+    async fn end_snapshot(&mut self) {
         self.in_snapshot = false;
-        self.following.catalog.revisions().snapshot_ended(self.id);
-        self.in_step();
-        // Gone, or not published just now: the snapshot does not say, and the origin will.
-        let (catalog, id) = (self.following.catalog.clone(), self.id);
+        self.context.catalog.revisions().snapshot_ended(self.id);
+        self.mark_in_sync();
+        // They were removed, or are not published just now: a query decides.
+        let (catalog, id) = (self.context.catalog.clone(), self.id);
         let missing = spawn_blocking(move || catalog.missing_from_snapshot(id)).await.unwrap_or_default();
         if !missing.is_empty() {
             let services = missing.len();
-            tracing::info!(origin = self.name(), services, "the origin is asked about what its snapshot left out");
-            // An error of an earlier query says nothing of now.
-            missing.iter().for_each(|service| self.following.lookup.forget_failure(service));
-            periodic_revalidation::revalidate_soon(&self.following, missing);
+            tracing::info!(
+                origin = self.name(),
+                services,
+                "revalidating the services that the snapshot of an origin does not contain"
+            );
+            // Earlier errors are out of date.
+            missing.iter().for_each(|service| self.context.lookup.clear_failure(service));
+            periodic_revalidation::revalidate_soon(&self.context, missing);
         }
     }
 
@@ -272,25 +275,25 @@ impl Follower {
         if self.in_snapshot {
             return;
         }
-        self.in_step();
+        self.mark_in_sync();
         self.lease().heartbeat(at);
-        self.following.metrics.heartbeat(self.name());
+        self.context.metrics.heartbeat(self.name());
     }
 
-    fn in_step(&mut self) {
-        if !self.lease().is_in_step() {
-            tracing::info!(origin = self.name(), "the events of an origin are followed");
+    fn mark_in_sync(&mut self) {
+        if !self.lease().is_in_sync() {
+            tracing::info!(origin = self.name(), "the event stream of an origin is in sync");
         }
-        self.lease().in_step();
-        self.pauses.start_over();
-        self.following.metrics.stream_up(self.name(), true);
+        self.lease().in_sync();
+        self.backoff.reset();
+        self.context.metrics.stream_up(self.name(), true);
     }
 
     fn lease(&self) -> &FreshnessLease {
-        self.following.catalog.lease(self.id)
+        self.context.catalog.lease(self.id)
     }
 
     fn name(&self) -> &str {
-        self.following.origins.all()[self.id].name()
+        self.context.origins.all()[self.id].name()
     }
 }

@@ -1,12 +1,12 @@
-//! Follows the event streams of the origins, so that what they publish is in the catalog within milliseconds.
+//! Follows the event streams of the origins, so that publications are in the catalog within milliseconds.
 //!
-//! One task for each origin ([`follower`]) reads its stream ([`stream`]), comes back after a [`pause`] when it breaks
-//! off, and applies its events to the catalog. New versions of what is in use are fetched before a client asks for them
-//! ([`prefetcher`]), and the origin is queried now and then all the same ([`periodic_revalidation`]).
+//! One task per origin ([`follower`]) reads its [`stream`], reconnects after a [`backoff`] and applies the events to the
+//! catalog. New versions of services in use are prefetched ([`prefetcher`]). A [`periodic_revalidation`] finds changes
+//! that a stream did not announce.
 
+mod backoff;
 mod follower;
 mod metrics;
-mod pause;
 mod periodic_revalidation;
 mod prefetcher;
 mod stream;
@@ -26,9 +26,9 @@ use crate::origin_client::Origins;
 
 pub(crate) use self::metrics::FollowerMetrics;
 
-/// What a follower works with. Cheap to clone.
+/// The dependencies of a follower. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Following {
+pub(crate) struct FollowerContext {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) lookup: Lookup,
     pub(crate) origins: Arc<Origins>,
@@ -38,11 +38,11 @@ pub(crate) struct Following {
     pub(crate) drain: Drain,
 }
 
-/// Follows all origins until the drain begins. `fetches`: the objects that are fetched at a time for whomever.
-pub(crate) fn start(following: &Following, cache: Cache, config: &PushConfig, fetches: usize) {
-    let prefetcher = Prefetcher::start(following, cache, config.warm_within, fetches);
-    periodic_revalidation::start(following, config.ask_interval);
-    for id in 0..following.origins.all().len() {
-        following.drain.spawn(Follower::new(id, following.clone(), prefetcher.clone()).run());
+/// Follows all origins until the drain begins. `fetches`: the most concurrent fetches per origin.
+pub(crate) fn start(context: &FollowerContext, cache: Cache, config: &PushConfig, fetches: usize) {
+    let prefetcher = Prefetcher::start(context, cache, config.warm_within, fetches);
+    periodic_revalidation::start(context, config.ask_interval);
+    for id in 0..context.origins.all().len() {
+        context.drain.spawn(Follower::new(id, context.clone(), prefetcher.clone()).run());
     }
 }

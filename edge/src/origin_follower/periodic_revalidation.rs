@@ -1,5 +1,5 @@
-//! Queries origins now and then about what their event streams cover, so that a stream which lies by silence is found
-//! out: slowly, spread over the interval, and only about services that are in use.
+//! Periodic revalidation of the services in use, spread over the interval: it finds changes that an event stream did
+//! not announce.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -8,45 +8,45 @@ use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 use weir_protocol::name::ServiceName;
 
-use super::Following;
+use super::FollowerContext;
 use crate::catalog::{Entry, Lookup};
 use crate::clock::Moment;
 
-/// Queries that are under way at a time.
-const AT_A_TIME: usize = 8;
+/// The most concurrent queries.
+const MAX_CONCURRENT_QUERIES: usize = 8;
 
-/// How many times in an interval the services that are due are looked for.
-const LOOKS: u32 = 20;
+/// How many times in an interval services that are due are looked for.
+const CHECKS_PER_INTERVAL: u32 = 20;
 
-/// Revalidates all services in use, each about once in an `interval`, until the drain begins.
-pub(super) fn start(following: &Following, interval: Duration) {
-    let following = following.clone();
-    following.drain.clone().spawn(async move {
+/// Revalidates each service in use about once per `interval`, until the drain begins.
+pub(super) fn start(context: &FollowerContext, interval: Duration) {
+    let context = context.clone();
+    context.drain.clone().spawn(async move {
         let rounds = async {
             loop {
-                tokio::time::sleep(interval / LOOKS).await;
-                let (catalog, now) = (following.catalog.clone(), following.clock.now());
-                // A look at all services, which nobody else waits for.
+                tokio::time::sleep(interval / CHECKS_PER_INTERVAL).await;
+                let (catalog, now) = (context.catalog.clone(), context.clock.now());
+                // A scan over all services.
                 let due = spawn_blocking(move || {
                     let all = catalog.all().into_iter();
                     all.filter(|(service, entry)| is_due(service, entry, now, interval))
                         .map(|(service, _)| service)
                         .collect::<Vec<_>>()
                 });
-                revalidate(&following.lookup, due.await.unwrap_or_default()).await;
+                revalidate(&context.lookup, due.await.unwrap_or_default()).await;
             }
         };
         tokio::select! {
             () = rounds => {}
-            () = following.drain.begun() => {}
+            () = context.drain.begun() => {}
         }
     });
 }
 
-/// Revalidates these in a task of its own.
-pub(super) fn revalidate_soon(following: &Following, services: Vec<ServiceName>) {
-    let (lookup, drain) = (following.lookup.clone(), following.drain.clone());
-    following.drain.spawn(async move {
+/// Revalidates services in a task of its own.
+pub(super) fn revalidate_soon(context: &FollowerContext, services: Vec<ServiceName>) {
+    let (lookup, drain) = (context.lookup.clone(), context.drain.clone());
+    context.drain.spawn(async move {
         tokio::select! {
             () = revalidate(&lookup, services) => {}
             () = drain.begun() => {}
@@ -56,15 +56,15 @@ pub(super) fn revalidate_soon(following: &Following, services: Vec<ServiceName>)
 
 async fn revalidate(lookup: &Lookup, services: impl IntoIterator<Item = ServiceName>) {
     let query = async |service: ServiceName| lookup.revalidate(&service).await;
-    stream::iter(services).for_each_concurrent(AT_A_TIME, query).await;
+    stream::iter(services).for_each_concurrent(MAX_CONCURRENT_QUERIES, query).await;
 }
 
 fn is_due(service: &ServiceName, entry: &Entry, now: Moment, interval: Duration) -> bool {
-    let is_in_use = entry.usage.idle(now) <= 2 * interval;
+    let is_in_use = entry.last_request.idle(now) <= 2 * interval;
     is_in_use && entry.since_queried(now) >= jittered(service, entry.last_queried(), interval)
 }
 
-/// Half to one and a half times the interval: another time for each service, and for each of its rounds.
+/// Half to one and a half times the interval, different for each service and round.
 fn jittered(service: &ServiceName, last_queried: Moment, interval: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     (service, last_queried).hash(&mut hasher);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn queries_are_spread_over_the_interval() {
-        let (begin, interval) = (Clock::begin().now(), Duration::from_secs(300));
+        let (begin, interval) = (Clock::start().now(), Duration::from_secs(300));
         let mut quarters = [0; 4];
         for number in 0..4000 {
             let jittered = jittered(&format!("service-{number}").parse().unwrap(), begin, interval);

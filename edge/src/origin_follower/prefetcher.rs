@@ -1,4 +1,4 @@
-//! Fetches new versions of services in use before a client asks for them.
+//! Prefetches new versions of services in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use tokio::sync::{Semaphore, mpsc};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
 
-use super::Following;
+use super::FollowerContext;
 use super::metrics::FollowerMetrics;
 use crate::cache::{BodyRequest, Cache};
 use crate::catalog::{Catalog, Entry};
 use crate::clock::Clock;
 
-/// Services that wait for a permit. Further ones are fetched when a client asks.
-const MAX_WAITING: usize = 10_000;
+/// The most queued services. Further ones are fetched on request.
+const MAX_QUEUED: usize = 10_000;
 
-/// Services whose objects are fetched at a time, at the most.
-const MAX_AT_A_TIME: usize = 4;
+/// The most concurrent prefetches.
+const MAX_CONCURRENT_PREFETCHES: usize = 4;
 
-/// Queues what is to be fetched. Cheap to clone.
+/// A queue of services to prefetch. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Prefetcher {
     waiting: mpsc::Sender<ServiceName>,
@@ -29,32 +29,32 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the objects that are
-    /// fetched at a time for whomever; most of them are left to clients.
-    pub(super) fn start(following: &Following, cache: Cache, within: Duration, fetches: usize) -> Self {
-        let (waiting, next) = mpsc::channel(MAX_WAITING);
-        let permits = (fetches / 4).clamp(1, MAX_AT_A_TIME);
-        following.drain.spawn(prefetch_all(following.clone(), cache, next, permits));
-        let (clock, metrics) = (following.clock, following.metrics.clone());
+    /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the most
+    /// concurrent fetches per origin, most of which are left to clients.
+    pub(super) fn start(context: &FollowerContext, cache: Cache, within: Duration, fetches: usize) -> Self {
+        let (waiting, next) = mpsc::channel(MAX_QUEUED);
+        let permits = (fetches / 4).clamp(1, MAX_CONCURRENT_PREFETCHES);
+        context.drain.spawn(prefetch_all(context.clone(), cache, next, permits));
+        let (clock, metrics) = (context.clock, context.metrics.clone());
         Self { waiting, within, clock, metrics }
     }
 
-    /// A service has a new version: it is fetched when a client requested the service not long ago.
-    pub(super) fn consider(&self, service: ServiceName, entry: &Entry) {
-        if !self.within.is_zero() && entry.usage.idle(self.clock.now()) <= self.within {
-            let begun = self.waiting.try_send(service).is_ok();
-            self.metrics.prefetched(if begun { "begun" } else { "dropped" });
+    /// Queues a service with a new version if a client requested it recently.
+    pub(super) fn enqueue(&self, service: ServiceName, entry: &Entry) {
+        if !self.within.is_zero() && entry.last_request.idle(self.clock.now()) <= self.within {
+            let queued = self.waiting.try_send(service).is_ok();
+            self.metrics.prefetched(if queued { "begun" } else { "dropped" });
         }
     }
 }
 
-async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiver<ServiceName>, permits: usize) {
+async fn prefetch_all(context: FollowerContext, cache: Cache, mut next: mpsc::Receiver<ServiceName>, permits: usize) {
     let permits = Arc::new(Semaphore::new(permits));
     let all = async {
         while let Some(service) = next.recv().await {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            let (catalog, cache, drain) = (following.catalog.clone(), cache.clone(), following.drain.clone());
-            following.drain.spawn(async move {
+            let (catalog, cache, drain) = (context.catalog.clone(), cache.clone(), context.drain.clone());
+            context.drain.spawn(async move {
                 tokio::select! {
                     () = prefetch(&catalog, &cache, &service) => {}
                     () = drain.begun() => {}
@@ -65,13 +65,13 @@ async fn prefetch_all(following: Following, cache: Cache, mut next: mpsc::Receiv
     };
     tokio::select! {
         () = all => {}
-        () = following.drain.begun() => {}
+        () = context.drain.begun() => {}
     }
 }
 
-/// Fetches what most clients of a service will want of its version: zstd, from which identity is made, too.
+/// Prefetches the zstd representation of a service: most clients use it, and identity is made from it.
 async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName) {
-    // A version that waited may be superseded by now: only the newest is of use.
+    // Only the newest version is prefetched.
     let Some(entry) = catalog.get(service) else { return };
     let Some(version) = &entry.version else { return };
     let publication = version.descriptor().publication();

@@ -1,4 +1,4 @@
-//! An event stream as it is read: lines, many at a time when many are there, and a deadline for silence.
+//! Reads an event stream in batches of lines, with a timeout.
 
 use std::time::Duration;
 
@@ -13,89 +13,85 @@ use weir_runtime::serve::BoxError;
 use crate::clock::{Clock, Moment};
 use crate::origin_client::OriginError;
 
-/// How long a stream may be silent: three heartbeats.
-const SILENCE: Duration = Duration::from_secs(3 * HEARTBEAT_SECONDS);
+/// The read timeout: three heartbeats.
+const READ_TIMEOUT: Duration = Duration::from_secs(3 * HEARTBEAT_SECONDS);
 
-/// Events that are handed on at a time. They are written to disk together.
+/// The most events of a batch. They are written to disk together.
 const MAX_BATCH_EVENTS: usize = 512;
 
-/// Bytes of their lines after which no further event is added: a single line may have 16 MiB.
+/// The size of lines that ends a batch: a single line may have 16 MiB.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// Why a stream is not followed any further.
+/// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
-    /// The origin has none.
-    #[error("the origin serves no event stream")]
+pub(super) enum StreamEnd {
+    /// The origin has no event stream.
+    #[error("the origin has no event stream")]
     NotServed,
-    /// The origin could not be reached, or refuses.
+    /// The request failed.
     #[error(transparent)]
     Refused(OriginError),
-    /// The origin ended it, as it does when it stops.
-    #[error("the origin has ended the stream")]
+    /// The origin ended the stream, as it does when it stops.
+    #[error("the origin ended the stream")]
     Ended,
-    /// The origin cut it off, or the connection broke.
+    /// The connection broke.
     #[error("the stream broke off: {0}")]
     Broken(BoxError),
-    /// Not even a heartbeat came.
-    #[error("nothing came for {} s", SILENCE.as_secs())]
+    /// Not even a heartbeat arrived.
+    #[error("no data for {} s", READ_TIMEOUT.as_secs())]
     Silent,
-    /// What came makes no sense.
-    #[error("what the stream says makes no sense: {0}")]
+    /// The data is malformed.
+    #[error("the stream is malformed: {0}")]
     Malformed(String),
 }
 
-impl End {
-    /// The value of a metric's label.
+impl StreamEnd {
     pub(super) fn label(&self) -> &'static str {
         match self {
-            End::NotServed => "not_served",
-            End::Refused(_) => "refused",
-            End::Ended => "ended",
-            End::Broken(_) => "broken",
-            End::Silent => "silent",
-            End::Malformed(_) => "malformed",
+            StreamEnd::NotServed => "not_served",
+            StreamEnd::Refused(_) => "refused",
+            StreamEnd::Ended => "ended",
+            StreamEnd::Broken(_) => "broken",
+            StreamEnd::Silent => "silent",
+            StreamEnd::Malformed(_) => "malformed",
         }
     }
 
-    /// Whether something may have been misunderstood: the stream must begin again, without a cursor.
-    pub(super) fn voids_the_cursor(&self) -> bool {
-        matches!(self, End::Malformed(_))
+    /// Whether events may have been misread: the stream must restart without a cursor.
+    pub(super) fn invalidates_cursor(&self) -> bool {
+        matches!(self, StreamEnd::Malformed(_))
     }
 }
 
-impl From<OriginError> for End {
+impl From<OriginError> for StreamEnd {
     fn from(error: OriginError) -> Self {
         match error {
-            OriginError::NotFound => End::NotServed,
-            error => End::Refused(error),
+            OriginError::NotFound => StreamEnd::NotServed,
+            error => StreamEnd::Refused(error),
         }
     }
 }
 
-impl From<EventError> for End {
+impl From<EventError> for StreamEnd {
     fn from(error: EventError) -> Self {
-        End::Malformed(error.to_string())
+        StreamEnd::Malformed(error.to_string())
     }
 }
 
-/// The events of a body.
+/// An event stream.
 pub(super) struct Stream<B = Incoming> {
     body: B,
     lines: Lines,
     clock: Clock,
-    /// What comes next came after this at the earliest: when the last frame was waited for, or the last events were
-    /// handed on.
-    came_after: Option<Moment>,
+    /// A lower bound of the arrival time of buffered data: the last wait, or the last batch.
+    arrived_after: Option<Moment>,
 }
 
-/// Events that came together.
+/// Events that arrived together.
 #[derive(Debug)]
-pub(super) struct Batch {
-    /// At least one.
+pub(super) struct EventBatch {
     pub(super) events: Vec<Event>,
-    /// None of them came before this, and what they say was so by then. Whoever is slow to deal with them, or with those
-    /// before them, makes nothing younger.
+    /// A lower bound of their arrival time: what they say was true then. A slow reader must not make them look younger.
     pub(super) at: Moment,
 }
 
@@ -105,14 +101,14 @@ where
     B::Error: Into<BoxError>,
 {
     pub(super) fn of(body: B, clock: Clock) -> Self {
-        Self { body, lines: Lines::default(), clock, came_after: None }
+        Self { body, lines: Lines::default(), clock, arrived_after: None }
     }
 
-    /// The next events: at least one, and all that are there already, up to a bound. Kinds of the future are left out.
-    pub(super) async fn next(&mut self) -> Result<Batch, End> {
+    /// The next batch: at least one event, and all that have arrived, up to a bound. Unknown kinds are skipped.
+    pub(super) async fn next(&mut self) -> Result<EventBatch, StreamEnd> {
         let (mut events, mut bytes) = (Vec::new(), 0);
-        // What is here already may have come at any time since it was last looked.
-        let mut at = self.came_after;
+        // Buffered data may have arrived any time since the last wait.
+        let mut at = self.arrived_after;
         loop {
             while let Some(line) = self.lines.next_line()? {
                 bytes += line.len();
@@ -122,18 +118,19 @@ where
                 }
             }
             let frame = match self.body.frame().now_or_never() {
-                // What ends the stream is met again by whoever reads on.
+                // An end of the stream is returned by the next call.
                 Some(frame) if events.is_empty() || matches!(frame, Some(Ok(_))) => frame,
                 _ if !events.is_empty() => return Ok(self.batch(events, at)),
                 _ => {
-                    let frame = tokio::time::timeout(SILENCE, self.body.frame()).await.map_err(|_| End::Silent)?;
+                    let frame =
+                        tokio::time::timeout(READ_TIMEOUT, self.body.frame()).await.map_err(|_| StreamEnd::Silent)?;
                     at = Some(self.clock.now());
                     frame
                 }
             };
             match frame {
-                None => return Err(End::Ended),
-                Some(Err(error)) => return Err(End::Broken(error.into())),
+                None => return Err(StreamEnd::Ended),
+                Some(Err(error)) => return Err(StreamEnd::Broken(error.into())),
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
                         self.lines.push(data);
@@ -143,10 +140,10 @@ where
         }
     }
 
-    fn batch(&mut self, events: Vec<Event>, at: Option<Moment>) -> Batch {
+    fn batch(&mut self, events: Vec<Event>, at: Option<Moment>) -> EventBatch {
         let now = self.clock.now();
-        self.came_after = Some(now);
-        Batch { events, at: at.unwrap_or(now) }
+        self.arrived_after = Some(now);
+        EventBatch { events, at: at.unwrap_or(now) }
     }
 }
 
@@ -169,18 +166,17 @@ mod tests {
         let parts_of = |mut received: mpsc::UnboundedReceiver<Part>| {
             futures_util::stream::poll_fn(move |context| received.poll_recv(context))
         };
-        (parts, Stream::of(StreamBody::new(parts_of(received)), Clock::begin()))
+        (parts, Stream::of(StreamBody::new(parts_of(received)), Clock::start()))
     }
 
     #[tokio::test]
-    async fn what_came_while_nobody_looked_is_no_younger_than_the_last_look() {
+    async fn buffered_events_are_dated_to_the_previous_read() {
         let (parts, mut stream) = stream();
         let send = |kind| parts.send(Ok(Frame::data(line(kind)))).unwrap();
         send(EventKind::Resync);
         let begun = stream.next().await.unwrap();
         let looked = stream.clock.now();
         send(EventKind::Heartbeat);
-        // As long as a slow disk takes for the events before.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let batch = stream.next().await.unwrap();
         assert!(begun.at <= batch.at && batch.at <= looked, "{begun:?} {batch:?} {looked:?}");
@@ -199,6 +195,6 @@ mod tests {
         let sizes = [stream.next().await.unwrap(), stream.next().await.unwrap(), stream.next().await.unwrap()];
         assert_eq!(sizes.map(|batch| batch.events.len()), [3, MAX_BATCH_EVENTS, 7]);
         drop(parts);
-        assert!(matches!(stream.next().await, Err(End::Ended)));
+        assert!(matches!(stream.next().await, Err(StreamEnd::Ended)));
     }
 }

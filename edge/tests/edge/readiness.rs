@@ -57,13 +57,13 @@ async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_
     site.origin.serve_events();
     site.start_edge().await;
     let unready = site.admin("/readyz").await;
-    assert!(unready.0 == 503 && unready.1.contains("never heard on what it denies"), "{}", unready.1);
+    assert!(unready.0 == 503 && unready.1.contains("has not sent its access list yet"), "{}", unready.1);
     site.until("it follows", async || site.metric("weir_edge_stream_up", &[]) == 1.0).await;
     site.origin.tell(EventKind::Access(b"{}".to_vec().into()));
     let mut seen = (0, String::new());
     site.until("it is heard", async || {
         seen = site.admin("/readyz").await;
-        !seen.1.contains("never heard")
+        !seen.1.contains("has not sent its access list")
     })
     .await;
     assert!(seen.0 == 503 && seen.1.contains("no usable key"), "{}", seen.1);
@@ -76,7 +76,10 @@ async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_
     site.origin.go_down().await;
     site.stop_edge().await;
     site.start_edge().await;
-    site.until("it knows from before", async || !site.admin("/readyz").await.1.contains("never heard")).await;
+    site.until("it knows from before", async || {
+        !site.admin("/readyz").await.1.contains("has not sent its access list")
+    })
+    .await;
 }
 
 fn with_a_key() -> Bytes {

@@ -4,18 +4,18 @@ use weir_protocol::conditional::{if_none_match, if_none_match_tag, if_range, tar
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::encoding::{Encoding, negotiate};
 use weir_runtime::serve::fuzzing;
-use weir_protocol::range::{Requested, content_range, requested};
+use weir_protocol::range::{RequestedRange, content_range, parse_range};
 use weir_protocol::route::Route;
 
 /// A header, with a length before it in the first eight bytes.
 pub fn range(bytes: &[u8]) {
     let Some((length, header)) = bytes.split_first_chunk::<8>() else { return };
     let (length, Ok(header)) = (u64::from_le_bytes(*length), std::str::from_utf8(header)) else { return };
-    if let Requested::Part(part) = requested(Some(header), length) {
+    if let RequestedRange::Partial(part) = parse_range(Some(header), length) {
         assert!(part.start < part.end && part.end <= length);
         // It is the same range when a client asks for it in the plainest form.
         let plain = format!("bytes={}-{}", part.start, part.end - 1);
-        assert_eq!(requested(Some(&plain), length), Requested::Part(part.clone()));
+        assert_eq!(parse_range(Some(&plain), length), RequestedRange::Partial(part.clone()));
         assert!(content_range(&part, length).ends_with(&format!("/{length}")));
     }
 }

@@ -15,7 +15,7 @@ pub fn descriptor(bytes: &[u8]) {
 pub fn event_stream(bytes: &[u8]) {
     const LIMIT: usize = 1000;
     let Some((size, stream)) = bytes.split_first() else { return };
-    let mut lines = Lines::up_to(LIMIT);
+    let mut lines = Lines::with_limit(LIMIT);
     let mut read = Vec::new();
     'stream: for part in stream.chunks(usize::from(*size).max(1)) {
         lines.push(part);

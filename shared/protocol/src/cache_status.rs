@@ -1,20 +1,20 @@
-//! `Cache-Status` (RFC 9211): what a cache did with a request, as one vocabulary for the header, metrics and logs.
+//! `Cache-Status` (RFC 9211): the result of a cache, with one vocabulary for the header, metrics and logs.
 
 use std::fmt::Write;
 
 /// Why a request was forwarded (RFC 9211 section 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Forward {
-    /// Nothing was held.
+    /// Nothing was cached.
     Miss,
-    /// What was held was too old to be served unasked.
+    /// The cached response was stale.
     Stale,
-    /// The request demanded it.
+    /// The request demanded it, with `no-cache`.
     Request,
 }
 
 impl Forward {
-    /// The registered token.
+    /// The token of RFC 9211.
     pub fn as_str(self) -> &'static str {
         match self {
             Forward::Miss => "miss",
@@ -24,23 +24,23 @@ impl Forward {
     }
 }
 
-/// What one cache did with one request.
+/// The result of one cache for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
-    /// Served from what was held. `stale_for`: seconds since it was last fresh, 0 when it still is.
+    /// Served from the cache. `stale_for`: seconds since it became stale, 0 when it is fresh.
     Hit {
-        /// Seconds past freshness.
+        /// Seconds since it became stale.
         stale_for: u64,
     },
-    /// The next cache, or the origin, was asked.
+    /// Forwarded to the next cache or the origin.
     Forwarded {
-        /// Why.
+        /// The reason.
         why: Forward,
-        /// The status of its answer, when there was one.
+        /// The status of the forwarded response, if there was one.
         status: Option<u16>,
-        /// The answer was stored.
+        /// The response was stored.
         stored: bool,
-        /// The request waited for one that was already under way.
+        /// The request waited for one in flight.
         collapsed: bool,
     },
 }
@@ -60,9 +60,9 @@ impl CacheStatus {
         }
     }
 
-    /// This tier's member of the header. `name` is the tier's node name.
+    /// This node's member of the header. `name` is its node name.
     pub fn header(&self, name: &str) -> String {
-        // A structured token begins with a letter; a name that begins with a digit is written as a string.
+        // An sf-token starts with a letter; other names are written as strings.
         let mut out =
             if name.starts_with(|c: char| c.is_ascii_alphabetic()) { name.to_owned() } else { format!("\"{name}\"") };
         match *self {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_as_the_contract_writes_them() {
+    fn header_members() {
         let miss = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed: true };
         assert_eq!(miss.header("edge-1"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed");
         assert_eq!(CacheStatus::Hit { stale_for: 0 }.header("edge-1"), "edge-1; hit");

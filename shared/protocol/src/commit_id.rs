@@ -1,10 +1,10 @@
 //! The id of a Git object, as text.
 
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 checked_text! {
     /// The full id of a commit: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
-    CommitId, is_valid, CommitIdError, |text| CommitIdError(beginning(text))
+    CommitId, is_valid, CommitIdError, |text| CommitIdError(truncated(text))
 }
 
 /// The text was not a full commit id.
@@ -17,7 +17,7 @@ fn is_valid(text: &str) -> bool {
 }
 
 impl CommitId {
-    /// The first twelve digits, for people.
+    /// The first twelve digits, for display.
     pub fn short(&self) -> &str {
         &self.0[..12]
     }

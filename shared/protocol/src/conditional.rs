@@ -1,16 +1,16 @@
 //! Entity tags and conditional requests (RFC 9110 section 13) for tarballs.
 //!
-//! A tarball has one strong tag per representation: identity `"b3-<64 hex>"`, coded `"b3-<64 hex>+zstd.<16 hex>"`, the
-//! sixteen being the first of the representation's digest. For `If-None-Match` the digest part decides, whatever the coding: an
-//! agent that holds the content holds it however it arrived. For `If-Range` the whole tag must match, because a range
-//! is of one representation's bytes.
+//! A tarball has one strong tag per representation: identity `"b3-<64 hex>"`, encoded `"b3-<64 hex>+zstd.<16 hex>"`
+//! with the first 16 digits of the representation's digest. `If-None-Match` compares only the digest of the tarball,
+//! because a client has the content whatever its coding was. `If-Range` compares the whole tag, because a range is of
+//! one representation.
 
 use std::borrow::Cow;
 
 use crate::digest::{ObjectDigest, TarballDigest};
 use crate::encoding::Encoding;
 
-/// The tag of a tarball in one representation. `object` is `None` for identity.
+/// The entity tag of a tarball in one representation. `coded` is `None` for identity.
 pub fn tarball_etag(digest: &TarballDigest, coded: Option<(Encoding, &ObjectDigest)>) -> String {
     match coded {
         None | Some((Encoding::Identity, _)) => format!("\"{digest}\""),
@@ -18,7 +18,8 @@ pub fn tarball_etag(digest: &TarballDigest, coded: Option<(Encoding, &ObjectDige
     }
 }
 
-/// The opaque parts of a list of entity tags, weak or strong: `W/"a", "b"` gives `a`, `b`. What is no tag is skipped.
+/// The opaque parts of a list of entity tags, weak or strong: `W/"a", "b"` gives `a`, `b`. Malformed members are
+/// skipped.
 pub fn opaque_tags(header: &str) -> impl Iterator<Item = &str> {
     let mut rest = header;
     std::iter::from_fn(move || {
@@ -31,11 +32,11 @@ pub fn opaque_tags(header: &str) -> impl Iterator<Item = &str> {
 
 /// Evaluates `If-None-Match` for the tarball with this digest.
 ///
-/// `Some(tag)`: answer `304` and repeat this tag, the one that matched. `current` is the tag the answer would have had,
-/// which is what `*` matches.
+/// `Some(tag)`: respond `304` with this tag, the one that matched. `current` is the tag of the selected representation,
+/// which `*` matches.
 pub fn if_none_match<'a>(header: &str, digest: &TarballDigest, current: &'a str) -> Option<Cow<'a, str>> {
     let header = header.trim();
-    // The tag alone is what a poll sends, as a rule: then nothing has to be written to compare it.
+    // The common case, without allocation: a poll sends the current tag alone.
     if header == "*" || header == current {
         return Some(current.into());
     }
@@ -43,13 +44,13 @@ pub fn if_none_match<'a>(header: &str, digest: &TarballDigest, current: &'a str)
     opaque_tags(header).find(|tag| tag.split('+').next() == Some(&text)).map(|tag| format!("\"{tag}\"").into())
 }
 
-/// Evaluates `If-None-Match` by weak comparison against one tag, quotes included; for descriptors.
+/// Evaluates `If-None-Match` by weak comparison with one tag, quotes included; for descriptors.
 pub fn if_none_match_tag(header: &str, current: &str) -> bool {
     header.trim() == "*" || opaque_tags(header).any(|tag| tag == current.trim_matches('"'))
 }
 
-/// Evaluates `If-Range`: whether the range may be served. Strong comparison; a date never matches, since no
-/// `Last-Modified` is sent.
+/// Whether `If-Range` holds and the range may be served. Strong comparison; a date never matches, because
+/// `Last-Modified` is never sent.
 pub fn if_range(header: &str, current: &str) -> bool {
     header.trim() == current
 }
@@ -76,7 +77,7 @@ mod tests {
         for nonsense in ["", "\"", "\"\"", &digest.to_string(), "\"b3-\"", "W/"] {
             assert_eq!(if_none_match(nonsense, &digest, &coded), None, "{nonsense}");
         }
-        // A tag is of a digest only when it ends there.
+        // A longer digest is another one.
         let longer = format!("\"{digest}0\"");
         assert_eq!(if_none_match(&longer, &digest, &coded), None);
     }

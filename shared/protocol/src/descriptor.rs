@@ -1,8 +1,8 @@
-//! The descriptor: the only mutable thing on the wire.
+//! The descriptor: the only mutable resource of the protocol.
 //!
 //! A descriptor is a *publication* (the byte-exact, signable statement "service S, generation n, is digest D of commit
-//! C") plus the *representations* it can be had in. Whoever forwards one forwards the origin's bytes unchanged, so
-//! [`Descriptor`] keeps them beside what was read from them.
+//! C") with its *representations*. Nodes forward the origin's bytes unchanged, so [`Descriptor`] keeps them beside the
+//! parsed fields.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -19,11 +19,11 @@ use crate::name::{RepositoryName, ServiceName};
 use crate::revision_id::RevisionId;
 use crate::token::{PublicKey, SigningKey};
 
-/// The largest descriptor that is read, in bytes. `omitted` is what makes one grow: about 100,000 left-out paths fit, and
-/// 40,000 of a publication that is signed, because the envelope repeats it.
+/// The largest descriptor, in bytes. Its size depends on `omitted`: about 100,000 omitted paths fit, or 40,000 in a
+/// signed publication, because the envelope repeats it.
 pub const MAX_DESCRIPTOR_BYTES: usize = 16 << 20;
 
-/// The tarball format this version writes and reads.
+/// The tarball format of this version.
 pub const FORMAT: u32 = 1;
 
 /// A number that only grows, per service, across restarts, loss of data and changes of owner.
@@ -32,7 +32,7 @@ pub type Generation = u64;
 /// The statement "service S, generation n, is digest D of commit C".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publication {
-    /// What agents follow.
+    /// The service.
     pub service: ServiceName,
     /// The repository it is built from.
     pub repository: RepositoryName,
@@ -46,9 +46,9 @@ pub struct Publication {
     pub size: u64,
     /// The commit at which the content was first seen under this generation.
     pub commit: CommitId,
-    /// The same revision, whatever kind of source the repository is.
+    /// The same revision, for any kind of source.
     pub revision_id: RevisionId,
-    /// Which readers it is for: all of them.
+    /// The clients it is for: all of them.
     #[serde(default)]
     pub selector: Selector,
     /// When the origin published it. Whole seconds, UTC.
@@ -56,13 +56,13 @@ pub struct Publication {
     pub published_at: SystemTime,
     /// The tarball format: [`FORMAT`].
     pub format: u32,
-    /// What the folder holds and the tarball does not, with the reason: never left out silently.
+    /// The entries of the folder that the tarball omits, with reasons.
     #[serde(default)]
     pub omitted: Vec<Omission>,
 }
 
-/// Which readers a publication is for: all of them, written `null`. A later version will know others; this one refuses them,
-/// because a publication that is not for a reader must not be taken by it.
+/// The clients a publication is for: all of them, written `null`. Other values are reserved for later versions and
+/// refused, because a client must not take a publication that is for others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Selector;
 
@@ -70,25 +70,27 @@ impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Option::<serde::de::IgnoredAny>::deserialize(deserializer)? {
             None => Ok(Self),
-            Some(_) => Err(serde::de::Error::custom("a `selector` is not known here: upgrade this node")),
+            Some(_) => {
+                Err(serde::de::Error::custom("a `selector` is not supported by this version: upgrade this node"))
+            }
         }
     }
 }
 
-/// An entry that was left out of a tarball.
+/// An entry that a tarball omits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Omission {
-    /// Path below the folder; bytes that are not UTF-8, and `%`, are percent-encoded.
+    /// The path below the folder; `%` and bytes that are not UTF-8 are percent-encoded.
     pub path: String,
-    /// Why.
+    /// Why it is omitted.
     pub reason: OmissionReason,
 }
 
-/// Why an entry was left out.
+/// Why an entry is omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OmissionReason {
-    /// A symlink that leaves the folder, or whose target no file system takes (empty, a NUL, over 4,095 bytes).
+    /// A symlink that leaves the folder, or with an invalid target (empty, with a NUL, over 4,095 bytes).
     Symlink,
     /// A submodule.
     Submodule,
@@ -96,7 +98,7 @@ pub enum OmissionReason {
     LfsPointer,
     /// `.`, `..`, any case of `.git`, a NUL, or a component over 255 bytes.
     UnsafeName,
-    /// A reason that a newer origin knows.
+    /// A reason of a later version.
     #[serde(other)]
     Other,
 }
@@ -109,30 +111,30 @@ pub struct Representation {
     /// For [`Encoding::Dcz`]: the SHA-256 of the dictionary, which is an older tarball of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dictionary: Option<Sha256>,
-    /// With one frame, the frame, which is the body; with more, their [manifest](crate::manifest).
+    /// The digest of the only frame, which is the body; or of the [manifest](crate::manifest).
     pub digest: ObjectDigest,
-    /// Bytes of the body.
+    /// The size of the body in bytes.
     pub size: u64,
-    /// How many frames the body has, at least one.
+    /// The number of frames, at least one.
     pub frames: u32,
 }
 
-/// What is written between a descriptor's braces.
+/// The fields of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescriptorFields {
-    /// The statement.
+    /// The publication.
     pub publication: Publication,
-    /// The ref that the service follows, as its definition has it: a range of versions as the range.
+    /// The ref that the service follows, as configured: for a range of versions the range.
     #[serde(rename = "ref")]
     pub followed_ref: String,
-    /// Grows when the ref becomes another one, and when representations come or go under the same publication.
+    /// Grows when the ref changes, and when representations are added or removed under the same publication.
     pub revision: u64,
-    /// The encodings in which the tarball can be had. When read: those in a coding that this version knows.
+    /// The representations. When parsed: those in a known coding.
     #[serde(deserialize_with = "known_representations")]
     pub representations: Vec<Representation>,
 }
 
-/// A newer origin may offer codings that this version has never heard of: they are passed on with the bytes, unread.
+/// Skips codings of later versions: they are forwarded with the bytes.
 fn known_representations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Representation>, D::Error> {
     #[derive(Deserialize)]
     struct Offered<'a> {
@@ -151,34 +153,34 @@ fn known_representations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
     Ok(known.collect())
 }
 
-/// A descriptor that was read and checked, with the bytes it was read from.
+/// A parsed descriptor with its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     fields: DescriptorFields,
     bytes: Bytes,
 }
 
-/// The bytes were not a descriptor that this version understands.
+/// The bytes are not a descriptor that this version understands.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorError {
-    /// More bytes than [`MAX_DESCRIPTOR_BYTES`].
+    /// More than [`MAX_DESCRIPTOR_BYTES`].
     #[error("the descriptor has {0} bytes, more than the limit of {MAX_DESCRIPTOR_BYTES}")]
     TooLarge(usize),
     /// Not JSON, or a field is missing or wrong.
     #[error("the descriptor cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// A tarball format of the future.
-    #[error("tarball format {0} is not known here (this version knows {FORMAT}): upgrade this node")]
+    /// A tarball format of a later version.
+    #[error("tarball format {0} is unknown (this version knows {FORMAT}): upgrade this node")]
     UnknownFormat(u32),
 }
 
 impl Descriptor {
-    /// Writes the bytes of a new descriptor. At the origin only; everyone else forwards what it was given.
+    /// Encodes a new descriptor. Only origins do; other nodes forward bytes.
     pub fn new(fields: DescriptorFields) -> Self {
         Self::signed(fields, &[])
     }
 
-    /// The same with the publication signed by each of some keys; without keys there is no envelope.
+    /// Encodes a new descriptor whose publication is signed by each of `keys`; without keys it has no envelope.
     pub fn signed(fields: DescriptorFields, keys: &[SigningKey]) -> Self {
         #[derive(Serialize)]
         struct Written<'a> {
@@ -202,7 +204,7 @@ impl Descriptor {
         Self { fields, bytes }
     }
 
-    /// Reads and checks a descriptor, keeping its bytes.
+    /// Parses a descriptor and keeps its bytes.
     pub fn parse(bytes: Bytes) -> Result<Self, DescriptorError> {
         if bytes.len() > MAX_DESCRIPTOR_BYTES {
             return Err(DescriptorError::TooLarge(bytes.len()));
@@ -214,17 +216,18 @@ impl Descriptor {
         Ok(Self { fields, bytes })
     }
 
-    /// The origin's bytes, unchanged.
+    /// The bytes as the origin wrote them.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The statement.
+    /// The publication.
     pub fn publication(&self) -> &Publication {
         &self.fields.publication
     }
 
-    /// The envelope of the publication. `None`: the origin had no key. Whoever passes descriptors on does not ask.
+    /// The envelope of the publication; `None` when the origin has no key. Parsed on each call, because forwarding does
+    /// not need it.
     pub fn envelope(&self) -> Option<Envelope> {
         #[derive(Deserialize)]
         struct Signed {
@@ -233,17 +236,17 @@ impl Descriptor {
         serde_json::from_slice::<Signed>(&self.bytes).ok()?.envelope
     }
 
-    /// The statement that a key signed: not the copy that stands beside the envelope.
+    /// The publication that a key signed, from the envelope and not from the copy beside it.
     pub fn publication_signed_by(&self, key: &PublicKey) -> Option<Publication> {
         serde_json::from_slice(&self.envelope()?.signed_by(key, PUBLICATION_TYPE)?).ok()
     }
 
-    /// The ref that the service follows, as its definition has it.
+    /// The ref that the service follows, as configured.
     pub fn followed_ref(&self) -> &str {
         &self.fields.followed_ref
     }
 
-    /// Everything that was read.
+    /// All parsed fields.
     pub fn fields(&self) -> &DescriptorFields {
         &self.fields
     }
@@ -253,22 +256,22 @@ impl Descriptor {
         self.fields.revision
     }
 
-    /// The encodings in which the tarball can be had.
+    /// The representations in known codings.
     pub fn representations(&self) -> &[Representation] {
         &self.fields.representations
     }
 
-    /// The stored body in one coding that needs no dictionary.
+    /// The representation in one coding, without a dictionary.
     pub fn representation(&self, encoding: Encoding) -> Option<&Representation> {
         self.fields.representations.iter().find(|r| r.encoding == encoding && r.dictionary.is_none())
     }
 
-    /// What orders descriptors of one service: `(generation, revision)`.
+    /// The version that orders descriptors of one service: `(generation, revision)`.
     pub fn version(&self) -> (Generation, u64) {
         (self.fields.publication.generation, self.fields.revision)
     }
 
-    /// The descriptor's own entity tag: `"<generation>.<revision>"`.
+    /// The descriptor's entity tag: `"<generation>.<revision>"`.
     pub fn etag(&self) -> String {
         format!("\"{}.{}\"", self.fields.publication.generation, self.fields.revision)
     }
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_s_example_is_read_and_its_bytes_are_kept() {
+    fn the_documented_example_is_parsed_and_its_bytes_are_kept() {
         let text = example();
         let descriptor = Descriptor::parse(text.clone().into()).unwrap();
         assert_eq!(descriptor.bytes(), text.as_bytes());
@@ -325,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn descriptors_round_trip() {
         let parsed = Descriptor::parse(example().into()).unwrap();
         let written = Descriptor::new(parsed.fields.clone());
         assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
     }
 
-    /// What was signed must stay the same bytes whoever writes it again: a change here is one of the contract.
+    /// Signatures depend on these bytes: a change here is a change of the contract.
     #[test]
     fn a_publication_has_exactly_these_bytes() {
         let parsed = Descriptor::parse(example().into()).unwrap();
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_signed_is_read_and_not_the_copy_beside_it() {
+    fn the_signed_publication_is_used_and_not_its_copy() {
         let ((key, _), (other, _)) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
         let public = key.public().clone();
         let fields = Descriptor::parse(example().into()).unwrap().fields;
@@ -375,12 +378,11 @@ mod tests {
         assert_eq!(lie.publication_signed_by(&public).unwrap().generation, 1795164249650);
 
         assert_eq!(Descriptor::new(fields).envelope(), None);
-        // Whoever passes it on does not care.
         assert!(Descriptor::parse(text.replace("payloadType", "type").into()).is_ok());
     }
 
     #[test]
-    fn a_format_of_the_future_and_a_broken_document_are_refused_in_plain_words() {
+    fn unsupported_and_malformed_descriptors_have_clear_errors() {
         let error = Descriptor::parse(example().replace(r#""format": 1"#, r#""format": 9"#).into()).unwrap_err();
         assert!(error.to_string().contains("upgrade this node"), "{error}");
         let text = example().replace(r#""selector": null"#, r#""selector": {"ring": "canary"}"#);

@@ -1,13 +1,13 @@
-//! Content addresses: what a tarball *is* and what an object's bytes *are*.
+//! Content addresses.
 //!
-//! Two types, so that one is never taken for the other: a [`TarballDigest`] is the BLAKE3 of a tarball's uncompressed
-//! bytes and the identity of the content; an [`ObjectDigest`] is the BLAKE3 of the stored bytes of one immutable object.
-//! Both are written `b3-<64 hex>` everywhere: in URLs, JSON, headers and file names.
+//! Two types that cannot be confused: a [`TarballDigest`] is the BLAKE3 of a tarball's uncompressed bytes and
+//! identifies its content; an [`ObjectDigest`] is the BLAKE3 of the bytes of one immutable object. Both are written
+//! `b3-<64 hex>` in URLs, JSON, headers and file names.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The text was not a digest.
+/// The text is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a digest: expected {expected}")]
 pub struct DigestError {
@@ -16,7 +16,7 @@ pub struct DigestError {
 }
 
 fn parse_hex32(hex: &str) -> Option<[u8; 32]> {
-    // Upper case is refused: a digest has exactly one spelling, because it is compared and used as a file name as text.
+    // Upper case is refused: digests are compared as text and used as file names, so each has one spelling.
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
         return None;
     }
@@ -31,12 +31,12 @@ macro_rules! blake3_digest {
         pub struct $name([u8; 32]);
 
         impl $name {
-            /// The digest of bytes that are at hand in full.
+            /// The digest of bytes in memory.
             pub fn of(bytes: &[u8]) -> Self {
                 blake3::hash(bytes).into()
             }
 
-            /// The 64 lower-case hex digits, without the `b3-`.
+            /// The 64 lower-case hex digits, without `b3-`.
             pub fn hex(&self) -> String {
                 blake3::Hash::from_bytes(self.0).to_hex().to_string()
             }
@@ -84,7 +84,7 @@ macro_rules! blake3_digest {
 }
 
 blake3_digest! {
-    /// The BLAKE3 of a tarball's uncompressed bytes: the identity of the content, on any node, under any compressor.
+    /// The BLAKE3 of a tarball's uncompressed bytes: the identity of the content, whatever its representation.
     TarballDigest
 }
 blake3_digest! {
@@ -92,7 +92,7 @@ blake3_digest! {
     ObjectDigest
 }
 
-/// A SHA-256, for the places where an RFC demands it (`Unencoded-Digest`, RFC 9842 dictionaries). 64 hex digits in JSON.
+/// A SHA-256, where an RFC demands it (`Unencoded-Digest`, RFC 9842 dictionaries). 64 hex digits in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sha256([u8; 32]);
 

@@ -14,7 +14,7 @@ pub enum Encoding {
     Zstd,
     /// gzip (RFC 1952).
     Gzip,
-    /// The tarball's own bytes.
+    /// The tarball itself.
     Identity,
 }
 
@@ -22,7 +22,7 @@ impl Encoding {
     /// Weir's order of preference, best first.
     pub const PREFERENCE: [Encoding; 4] = [Encoding::Dcz, Encoding::Zstd, Encoding::Gzip, Encoding::Identity];
 
-    /// The name on the wire.
+    /// The name in headers and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Encoding::Dcz => "dcz",
@@ -39,11 +39,11 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// Chooses by Weir's preference among the codings that are available and that `accept_encoding` allows.
+/// Selects the preferred coding among those that are available and that `accept_encoding` allows.
 ///
-/// `accept_encoding` is the value of the header, several joined by commas; `None` when the request had none, which
-/// means identity. Quality values only exclude (`q=0`): among acceptable codings the preference is Weir's own, because
-/// it knows what is stored. `None`: nothing acceptable is left (`406`).
+/// `accept_encoding` is the value of the header, several joined by commas; `None` without the header means identity.
+/// Quality values only exclude (`q=0`): among acceptable codings Weir's own preference decides, because it knows what
+/// is stored. `None`: no acceptable coding (`406`).
 pub fn negotiate(accept_encoding: Option<&str>, available: impl Fn(Encoding) -> bool) -> Option<Encoding> {
     let Some(header) = accept_encoding else {
         return available(Encoding::Identity).then_some(Encoding::Identity);
@@ -52,7 +52,7 @@ pub fn negotiate(accept_encoding: Option<&str>, available: impl Fn(Encoding) -> 
     Encoding::PREFERENCE.into_iter().find(|&encoding| available(encoding) && accepted.allows(encoding))
 }
 
-/// What an `Accept-Encoding` says of each coding: `Some(true)` named, `Some(false)` excluded, `None` not mentioned.
+/// The codings of an `Accept-Encoding`: `Some(true)` accepted, `Some(false)` excluded, `None` not mentioned.
 #[derive(Default)]
 struct Accepted {
     named: [Option<bool>; 4],
@@ -69,7 +69,7 @@ impl Accepted {
             if coding == "*" {
                 accepted.any = Some(allowed);
             }
-            // RFC 9110 section 8.4.1.3: x-gzip is to be taken for gzip.
+            // RFC 9110 section 8.4.1.3: x-gzip is equivalent to gzip.
             let coding = if coding.eq_ignore_ascii_case("x-gzip") { "gzip" } else { coding };
             for (slot, encoding) in accepted.named.iter_mut().zip(Encoding::PREFERENCE) {
                 if coding.eq_ignore_ascii_case(encoding.as_str()) {
@@ -82,8 +82,8 @@ impl Accepted {
 
     fn allows(&self, encoding: Encoding) -> bool {
         let position = Encoding::PREFERENCE.iter().position(|e| *e == encoding).expect("PREFERENCE holds them all");
-        // Identity is acceptable unless it is excluded, by name or by `*;q=0`. A delta is never meant by `*`: a client
-        // that can decode one says so (RFC 9842 section 6.1).
+        // Identity is acceptable unless it is excluded, by name or by `*;q=0`. `*` never includes dcz: a client that
+        // can decode it names it (RFC 9842 section 6.1).
         match (self.named[position], self.any, encoding) {
             (Some(allowed), _, _) => allowed,
             (None, any, Encoding::Identity) => any.unwrap_or(true),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_stored_coding_that_the_client_takes() {
+    fn the_preferred_acceptable_coding_is_selected() {
         use Encoding::{Gzip, Identity, Zstd};
         let all = |_| true;
         for (header, expected) in [

@@ -1,15 +1,16 @@
-//! Which names and symlinks a tarball may hold: one rule, the same at the origin that writes and the agent that unpacks.
+//! The names and symlinks that a tarball may contain. Origins apply the rules when they write it, agents when they
+//! unpack it.
 
 use std::fmt::Write;
 
-/// The longest component of a path, in bytes (what common file systems take).
+/// The longest component of a path, in bytes (the limit of common file systems).
 pub const MAX_COMPONENT_BYTES: usize = 255;
 
-/// The longest target of a symlink, in bytes (`PATH_MAX` without its NUL).
+/// The longest target of a symlink, in bytes (`PATH_MAX` without the NUL).
 pub const MAX_LINK_TARGET_BYTES: usize = 4095;
 
-/// Whether one component of a path is safe to create in a directory: not empty, not `.`, `..` or any case of `.git`, no
-/// `/` and no NUL in it, at most [`MAX_COMPONENT_BYTES`].
+/// Whether a path component is safe to create in a directory: not empty, not `.`, `..` or any case of `.git`, without
+/// `/` and NUL, at most [`MAX_COMPONENT_BYTES`].
 pub fn is_safe_component(component: &[u8]) -> bool {
     !component.is_empty()
         && component != b"."
@@ -20,22 +21,23 @@ pub fn is_safe_component(component: &[u8]) -> bool {
         && !component.contains(&b'/')
 }
 
-/// Whether every component of a relative path is safe; one trailing `/` (a directory's) is allowed.
+/// Whether every component of a relative path is safe; one trailing `/` (of a directory) is allowed.
 pub fn is_safe_path(path: &[u8]) -> bool {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     path.split(|b| *b == b'/').all(is_safe_component)
 }
 
-/// The most times that a symlink's target may go down and up again.
+/// The most turning points of a symlink's target.
 pub const MAX_TURNING_POINTS: usize = 8;
 
-/// Where the target of a symlink at `link` (a path relative to the root) goes up after it went down: `a` for `a/../b`. None
-/// of these paths may be or lead through a symlink, or else what stands above it is elsewhere than it looks. Where that
-/// holds of all links, each goes up from real directories only, and no chain of them leaves the root.
+/// The turning points of a symlink: the paths where its target goes up (`..`) after it went down, such as `a` for
+/// `a/../b`. `link` is the path of the symlink relative to the root.
 ///
-/// `None`: it must not be, whatever else there is. It is absolute; or its lexical resolution climbs above the root at any
-/// prefix (`a/../../b` from the top does, although it comes back); or it is empty, has a NUL, more than
-/// [`MAX_LINK_TARGET_BYTES`], or more than [`MAX_TURNING_POINTS`].
+/// A turning point must not be a symlink or lie below one, because `..` would then lead elsewhere than the text
+/// suggests. When that holds for all symlinks, no chain of them leaves the root.
+///
+/// `None`: the target is never allowed. It is absolute; or a prefix of it leaves the root (as `a/../../b` at the top);
+/// or it is empty, has a NUL, or exceeds [`MAX_LINK_TARGET_BYTES`] or [`MAX_TURNING_POINTS`].
 pub fn turning_points(link: &[u8], target: &[u8]) -> Option<Vec<Vec<u8>>> {
     if target.is_empty() || target.len() > MAX_LINK_TARGET_BYTES || target.contains(&0) || target[0] == b'/' {
         return None;
@@ -61,7 +63,7 @@ pub fn turning_points(link: &[u8], target: &[u8]) -> Option<Vec<Vec<u8>>> {
     (turning_points.len() <= MAX_TURNING_POINTS).then_some(turning_points)
 }
 
-/// A path as text: bytes that are not UTF-8, controls, and `%` are percent-encoded, so that it can be decoded again.
+/// A path as reversible text: `%`, control characters and bytes that are not UTF-8 are percent-encoded.
 pub fn percent_encode(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_may_not_leave_the_root_even_for_a_moment() {
+    fn no_prefix_of_a_target_leaves_the_root() {
         for (link, target, expected) in [
             (&b"a"[..], &b"b"[..], &[][..]),
             (b"a/b", b"../c", &[]),
@@ -156,15 +158,15 @@ mod tests {
             prop_assert_eq!(decoded, path);
         }
 
-        /// The kernel follows them, each through all others.
+        /// The kernel resolves the symlinks, each through all others.
         #[test]
-        fn no_chain_of_links_leaves_the_root_where_no_turning_point_is_one(
+        fn no_chain_of_symlinks_leaves_the_root_when_turning_points_are_directories(
             links in proptest::collection::vec(("[a-c]{1}(/[a-c]){0,2}", "([.]{1,2}/|[a-c]/){1,6}"), 1..12)
         ) {
             let dir = tempfile::tempdir().unwrap();
             let root = dir.path().canonicalize().unwrap();
             for name in ["a", "b", "c"] {
-                // What a link that leaves the root would find.
+                // A target for symlinks that leave the root.
                 std::fs::create_dir_all(root.join(name).join(name)).unwrap();
             }
             let root = root.join("a/a");
@@ -176,7 +178,7 @@ mod tests {
                     && !through_link(parent)
                     && std::fs::create_dir_all(root.join(parent)).is_ok()
                 {
-                    // One that is there already stays.
+                    // An existing one stays.
                     let _ = std::os::unix::fs::symlink(target, root.join(path));
                 }
             }

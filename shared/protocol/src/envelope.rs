@@ -1,7 +1,7 @@
-//! Signed statements: envelopes of DSSE 1.0 (Dead Simple Signing Envelope), signed with Ed25519.
+//! Signed statements: DSSE 1.0 envelopes (Dead Simple Signing Envelope) with Ed25519 signatures. Pure.
 //!
-//! What is signed is the payload's exact bytes together with what kind of statement they are, so that no statement can be
-//! taken for one of another kind. Everything here is pure.
+//! The signature covers the payload's exact bytes and its type, so that a statement cannot be taken for one of another
+//! type.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::token::{KeyId, PublicKey, SigningKey};
 
-/// What the payload of a signed publication is.
+/// The payload type of a signed publication.
 pub const PUBLICATION_TYPE: &str = "application/vnd.weir.publication+json";
 
-/// A statement and the signatures under it, in base64.
+/// A payload with its signatures, in base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
     #[serde(rename = "payloadType")]
@@ -27,7 +27,7 @@ struct Signature {
     sig: String,
 }
 
-/// What is signed: DSSE's pre-authentication encoding of a payload and its type.
+/// The signed message: DSSE's pre-authentication encoding (PAE) of a payload and its type.
 fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     let mut encoded = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     encoded.extend_from_slice(payload);
@@ -35,7 +35,7 @@ fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Envelope {
-    /// Signs a statement with each of some keys.
+    /// Signs a payload with each of `keys`.
     pub fn sign(payload_type: &str, payload: &[u8], keys: &[SigningKey]) -> Self {
         let message = pre_authentication_encoding(payload_type, payload);
         let sign =
@@ -44,16 +44,16 @@ impl Envelope {
         Self { payload_type: payload_type.to_owned(), payload: STANDARD.encode(payload), signatures }
     }
 
-    /// The payload, if this key signed it, under its own id, as a statement of this type.
+    /// The payload, if this key signed it under its own id with this payload type.
     pub fn signed_by(&self, key: &PublicKey, payload_type: &str) -> Option<Vec<u8>> {
         let payload = STANDARD.decode(&self.payload).ok().filter(|_| self.payload_type == payload_type)?;
         let message = pre_authentication_encoding(payload_type, &payload);
         let of_key = self.signatures.iter().filter(|signature| signature.keyid == *key.id());
         let mut signatures = of_key.filter_map(|signature| STANDARD.decode(&signature.sig).ok());
-        signatures.any(|signature| key.signed(&message, &signature)).then_some(payload)
+        signatures.any(|signature| key.verifies(&message, &signature)).then_some(payload)
     }
 
-    /// The ids of the keys that it says it is signed with.
+    /// The ids of the keys in the signatures, unverified.
     pub fn key_ids(&self) -> impl Iterator<Item = &KeyId> {
         self.signatures.iter().map(|signature| &signature.keyid)
     }
@@ -63,9 +63,9 @@ impl Envelope {
 mod tests {
     use super::*;
 
-    /// The example of DSSE's own protocol document.
+    /// The example of the DSSE protocol document.
     #[test]
-    fn what_is_signed_is_what_the_standard_says() {
+    fn the_signed_message_is_that_of_dsse() {
         let encoded = pre_authentication_encoding("http://example.com/HelloWorld", b"hello world");
         assert_eq!(encoded, b"DSSEv1 29 http://example.com/HelloWorld 11 hello world");
         assert_eq!(pre_authentication_encoding("", b""), b"DSSEv1 0  0 ");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_the_contract_s_and_each_key_signed_it_and_no_other() {
+    fn the_json_is_as_documented_and_verifies_with_each_key() {
         let [one, two, other] = [(); 3].map(|()| SigningKey::generate().unwrap().0);
         let publics = [&one, &two, &other].map(|key| key.public().clone());
         let envelope = Envelope::sign(PUBLICATION_TYPE, b"{\"a\":1}", &[one, two]);

@@ -1,9 +1,8 @@
-//! The event stream: what an origin tells its edges as it happens, one JSON document a line.
+//! The event stream from an origin to its edges: one JSON document per line.
 //!
-//! A document has a kind (`event`) and the *cursor* of its place in the stream. A reader that comes back says the last
-//! cursor it has dealt with, and is told what came after it; when that is not known any more it is told to begin anew
-//! (`resync`), gets everything that is current, and the end of that (`snapshot_end`). Kinds that a reader does not know
-//! are passed over, so that later ones can be added.
+//! A document has a kind (`event`) and a *cursor*, its position in the stream. A client that reconnects sends the last
+//! cursor it has processed, and receives the events after it. When the cursor is unknown, the origin sends `resync`,
+//! then all current descriptors, then `snapshot_end`. Unknown kinds must be ignored, so that kinds can be added.
 
 use std::time::SystemTime;
 
@@ -14,9 +13,9 @@ use serde_json::value::RawValue;
 use crate::descriptor::{Generation, MAX_DESCRIPTOR_BYTES, rfc3339};
 use crate::name::{RepositoryName, ServiceName};
 use crate::revision_id::RevisionId;
-use crate::text_form::checked_text;
+use crate::text_type::checked_text;
 
-/// The longest line, in bytes, its end not counted: the largest descriptor with its cursor and the names of the fields.
+/// The longest line in bytes, without its end: the largest descriptor with a cursor and field names.
 pub const MAX_LINE_BYTES: usize = MAX_DESCRIPTOR_BYTES + 1024;
 
 /// The longest cursor, in bytes.
@@ -25,15 +24,15 @@ pub const MAX_CURSOR_BYTES: usize = 100;
 /// The media type of the stream.
 pub const CONTENT_TYPE: &str = "application/x-ndjson";
 
-/// How often an origin says that it is there and that everything was told, in seconds.
+/// The interval of heartbeats in seconds. A heartbeat says that all events so far were sent.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 
 checked_text! {
-    /// A place in one origin's stream. Opaque to readers; made of characters that need no coding in a URL.
+    /// A position in one origin's stream. Opaque to clients; needs no encoding in a URL.
     Cursor, is_cursor, CursorError, |_| CursorError
 }
 
-/// The text was not a cursor.
+/// The text is not a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a cursor is 1 to {MAX_CURSOR_BYTES} of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`")]
 pub struct CursorError;
@@ -46,72 +45,72 @@ fn is_cursor(text: &str) -> bool {
 /// One document of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its place: whoever has dealt with it can go on from here.
+    /// The position after which a client can resume.
     pub cursor: Cursor,
     /// What it says.
     pub kind: EventKind,
 }
 
-/// What an event says.
+/// The kind of an event, with its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// This is current: the bytes of a descriptor, as its origin wrote them.
+    /// A service is published: the bytes of its descriptor, as the origin wrote them.
     Descriptor(Bytes),
-    /// The service is gone.
+    /// A service was removed.
     Tombstone {
-        /// Which.
+        /// The service.
         service: ServiceName,
         /// The highest generation it had.
         generation: Generation,
     },
-    /// Up to which revision the published content of a ref is right.
+    /// The revision as of which the published content of a ref is current.
     Revision(RevisionSeen),
-    /// Everything up to now was told.
+    /// All events so far were sent.
     Heartbeat,
-    /// What was told before is void: everything that is current follows.
+    /// Earlier events are void: a snapshot follows.
     Resync,
-    /// Everything that was current has been told.
+    /// The snapshot is complete.
     SnapshotEnd,
-    /// Who may read: a JSON value that whoever decides it understands. The last one holds.
+    /// The access list as JSON; see [`crate::access_list`]. The last one applies.
     Access(Bytes),
 }
 
-/// What the owner of a repository says of one ref: the published content of every service that follows it is right as of
-/// this revision. Said when the revision or the reachability changes, and in each snapshot; never durable.
+/// The published content of all services that follow a ref is current as of this revision. The owner of the repository
+/// sends it when the revision or the reachability changes, and in each snapshot. It is never durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevisionSeen {
     /// The repository.
     pub repository: RepositoryName,
-    /// The ref, as definitions of services have it, and so as descriptors name it.
+    /// The ref as configured, and as descriptors name it.
     pub followed_ref: String,
-    /// Where the ref was.
+    /// The newest revision of the ref.
     pub revision_id: RevisionId,
-    /// When the upstream last said so.
+    /// When the upstream last reported it.
     pub seen_at: SystemTime,
-    /// Whether the upstream answers.
+    /// The reachability of the upstream.
     pub upstream: Upstream,
 }
 
-/// Whether an upstream answers. Whole seconds, UTC.
+/// The reachability of an upstream. Whole seconds, UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upstream {
-    /// Whether the last poll got an answer.
+    /// Whether the last poll succeeded.
     pub reachable: bool,
-    /// Since when that is so.
+    /// Since when `reachable` has its value.
     #[serde(with = "rfc3339")]
     pub since: SystemTime,
 }
 
-/// The line is not an event.
+/// A line is not an event.
 #[derive(Debug, thiserror::Error)]
 pub enum EventError {
-    /// No line ended within [`MAX_LINE_BYTES`].
+    /// A line is longer than [`MAX_LINE_BYTES`].
     #[error("a line of the event stream is longer than {MAX_LINE_BYTES} bytes")]
     TooLong,
     /// Not JSON, or a field is wrong.
     #[error("a line of the event stream cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// A field is missing that its kind needs.
+    /// A required field is missing.
     #[error("an event `{event}` has no `{field}`")]
     Missing {
         /// The kind.
@@ -121,7 +120,7 @@ pub enum EventError {
     },
 }
 
-/// The document as it is written. The field names are the contract's.
+/// The fields of a document, by their names on the wire.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
@@ -147,12 +146,11 @@ struct Line<'a> {
     upstream: Option<Upstream>,
 }
 
-/// RFC 3339 in UTC, whole seconds.
 #[derive(Serialize, Deserialize)]
 struct Seconds(#[serde(with = "rfc3339")] SystemTime);
 
 impl EventKind {
-    /// The word on the wire, and the value of a metric's label.
+    /// The value of `event`, and of a metric's label.
     pub fn as_str(&self) -> &'static str {
         match self {
             EventKind::Descriptor(_) => "descriptor",
@@ -167,9 +165,9 @@ impl EventKind {
 }
 
 impl Event {
-    /// Reads one line, its end taken off. `None`: a kind of the future, to be passed over.
+    /// Parses a line without its end. `None`: an unknown kind, to be ignored.
     ///
-    /// The bytes of a descriptor and of `access` are a part of the line's own: nothing is copied.
+    /// The bytes of a descriptor and of `access` are slices of the line.
     ///
     /// # Errors
     /// It is not JSON, or a field is missing or wrong.
@@ -204,15 +202,15 @@ impl Event {
         Ok(Some(Self { cursor: read.cursor, kind }))
     }
 
-    /// Writes the line, its end included.
+    /// Encodes the event as a line with its end.
     ///
     /// # Errors
-    /// The bytes of a descriptor or of `access` are not one JSON value, or hold a line break.
+    /// The bytes of a descriptor or of `access` are not one JSON value, or contain a line break.
     pub fn line(&self) -> Result<Bytes, EventError> {
         let raw = |bytes: &Bytes| -> Result<Box<RawValue>, serde_json::Error> {
-            // A line break can stand between the tokens of a document only, and is nobody's meaning. Origins write none.
+            // JSON may have line breaks only between tokens. Origins write none.
             if bytes.contains(&b'\n') {
-                return Err(serde::de::Error::custom("what is written in one line holds a line break"));
+                return Err(serde::de::Error::custom("the JSON contains a line break"));
             }
             serde_json::from_slice(bytes)
         };
@@ -242,48 +240,48 @@ impl Event {
     }
 }
 
-/// Lines out of a body that comes in parts of any size.
+/// Splits a body that arrives in parts into lines.
 #[derive(Debug)]
 pub struct Lines {
     buffer: BytesMut,
-    /// There is no end of a line before this.
-    searched: usize,
+    /// There is no end of a line before this position.
+    scanned: usize,
     limit: usize,
 }
 
 impl Default for Lines {
     fn default() -> Self {
-        Self::up_to(MAX_LINE_BYTES)
+        Self::with_limit(MAX_LINE_BYTES)
     }
 }
 
 impl Lines {
-    /// Lines of at most `limit` bytes each, their ends not counted.
-    pub fn up_to(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), searched: 0, limit }
+    /// Lines of at most `limit` bytes, without their ends.
+    pub fn with_limit(limit: usize) -> Self {
+        Self { buffer: BytesMut::new(), scanned: 0, limit }
     }
 
-    /// Takes the next part of the body. At most a line and one part are held when all lines are taken out in between.
+    /// Appends a part of the body. When all lines are taken in between, at most a line and a part are buffered.
     pub fn push(&mut self, part: &[u8]) {
         self.buffer.extend_from_slice(part);
     }
 
-    /// The next whole line, without its end. `None`: its end has not come yet.
+    /// The next complete line without its end. `None`: more data is needed.
     ///
     /// # Errors
-    /// [`EventError::TooLong`]: nothing sensible can follow.
+    /// [`EventError::TooLong`]; the stream cannot be continued.
     pub fn next_line(&mut self) -> Result<Option<Bytes>, EventError> {
-        let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.buffer.len();
+        let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
+            self.scanned = self.buffer.len();
             return if self.buffer.len() > self.limit { Err(EventError::TooLong) } else { Ok(None) };
         };
-        let end = self.searched + at;
+        let end = self.scanned + at;
         if end > self.limit {
             return Err(EventError::TooLong);
         }
         let mut line = self.buffer.split_to(end + 1);
         line.truncate(end);
-        self.searched = 0;
+        self.scanned = 0;
         Ok(Some(line.freeze()))
     }
 }
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_s_lines_are_read() {
+    fn the_documented_lines_are_parsed() {
         let line = r#"{"event": "descriptor", "cursor": "a1b2.7", "descriptor": {"b" : 1,  "a":[ ]}}"#;
         let descriptor = Bytes::from_static(br#"{"b" : 1,  "a":[ ]}"#);
         assert_eq!(read(line).unwrap(), Some(event(EventKind::Descriptor(descriptor))), "byte for byte");
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_in_plain_words() {
+    fn malformed_events_have_clear_errors() {
         for (line, expected) in [
             ("", "cannot be read"),
             ("{}", "`event`"),
@@ -354,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
-        let mut lines = Lines::up_to(4);
+    fn lines_are_bounded() {
+        let mut lines = Lines::with_limit(4);
         lines.push(b"1234");
         assert!(lines.next_line().unwrap().is_none());
         lines.push(b"\n12345");
         assert_eq!(lines.next_line().unwrap().unwrap(), "1234");
         assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
-        let mut lines = Lines::up_to(4);
+        let mut lines = Lines::with_limit(4);
         lines.push(b"12345\n");
         assert!(matches!(lines.next_line(), Err(EventError::TooLong)));
     }
@@ -409,7 +407,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back_however_it_is_cut(
+        fn events_round_trip_whatever_the_parts(
             events in proptest::collection::vec(any_event(), 0..8), cut in 1usize..200,
         ) {
             let whole: Vec<u8> = events.iter().flat_map(|event| event.line().unwrap()).collect();
@@ -424,7 +422,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Event::parse(&bytes.into());
         }
     }

@@ -1,7 +1,7 @@
-//! The protocol of Weir: what a program needs to speak with an origin or an edge.
+//! The protocol of Weir, for programs that talk to an origin or an edge.
 //!
-//! Everything here is pure: it reads and writes bytes, and neither does I/O nor asks for the time. It compiles without
-//! tokio, hyper and quinn. `docs/protocol.md` describes the same contract in prose.
+//! Everything here is pure: it parses and encodes bytes without I/O and without a clock, and compiles without tokio,
+//! hyper and quinn. `docs/protocol.md` describes the same contract in prose.
 
 pub mod access_list;
 pub mod cache_status;
@@ -21,5 +21,5 @@ pub mod query;
 pub mod range;
 pub mod revision_id;
 pub mod route;
-mod text_form;
+mod text_type;
 pub mod token;

@@ -1,7 +1,7 @@
-//! A manifest: the frames of a representation that has more than one, in the order of the body.
+//! Manifests: the frames of a representation that has more than one, in the order of the body.
 //!
-//! A frame is one zstd frame or gzip member of its own, so a body is its frames in a row, a range of it is a few frames, and
-//! each is verified alone, by its name. What is written is exact: equal frames make equal manifests, byte for byte.
+//! A frame is a complete zstd frame or gzip member, so a body is the concatenation of its frames, a range is a few of
+//! them, and each is verified by its digest. The encoding is canonical: equal frames make equal bytes.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,24 +11,24 @@ use crate::digest::ObjectDigest;
 /// The largest object, in bytes.
 pub const MAX_OBJECT_BYTES: usize = 8 << 20;
 
-/// The most bytes of tar that one frame holds. (A `dcz` body is one frame over the whole tar, and is never in a manifest.)
+/// The most bytes of tar per frame. (A `dcz` body is one frame of any size, without a manifest.)
 pub const MAX_FRAME_TAR_BYTES: u64 = 4 << 20;
 
-/// The most bytes that one frame has: [`MAX_FRAME_TAR_BYTES`] that do not compress, and what the coding adds.
+/// The largest frame in bytes: [`MAX_FRAME_TAR_BYTES`] of incompressible data, with the overhead of the coding.
 pub const MAX_FRAME_BYTES: u64 = MAX_FRAME_TAR_BYTES + (64 << 10);
 
-/// One frame.
+/// A frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
-    /// The name of its bytes.
+    /// The digest of its bytes.
     pub digest: ObjectDigest,
-    /// Its bytes: 1 to [`MAX_FRAME_BYTES`].
+    /// Its size in bytes: 1 to [`MAX_FRAME_BYTES`].
     pub size: u64,
-    /// The bytes of tar that it decodes to: 1 to [`MAX_FRAME_TAR_BYTES`].
+    /// Its decoded size in bytes of tar: 1 to [`MAX_FRAME_TAR_BYTES`].
     pub tar_size: u64,
 }
 
-/// The frames of a representation, at least two, with where each begins.
+/// The frames of a representation, at least two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     frames: Vec<Frame>,
@@ -36,46 +36,46 @@ pub struct Manifest {
     tar_size: u64,
 }
 
-/// The frames cannot be a manifest.
+/// The bytes or frames are not a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// More bytes than [`MAX_OBJECT_BYTES`].
+    /// More than [`MAX_OBJECT_BYTES`].
     #[error("the manifest has {0} bytes, more than the limit of {MAX_OBJECT_BYTES}")]
     TooLarge(usize),
     /// Not JSON, or a field is missing or wrong.
     #[error("the manifest cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// A frame has a size that it may not have.
+    /// The size of a frame is out of range.
     #[error("frame {index} of the manifest has {size} bytes for {tar_size} bytes of tar, which no frame has")]
     FrameSize {
-        /// Which frame, from 0.
+        /// The index of the frame.
         index: usize,
-        /// Its bytes.
+        /// The size in bytes.
         size: u64,
-        /// Its bytes of tar.
+        /// The decoded size in bytes.
         tar_size: u64,
     },
-    /// One frame or none: the frame itself is named then.
+    /// Fewer than two frames: the descriptor names a single frame directly.
     #[error("the manifest has {0} frames; it must have at least two")]
     TooFew(usize),
 }
 
-/// A part of a body that lies in one frame.
+/// A range of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Which frame, from 0.
+    /// The index of the frame.
     pub index: usize,
-    /// The first byte within the frame (or its tar).
+    /// The first byte within the frame, or within its tar.
     pub start: u64,
-    /// Behind the last byte within the frame (or its tar).
+    /// The end (exclusive) within the frame, or within its tar.
     pub end: u64,
 }
 
 impl Manifest {
-    /// A manifest of these frames.
+    /// Builds a manifest.
     ///
     /// # Errors
-    /// There are fewer than two, or one has a size that no frame has.
+    /// There are fewer than two frames, or a size is out of range.
     pub fn new(frames: Vec<Frame>) -> Result<Self, ManifestError> {
         if frames.len() < 2 {
             return Err(ManifestError::TooFew(frames.len()));
@@ -85,17 +85,17 @@ impl Manifest {
             if !(1..=MAX_FRAME_BYTES).contains(&size) || !(1..=MAX_FRAME_TAR_BYTES).contains(&tar_size) {
                 return Err(ManifestError::FrameSize { index, size, tar_size });
             }
-            // No sum of frames that fit into one manifest comes near the end of 64 bits.
+            // The sums cannot overflow: a manifest holds too few frames.
             total += size;
             tar_total += tar_size;
         }
         Ok(Self { frames, size: total, tar_size: tar_total })
     }
 
-    /// Reads a manifest.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// It is too large, malformed, or its frames cannot be a manifest.
+    /// The bytes are too many or malformed, or the frames are not a manifest.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() > MAX_OBJECT_BYTES {
             return Err(ManifestError::TooLarge(bytes.len()));
@@ -107,10 +107,10 @@ impl Manifest {
         Self::new(serde_json::from_slice::<Fields>(bytes)?.frames)
     }
 
-    /// The bytes of the manifest: JSON without white space.
+    /// Encodes the manifest: JSON without white space.
     ///
     /// # Errors
-    /// It has too many frames for an object.
+    /// It is larger than [`MAX_OBJECT_BYTES`].
     pub fn to_bytes(&self) -> Result<Bytes, ManifestError> {
         #[derive(Serialize)]
         struct Fields<'a> {
@@ -125,22 +125,22 @@ impl Manifest {
         &self.frames
     }
 
-    /// Bytes of the body.
+    /// The size of the body in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of the tar.
+    /// The size of the tar in bytes.
     pub fn tar_size(&self) -> u64 {
         self.tar_size
     }
 
-    /// The parts of the frames that a range of the body lies in, in their order.
+    /// The slices of frames that cover a range of the body, in order.
     pub fn slices(&self, range: std::ops::Range<u64>) -> Vec<Slice> {
         slices(&self.frames, range, |frame| frame.size)
     }
 
-    /// The same for a range of the tar.
+    /// The slices of frames that cover a range of the tar, in order.
     pub fn tar_slices(&self, range: std::ops::Range<u64>) -> Vec<Slice> {
         slices(&self.frames, range, |frame| frame.tar_size)
     }
@@ -161,12 +161,12 @@ fn slices(frames: &[Frame], range: std::ops::Range<u64>, size: impl Fn(&Frame) -
     found
 }
 
-/// For the fuzzers: what is read is written back and read the same.
+/// For fuzzing: a parsed manifest survives encoding.
 #[cfg(fuzzing)]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes) {
-        let written = manifest.to_bytes().expect("what was read fits");
-        assert_eq!(Manifest::parse(&written).expect("what was written is read"), manifest);
+        let written = manifest.to_bytes().expect("a parsed manifest fits");
+        assert_eq!(Manifest::parse(&written).expect("an encoded manifest parses"), manifest);
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_manifest_is_refused_in_plain_words() {
+    fn invalid_manifests_have_clear_errors() {
         for (frames, expected) in [
             (vec![], "0 frames"),
             (vec![frame(0, 1, 1)], "1 frames"),
@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_are_the_range_and_nothing_else(
+        fn slices_cover_exactly_the_range(
             sizes in proptest::collection::vec(1u64..50, 2..12), a in 0u64..600, b in 0u64..600,
         ) {
             let frames = sizes.iter().enumerate().map(|(number, size)| frame(number as u64, *size, 1)).collect();
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Manifest::parse(&bytes);
         }
     }

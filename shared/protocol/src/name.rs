@@ -1,11 +1,11 @@
-//! Names that appear in URLs, configuration, file paths and metrics, valid by construction.
+//! Names of services, repositories and nodes, valid by construction.
 
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 /// The longest name, in bytes.
 pub const MAX_NAME_LENGTH: usize = 100;
 
-/// The text was not a valid name.
+/// The text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a {kind} name: 1 to 100 of `a-z`, `0-9`, `.`, `_`, `-`, the first a letter or a digit")]
 pub struct NameError {
@@ -13,7 +13,7 @@ pub struct NameError {
     text: String,
 }
 
-/// Such a name is safe as a path component, a URL segment and a metric label.
+/// A valid name is safe as a path component, a URL segment and a metric label.
 fn is_valid(text: &str) -> bool {
     let head = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let tail = |b: u8| head(b) || matches!(b, b'.' | b'_' | b'-');
@@ -21,16 +21,16 @@ fn is_valid(text: &str) -> bool {
 }
 
 checked_text! {
-    /// The name of a service: what an agent follows.
-    ServiceName, is_valid, NameError, |text| NameError { kind: "service", text: beginning(text) }
+    /// The name of a service, which agents follow.
+    ServiceName, is_valid, NameError, |text| NameError { kind: "service", text: truncated(text) }
 }
 checked_text! {
     /// The name of a repository in an origin's configuration.
-    RepositoryName, is_valid, NameError, |text| NameError { kind: "repository", text: beginning(text) }
+    RepositoryName, is_valid, NameError, |text| NameError { kind: "repository", text: truncated(text) }
 }
 checked_text! {
-    /// The name of a node: an origin, an edge, an agent, an operator.
-    NodeName, is_valid, NameError, |text| NameError { kind: "node", text: beginning(text) }
+    /// The name of a node: an origin, an edge, an agent or an operator.
+    NodeName, is_valid, NameError, |text| NameError { kind: "node", text: truncated(text) }
 }
 
 #[cfg(test)]

@@ -1,27 +1,26 @@
-//! Patterns over names: what a token or a certificate may read.
+//! Glob patterns over names, for tokens and certificates.
 
 use crate::name::MAX_NAME_LENGTH;
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 checked_text! {
-    /// A pattern over names (of services, of agents): the characters of a name, and `*` for any run of them, also none.
+    /// A glob pattern over names: the characters of a name, and `*` for any number of them, also none.
     ///
-    /// There is nothing else: no `?`, no classes, no exceptions. A pattern without `*` is one name; `*` alone is all names.
-    /// At most 100 bytes, as a name.
-    NameGlob, is_valid, NameGlobError, |text| NameGlobError(beginning(text))
+    /// There is no `?`, no character class and no negation. At most 100 bytes, as a name.
+    NameGlob, is_valid, NameGlobError, |text| NameGlobError(truncated(text))
 }
 
-/// The text was not a pattern over names.
+/// The text is not a valid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a pattern over names: 1 to 100 of `a-z`, `0-9`, `.`, `_`, `-` and `*`, such as `shop-*`")]
 pub struct NameGlobError(String);
 
 impl NameGlob {
-    /// Whether a name is among those it stands for. Takes at most the product of both lengths in steps.
+    /// Whether the pattern matches a name. Takes at most the product of both lengths in steps.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut p, mut n) = (0, 0);
-        // The last `*`, and how much of the name it takes so far: all earlier ones can stay as they are.
+        // Backtracking to the last `*` is enough: earlier ones need not change.
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
             if pattern.get(p) == Some(&b'*') {
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by its definition, in exponential time.
+    /// The definition, in exponential time.
     fn by_definition(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern, name) {
             ([], []) => true,

@@ -1,22 +1,22 @@
-//! Errors on the wire: `application/problem+json` (RFC 9457), decided in one place.
+//! Error responses: `application/problem+json` (RFC 9457).
 //!
-//! A problem never holds a stack, a path, a credential or an upstream's URL.
+//! A problem never contains a stack trace, a file path, a credential or an upstream's URL.
 
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
-/// The object a problem is about.
+/// The object that a problem is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProblemObject {
-    /// `service`, `repository`, `blob`, `tarball`, …
+    /// `service`, `repository`, `tarball`, …
     pub kind: String,
     /// Its name.
     pub name: String,
 }
 
-/// An error as it goes over the wire.
+/// An error response.
 #[derive(Debug, Clone)]
 pub struct Problem {
     status: StatusCode,
@@ -47,71 +47,71 @@ impl Problem {
         Self { status, kind, title, detail: detail.into(), object: None, errors: None, retry_after: None }
     }
 
-    /// Names the object it is about.
+    /// Names the object that it is about.
     pub fn about(mut self, kind: &str, name: &impl ToString) -> Self {
         self.object = Some(ProblemObject { kind: kind.to_owned(), name: name.to_string() });
         self
     }
 
-    /// Adds what is wrong in detail: a list, one entry for each fault.
+    /// Adds a list of errors, one entry each.
     pub fn with_errors(mut self, errors: serde_json::Value) -> Self {
         self.errors = Some(errors);
         self
     }
 
-    /// Says when to try again. Whole seconds, at least one.
+    /// Adds `Retry-After`: whole seconds, at least one.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
         self
     }
 
-    /// The status.
+    /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The sentence that says what was wrong.
+    /// The detail.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// `400`: the request cannot be read.
+    /// `400`: the request is malformed.
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed-request", "The request cannot be read", detail)
     }
 
-    /// `404`: a path that leads nowhere.
+    /// `404`: no resource has this path.
     pub fn no_such_path() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
             "no-such-path",
-            "Nothing is here",
-            "This path leads nowhere; see the protocol's list of requests.",
+            "No such path",
+            "No resource has this path; see the list of requests in the protocol.",
         )
     }
 
-    /// `404`: a service that is not configured, or one that may not be seen: the two look alike.
+    /// `404`: the service does not exist, or the client may not see it. Both look alike.
     pub fn no_such_service(service: &crate::name::ServiceName) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
             "no-such-service",
             "No such service",
-            format!("There is no service `{service}` here, or it may not be seen."),
+            format!("There is no service `{service}`, or this client may not read it."),
         )
         .about("service", service)
     }
 
-    /// `408`: a body that takes too long to come.
+    /// `408`: the request body did not arrive in time.
     pub fn body_too_slow() -> Self {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "too-slow",
-            "The request takes too long",
+            "The request took too long",
             "The request's body did not come in time.",
         )
     }
 
-    /// `405`, with the methods that are allowed.
+    /// `405`; the caller adds `Allow`.
     pub fn method_not_allowed() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -121,7 +121,7 @@ impl Problem {
         )
     }
 
-    /// The response, with its body (also for HEAD: whoever serves drops it).
+    /// The response with its body. For HEAD the server drops the body.
     pub fn into_response<B: From<Vec<u8>>>(self) -> Response<B> {
         let retryable = self.retry_after.is_some() || matches!(self.status.as_u16(), 429 | 502 | 503 | 504);
         let document = Document {

@@ -1,35 +1,35 @@
-//! The queries of operators' requests: `key=value`, joined by `&`. No value of theirs needs percent-encoding.
+//! Query strings of the operator APIs: `key=value`, joined by `&`, without percent-encoding.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// A query that cannot be read.
+/// A query string is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}.")]
 pub struct QueryError(String);
 
 impl QueryError {
-    /// A query that is wrong, in words without the last full stop.
+    /// An error without its final full stop.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 
-    /// A key that is none of those that are `known`.
+    /// An unknown key; `known` lists the valid ones.
     pub fn unknown(key: &str, known: &str) -> Self {
-        Self(format!("the query names `{}`, which is not known here: there are {known}", key.escape_default()))
+        Self(format!("the query names `{}`, which is unknown; valid keys are {known}", key.escape_default()))
     }
 }
 
-/// The pairs of a query.
+/// The pairs of a query string.
 pub fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let members = query.split('&').filter(|member| !member.is_empty());
     members.map(|member| member.split_once('=').unwrap_or((member, "")))
 }
 
-/// The value of a key.
+/// Parses the value of a key.
 ///
 /// # Errors
-/// It is not what the key takes.
+/// The value is invalid for the key.
 pub fn parsed<T: FromStr<Err: Display>>(key: &str, value: &str) -> Result<T, QueryError> {
     value.parse().map_err(|error| QueryError(format!("`{key}`: {error}")))
 }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_read_and_what_is_wrong_is_named() {
+    fn pairs_are_parsed_and_errors_name_the_key() {
         assert_eq!(pairs("a=1&b=&c&&d=2=3").collect::<Vec<_>>(), [("a", "1"), ("b", ""), ("c", ""), ("d", "2=3")]);
         assert_eq!(pairs("").count(), 0);
         assert_eq!(parsed::<u32>("limit", "5"), Ok(5));

@@ -1,18 +1,18 @@
-//! The id of a revision of a repository, whatever kind of source the repository is.
+//! Revision ids, for any kind of source.
 
 use crate::commit_id::CommitId;
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 /// The longest revision id, in bytes.
 pub const MAX_REVISION_ID_BYTES: usize = 200;
 
 checked_text! {
-    /// `<algorithm>:<id>`: `sha1:<40 hex>` or `sha256:<64 hex>` for a commit of Git. Other kinds of sources have algorithms
-    /// of their own, and a reader compares ids as text.
-    RevisionId, is_valid, RevisionIdError, |text| RevisionIdError(beginning(text))
+    /// `<algorithm>:<id>`: `sha1:<40 hex>` or `sha256:<64 hex>` for a Git commit. Other kinds of sources have other
+    /// algorithms. Ids are compared as text.
+    RevisionId, is_valid, RevisionIdError, |text| RevisionIdError(truncated(text))
 }
 
-/// The text was not a revision id.
+/// The text is not a revision id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a revision id: expected `<algorithm>:<id>` of `A-Z`, `a-z`, `0-9`, `.`, `_`, `+`, `-`, at most \

@@ -1,11 +1,11 @@
-//! The paths of the data plane: what edges answer to agents and origins to edges.
+//! The paths of the data plane, which edges serve to agents and origins to edges.
 
 use std::fmt;
 
 use crate::digest::{ObjectDigest, TarballDigest};
 use crate::name::{RepositoryName, ServiceName};
 
-/// A path of the wire contract, parsed.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
     /// `/v1/services/{service}`: the descriptor.
@@ -25,16 +25,16 @@ pub enum Route {
 /// Why a path is not a [`Route`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// No such shape: `404`.
+    /// Unknown path: `404`.
     #[error("no such path")]
     Unknown,
-    /// The shape is known and a name or digest in it is not well-formed: `400`.
+    /// Known path with a malformed name or digest: `400`.
     #[error("{0}")]
     Malformed(String),
 }
 
 impl Route {
-    /// Reads the path of a URL, without its query. Names need no percent-encoding, so none is undone.
+    /// Parses the path of a URL, without its query. Names contain no percent-encoding.
     pub fn parse(path: &str) -> Result<Self, RouteError> {
         fn read<T: std::str::FromStr<Err: fmt::Display>>(text: &str) -> Result<T, RouteError> {
             text.parse().map_err(|error: T::Err| RouteError::Malformed(error.to_string()))
@@ -60,7 +60,7 @@ impl Route {
         }
     }
 
-    /// The service in it. None for what is named by its bytes alone.
+    /// The service in the path, if there is one.
     pub fn service(&self) -> Option<&ServiceName> {
         match self {
             Route::Service(service)
@@ -71,7 +71,7 @@ impl Route {
         }
     }
 
-    /// The value of a metric's label: one per shape, never a name.
+    /// The value of a metric's label: one per kind of path, without names.
     pub fn label(&self) -> &'static str {
         match self {
             Route::Service(_) => "service",
@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_route_is_read_as_it_is_written() {
+    fn routes_round_trip() {
         let service: ServiceName = "shop-prod".parse().unwrap();
         let digest = TarballDigest::of(b"tar");
         for route in [
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_shapes_are_unknown_and_wrong_names_are_malformed() {
+    fn unknown_paths_and_malformed_names_differ() {
         for path in [
             "",
             "/",
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_back_the_same(path in "/v1/(services|objects|events)(/[a-z0-9._/-]{0,40}){0,4}") {
+        fn parsed_routes_round_trip(path in "/v1/(services|objects|events)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

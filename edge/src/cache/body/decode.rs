@@ -1,4 +1,4 @@
-//! Frames decoded from zstd, and made gzip, on the way to a client.
+//! Transcodes frames: decodes zstd, and compresses gzip.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use zstd::bulk::Decompressor;
 use super::frames::{FrameReader, ReadFrame, part};
 use crate::cache::slots::Slot;
 
-/// Bytes that are compressed at a time: an async worker is not held for longer than they take.
-const ENCODED_CHUNK: usize = 16 << 10;
+/// Bytes per compression step: it keeps an async worker busy only briefly.
+const GZIP_CHUNK: usize = 16 << 10;
 
-/// The tar of the frames, each decoded by itself on a thread that may block. `slot` is given back at the end.
+/// The tar of the frames, each decoded on a blocking thread. `slot` is released at the end.
 pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     frames.stream().then(move |read| {
         let _held = &slot;
@@ -27,30 +27,30 @@ pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<It
     })
 }
 
-/// What is wanted of a frame's tar. A frame that does not decode to exactly as much tar as its manifest says is an error.
+/// Decodes a frame and takes the slice. It must decode to exactly the size in its manifest.
 fn decode(read: &ReadFrame) -> io::Result<Bytes> {
     let expected = usize::try_from(read.frame.tar_size).map_err(io::Error::other)?;
-    // The tar itself is the window: it takes no more memory, whatever the frame says.
+    // The output buffer is the window: decoding allocates no more, whatever the frame header says.
     let mut decompressor = Decompressor::new()?;
     let tar = decompressor.decompress(&read.bytes, expected)?;
     if tar.len() != expected {
-        let reason = format!("a frame holds {} bytes of tar and should hold {expected}", tar.len());
+        let reason = format!("a frame decodes to {} bytes of tar, expected {expected}", tar.len());
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }
     part(&tar.into(), &read.range())
 }
 
-/// The same made gzip.
+/// The tar of the frames, compressed with gzip.
 pub(super) fn gzipped(frames: FrameReader, slot: Option<Slot>) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let small = |tar: Bytes| {
-        let chunks = (0..tar.len()).step_by(ENCODED_CHUNK);
-        stream::iter(chunks.map(move |at| Ok(tar.slice(at..tar.len().min(at + ENCODED_CHUNK)))))
+        let chunks = (0..tar.len()).step_by(GZIP_CHUNK);
+        stream::iter(chunks.map(move |at| Ok(tar.slice(at..tar.len().min(at + GZIP_CHUNK)))))
     };
     let tar = decoded(frames, slot).flat_map(move |tar| match tar {
         Ok(tar) => small(tar).left_stream(),
         Err(error) => stream::iter([Err(error)]).right_stream(),
     });
-    ReaderStream::with_capacity(GzipEncoder::new(StreamReader::new(Box::pin(tar))), ENCODED_CHUNK)
+    ReaderStream::with_capacity(GzipEncoder::new(StreamReader::new(Box::pin(tar))), GZIP_CHUNK)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The frames that a body needs, one after the other, with those that have to be fetched on their way ahead of the reader.
+//! Reads the frames of a body in order, with read-ahead of those that have to be fetched.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,39 +12,37 @@ use tokio::time::timeout;
 use weir_protocol::manifest::{Frame, Slice};
 
 use super::super::fetch::FetchError;
+use super::super::in_flight::FetchWaiter;
 use super::super::representation::{BodyRequest, Frames};
-use super::super::waiter::Waiter;
 use super::super::{Cache, Loaded};
 
-/// Bytes of frames that are looked at ahead of one reader, and fetched when they are not here, to begin with. The first frame
-/// shares the line with them: at 1 Mbit/s it is there within half a minute.
+/// The initial read-ahead window in bytes. The first frame shares the line with it: at 1 Mbit/s it arrives within half
+/// a minute.
 const FIRST_WINDOW: u64 = 2 << 20;
 
-/// The same once as much has come: more than a line of 1 Gbit/s carries in 50 ms.
+/// The largest window: more than a line of 1 Gbit/s carries in 50 ms.
 const MAX_WINDOW: u64 = 8 << 20;
 
-/// How much earlier the first frame is asked for than those behind it. A near origin has sent it by then, and nothing else
-/// took its processors and its line; a far one loses little.
+/// The head start of the first frame over read-ahead: a near origin has sent it by then at full speed, a distant one
+/// loses little.
 const HEAD_START: Duration = Duration::from_millis(5);
 
-/// A reader of frames.
 pub(crate) struct FrameReader {
     cache: Cache,
     request: BodyRequest,
     frames: Frames,
-    /// What is still to be read, and was not looked at.
+    /// The slices beyond the window.
     slices: VecDeque<Slice>,
-    /// What was looked at and comes before them, with the fetches of what is not here.
-    ahead: VecDeque<(Slice, Option<Waiter>)>,
+    /// The slices within the window, with the fetches of those that were missing.
+    ahead: VecDeque<(Slice, Option<FetchWaiter>)>,
     ahead_bytes: u64,
-    /// The most bytes ahead. It grows with what comes, so that the first frame of a thin line is not starved.
+    /// The current window. It grows with the bytes received, so that the first frame gets most of a slow line.
     window: u64,
-    /// What was read before it was known that it would be sent.
+    /// The first frame, read before the response starts.
     first: Option<(Slice, Bytes)>,
-    verify_again: bool,
+    reverify: bool,
 }
 
-/// A frame that was read and verified.
 pub(in super::super) struct ReadFrame {
     pub(super) frame: Frame,
     pub(super) bytes: Bytes,
@@ -57,27 +55,27 @@ impl FrameReader {
         request: BodyRequest,
         frames: Frames,
         slices: Vec<Slice>,
-        verify_again: bool,
+        reverify: bool,
     ) -> Self {
         let (slices, ahead, window) = (slices.into(), VecDeque::new(), FIRST_WINDOW);
-        Self { cache, request, frames, slices, ahead, ahead_bytes: 0, window, first: None, verify_again }
+        Self { cache, request, frames, slices, ahead, ahead_bytes: 0, window, first: None, reverify }
     }
 
-    /// Reads the first frame, whatever becomes of it; it is given again by [`FrameReader::next`]. `None`: there is none.
-    pub(in super::super) async fn begin(&mut self) -> Result<Option<Loaded>, FetchError> {
+    /// Reads the first frame; [`FrameReader::next`] returns it again. `None`: there is no frame.
+    pub(in super::super) async fn read_first(&mut self) -> Result<Option<Loaded>, FetchError> {
         let Some((slice, loaded)) = self.load(true).await? else { return Ok(None) };
         self.first = Some((slice, loaded.bytes.clone()));
         Ok(Some(loaded))
     }
 
-    /// The same without waiting for anything: the first frame is in memory. `None`: it is not.
-    pub(in super::super) fn begin_in_memory(&mut self) -> Option<()> {
+    /// Reads the first frame from memory. `None`: it is not there.
+    pub(in super::super) fn read_first_in_memory(&mut self) -> Option<()> {
         let bytes = self.cache.in_memory(&self.frames.get(self.slices.front()?.index).digest)?;
         self.first = self.slices.pop_front().map(|slice| (slice, bytes));
         Some(())
     }
 
-    /// The next frame. `None`: there was the last one.
+    /// Reads the next frame. `None`: the end.
     pub(super) async fn next(&mut self) -> Result<Option<ReadFrame>, FetchError> {
         let (slice, bytes) = match self.first.take() {
             Some(first) => first,
@@ -87,8 +85,8 @@ impl FrameReader {
             },
         };
         self.window = MAX_WINDOW.min(self.window + bytes.len() as u64);
-        // While this one is sent those behind it come.
-        self.fetch_ahead();
+        // The next frames arrive while this one is sent.
+        self.read_ahead();
         Ok(Some(ReadFrame { frame: *self.frames.get(slice.index), bytes, slice }))
     }
 
@@ -108,26 +106,26 @@ impl FrameReader {
         {
             return Ok(Some((slice, loaded)));
         }
-        // One that failed some time ago has another chance now that it is needed.
+        // A failed read-ahead is retried now.
         let request = self.request.frame(self.frames.get(slice.index));
-        let mut loading = pin!(self.cache.begin_load(&request, self.verify_again, is_first)?.result());
+        let mut loading = pin!(self.cache.start_load(&request, self.reverify, is_first)?.result());
         if is_first && let Ok(loaded) = timeout(HEAD_START, &mut loading).await {
             return Ok(Some((slice, loaded?)));
         }
-        // Those behind it are asked for while it comes.
-        self.fetch_ahead();
+        // The next frames are requested while this one arrives.
+        self.read_ahead();
         Ok(Some((slice, loading.await?)))
     }
 
-    /// Begins to fetch what is not here of the next frames. Nobody waits for more than there is memory for.
-    fn fetch_ahead(&mut self) {
+    /// Starts fetches within the window and the memory budget.
+    fn read_ahead(&mut self) {
         while let Some(slice) = self.slices.front() {
             let frame = self.frames.get(slice.index);
             if self.ahead_bytes > 0 && self.ahead_bytes + frame.size > self.window {
                 return;
             }
             let is_missing = self.cache.tier(&frame.digest).is_none();
-            let waiter = is_missing.then(|| self.cache.fetch_ahead(&self.request.frame(frame)));
+            let waiter = is_missing.then(|| self.cache.read_ahead(&self.request.frame(frame)));
             if let Some(None) = waiter {
                 return;
             }
@@ -137,7 +135,7 @@ impl FrameReader {
         }
     }
 
-    /// The frames as they come. Without an end when one cannot be had.
+    /// The frames as a stream. It ends with an error when a frame cannot be loaded.
     pub(super) fn stream(self) -> impl Stream<Item = io::Result<ReadFrame>> + Send {
         stream::try_unfold(self, |mut reader| async move {
             let read = reader.next().await.map_err(io::Error::other)?;
@@ -147,18 +145,16 @@ impl FrameReader {
 }
 
 impl ReadFrame {
-    /// What is wanted of the frame, or of its tar.
     pub(super) fn range(&self) -> Range<u64> {
         self.slice.start..self.slice.end
     }
 
-    /// What is wanted of it as it is stored.
     pub(super) fn stored(&self) -> io::Result<Bytes> {
         part(&self.bytes, &self.range())
     }
 }
 
-/// A part of bytes; an error when they are fewer.
+/// A range of bytes; an error when it is beyond their end.
 pub(in super::super) fn part(bytes: &Bytes, range: &Range<u64>) -> io::Result<Bytes> {
     let at = |byte: u64| usize::try_from(byte).ok().filter(|byte| *byte <= bytes.len());
     let range = at(range.start).zip(at(range.end)).filter(|(start, end)| start <= end);

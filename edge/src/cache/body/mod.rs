@@ -1,4 +1,4 @@
-//! A body: its frames in a row, as they are stored, decoded, or made gzip.
+//! A body: its frames concatenated, as stored or transcoded.
 
 mod decode;
 mod frames;
@@ -18,62 +18,61 @@ use super::slots::Slot;
 
 pub(super) use self::frames::{FrameReader, part};
 
-/// What is made of the frames on the way.
+/// How frames are transcoded while they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Delivery {
-    /// Nothing.
-    Stored,
-    /// They are decoded.
-    Decoded,
-    /// They are decoded and made gzip.
+pub(crate) enum Transcoding {
+    /// As stored.
+    Passthrough,
+    /// Decoded to tar.
+    Decode,
+    /// Decoded and compressed with gzip.
     Gzip,
 }
 
-/// A body that is there: its first frame was read and verified.
+/// A body whose first frame is loaded and verified.
 pub(crate) enum ReadyBody {
-    /// One part of a frame is all of it.
+    /// A range of one frame is the whole body.
     Part(Bytes),
-    /// Its frames, one after the other.
     Frames {
         frames: Box<FrameReader>,
-        delivery: Delivery,
-        /// What decoding needs; given back with the body.
+        transcoding: Transcoding,
+        /// Released with the body.
         slot: Option<Slot>,
-        /// Its bytes; unknown of gzip that is made on the way.
+        /// Bytes of the body; unknown for gzip.
         length: Option<u64>,
     },
 }
 
 impl ReadyBody {
-    /// The body. Its bytes are counted as they are handed over.
+    /// The response body. `sent` counts its bytes.
     pub(crate) fn into_body(self, sent: &IntCounter) -> Body {
-        let (frames, delivery, slot, left) = match self {
+        let (frames, transcoding, slot, left) = match self {
             ReadyBody::Part(bytes) => {
                 sent.inc_by(bytes.len() as u64);
                 return Body::Full(bytes);
             }
-            ReadyBody::Frames { frames, delivery, slot, length } => (frames, delivery, slot, length),
+            ReadyBody::Frames { frames, transcoding, slot, length } => (frames, transcoding, slot, length),
         };
-        let chunks: Chunks = match delivery {
-            Delivery::Stored => Box::pin(frames.stream().map(|read| read?.stored())),
-            Delivery::Decoded => Box::pin(decode::decoded(*frames, slot)),
-            Delivery::Gzip => Box::pin(decode::gzipped(*frames, slot)),
+        let chunks: Chunks = match transcoding {
+            Transcoding::Passthrough => Box::pin(frames.stream().map(|read| read?.stored())),
+            Transcoding::Decode => Box::pin(decode::decoded(*frames, slot)),
+            Transcoding::Gzip => Box::pin(decode::gzipped(*frames, slot)),
         };
-        Body::stream(Sending { chunks: Some(chunks), left, sent: sent.clone() })
+        Body::stream(StreamedBody { chunks: Some(chunks), left, sent: sent.clone() })
     }
 }
 
 type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// Chunks on their way. When they are more or less than they should be it ends in an error: never in a clean end.
-struct Sending {
+/// A streamed body. It ends with an error when its length is wrong, and never cleanly.
+struct StreamedBody {
     chunks: Option<Chunks>,
-    /// Bytes that are still to be sent, when that is known.
+    /// The bytes left to send, when the length is known.
     left: Option<u64>,
     sent: IntCounter,
 }
 
-impl HttpBody for Sending {
+impl HttpBody for StreamedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -93,11 +92,11 @@ impl HttpBody for Sending {
                 body.chunks = None;
                 return Poll::Ready(None);
             }
-            Some(Ok(_)) | None => io::Error::new(io::ErrorKind::InvalidData, "the body has another length"),
+            Some(Ok(_)) | None => io::Error::new(io::ErrorKind::InvalidData, "the body has a wrong length"),
             Some(Err(error)) => error,
         };
         body.chunks = None;
-        tracing::warn!(%error, left = body.left, "a body breaks off");
+        tracing::warn!(%error, left = body.left, "a response body was aborted");
         Poll::Ready(Some(Err(error.into())))
     }
 
@@ -117,12 +116,12 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn what_gives_too_little_or_too_much_never_ends_cleanly() {
+    async fn a_body_of_wrong_length_ends_with_an_error() {
         for (chunks, length) in [(&["ab"][..], 3), (&["ab", "", "cd"], 3), (&["abcd"], 3), (&[], 1)] {
             let given: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
             let sent = IntCounter::new("sent", "sent").unwrap();
             let chunks: Chunks = Box::pin(stream::iter(given));
-            let mut body = Sending { chunks: Some(chunks), left: Some(length), sent: sent.clone() };
+            let mut body = StreamedBody { chunks: Some(chunks), left: Some(length), sent: sent.clone() };
             let end = loop {
                 match body.frame().await {
                     Some(Ok(_)) => {}

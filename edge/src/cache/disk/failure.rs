@@ -1,4 +1,4 @@
-//! What can be the matter with the edge's disk, and how long it is left alone then.
+//! Errors of the edge's disk, and the back-off after them.
 
 use std::io;
 use std::time::Duration;
@@ -7,24 +7,21 @@ use rustix::io::Errno;
 
 use crate::clock::{AtomicMoment, Moment};
 
-/// How long nothing is written after the disk was found full, read-only or failing; or read after it hung.
-const LENGTH: Duration = Duration::from_secs(30);
+/// The back-off after the disk was full, read-only or failing, and of reads after it hung.
+const BACKOFF: Duration = Duration::from_secs(30);
 
-/// Why the disk does not take an object.
+/// Why the disk rejects an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskFailure {
-    /// It is full.
     NoSpace,
-    /// It is read-only.
     ReadOnly,
-    /// No file can be opened: as many are open as may be.
+    /// The limit of open files is reached.
     TooManyFiles,
-    /// It failed.
+    /// Another I/O error.
     Failed,
 }
 
 impl DiskFailure {
-    /// The value of a metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             DiskFailure::NoSpace => "no_space",
@@ -34,7 +31,6 @@ impl DiskFailure {
         }
     }
 
-    /// What an error of the file system means.
     pub(super) fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
             Some(Errno::NOSPC | Errno::DQUOT) => DiskFailure::NoSpace,
@@ -45,24 +41,23 @@ impl DiskFailure {
     }
 }
 
-/// Until when nothing is written, or read.
+/// The end of the back-off of reads or writes.
 #[derive(Debug)]
-pub(super) struct Pause(AtomicMoment);
+pub(super) struct Backoff(AtomicMoment);
 
-impl Pause {
-    pub(super) fn none(now: Moment) -> Self {
+impl Backoff {
+    pub(super) fn inactive(now: Moment) -> Self {
         Self(AtomicMoment::new(now))
     }
 
-    /// Whether nothing is written now.
-    pub(super) fn is_on(&self, now: Moment) -> bool {
+    pub(super) fn is_active(&self, now: Moment) -> bool {
         now < self.0.get()
     }
 
-    /// After a failed write. True when the pause begins with it. A lack of descriptors passes by itself, and says nothing
-    /// about the disk.
-    pub(super) fn after(&self, failure: DiskFailure, now: Moment) -> bool {
-        failure != DiskFailure::TooManyFiles && self.0.advance(now.after(LENGTH)) <= now
+    /// Starts the back-off after a failed write; true when it was off. A lack of file descriptors is temporary and says
+    /// nothing about the disk.
+    pub(super) fn start(&self, failure: DiskFailure, now: Moment) -> bool {
+        failure != DiskFailure::TooManyFiles && self.0.advance(now.after(BACKOFF)) <= now
     }
 }
 
@@ -72,7 +67,7 @@ mod tests {
     use crate::clock::Clock;
 
     #[test]
-    fn errors_of_the_system() {
+    fn io_errors_are_classified() {
         for (number, expected) in [
             (Errno::NOSPC, DiskFailure::NoSpace),
             (Errno::ROFS, DiskFailure::ReadOnly),
@@ -84,11 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_disk_is_left_alone_for_a_while() {
-        let now = Clock::begin().now();
-        let pause = Pause::none(now);
-        assert!(!pause.after(DiskFailure::TooManyFiles, now) && !pause.is_on(now));
-        assert!(pause.after(DiskFailure::NoSpace, now) && !pause.after(DiskFailure::NoSpace, now));
-        assert!(pause.is_on(now.after(LENGTH - Duration::from_millis(1))) && !pause.is_on(now.after(LENGTH)));
+    fn a_failing_disk_backs_off() {
+        let now = Clock::start().now();
+        let backoff = Backoff::inactive(now);
+        assert!(!backoff.start(DiskFailure::TooManyFiles, now) && !backoff.is_active(now));
+        assert!(backoff.start(DiskFailure::NoSpace, now) && !backoff.start(DiskFailure::NoSpace, now));
+        assert!(
+            backoff.is_active(now.after(BACKOFF - Duration::from_millis(1))) && !backoff.is_active(now.after(BACKOFF))
+        );
     }
 }

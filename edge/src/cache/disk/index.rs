@@ -1,4 +1,4 @@
-//! Which objects are on disk: an S3-FIFO cache whose entries are files. What it evicts is unlinked.
+//! The index of objects on disk: an S3-FIFO cache of file sizes. Evicted files are unlinked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,19 +8,18 @@ use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use weir_protocol::digest::ObjectDigest;
 
 use super::super::memory::shards;
-use super::super::metrics::{CacheMetrics, Dropped};
+use super::super::metrics::{CacheMetrics, RemovalReason};
 use super::layout::Layout;
 
-/// What a file takes of the disk is counted in blocks of this size, in bytes.
+/// The block size in which file sizes are accounted, in bytes.
 const BLOCK: u64 = 4096;
 
-/// The most shards, each with a lock and an even part of the bytes.
+/// The most shards. Each has a lock and an equal part of the bytes.
 const MAX_SHARDS: u64 = 16;
 
-/// The index. Its entries weigh what their files take of the disk.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// The bytes of each file.
+    /// The size of each file.
     files: Cache<ObjectDigest, u32>,
     limit: AtomicU64,
     largest: u64,
@@ -35,18 +34,18 @@ impl EventListener for Unlink {
     type Key = ObjectDigest;
     type Value = u32;
 
-    /// Runs on the thread that inserted, outside of the shard's lock. An object that was inserted again meanwhile may lose
-    /// its new file: it is fetched again when somebody asks for it.
+    /// Runs on the inserting thread, outside of the shard's lock. An object that was inserted again meanwhile may lose
+    /// its new file; it is fetched again when needed.
     fn on_leave(&self, reason: Event, digest: &ObjectDigest, bytes: &u32) {
         if reason == Event::Evict {
             self.layout.unlink(digest);
-            self.metrics.dropped(Dropped::Size, u64::from(*bytes));
+            self.metrics.dropped(RemovalReason::Size, u64::from(*bytes));
         }
     }
 }
 
 impl Index {
-    /// An empty index of files of `limit` bytes in all.
+    /// An index of files of `limit` bytes in total.
     pub(super) fn new(limit: u64, layout: Layout, metrics: CacheMetrics) -> Self {
         let shards = shards(limit, MAX_SHARDS);
         let files = CacheBuilder::new(usize::try_from(limit).unwrap_or(usize::MAX))
@@ -58,37 +57,37 @@ impl Index {
         Self { files, limit: AtomicU64::new(limit), largest: limit / shards }
     }
 
-    /// Whether an object of this size is ever taken.
+    /// Whether an object of this size fits.
     pub(super) fn takes(&self, bytes: u64) -> bool {
         on_disk(bytes) <= self.largest && u32::try_from(bytes).is_ok()
     }
 
-    /// Notes a file, and unlinks those that have to go for it. Blocks.
+    /// Inserts a file, and unlinks evicted ones. Blocks.
     pub(super) fn insert(&self, digest: ObjectDigest, bytes: u32) {
         self.files.insert(digest, bytes);
     }
 
-    /// The bytes of an object's file. The object is thereby used.
+    /// The size of an object's file. Counts as a use.
     pub(super) fn get(&self, digest: &ObjectDigest) -> Option<u32> {
         self.files.get(digest).map(|entry| *entry.value())
     }
 
-    /// The object of a file is used, wherever its bytes came from: what is often read from memory stays on disk.
+    /// Counts a use of an object that was read from memory, so that its file is not evicted.
     pub(super) fn touch(&self, digest: &ObjectDigest) {
         self.files.touch(digest);
     }
 
-    /// Whether a file is noted, without using its object.
+    /// Whether a file is indexed, without counting as a use.
     pub(super) fn contains(&self, digest: &ObjectDigest) -> bool {
         self.files.contains(digest)
     }
 
-    /// Forgets a file, which is the caller's to unlink.
+    /// Removes a file from the index; the caller unlinks it.
     pub(super) fn remove(&self, digest: &ObjectDigest) -> Option<u32> {
         self.files.remove(digest).map(|entry| *entry.value())
     }
 
-    /// Takes a sixteenth less from now on than there is: the disk has no more room. Blocks.
+    /// Lowers the limit to 15/16 of the current usage, because the disk is full. Blocks.
     pub(super) fn shrink(&self) {
         let usage = self.files.usage();
         let limit = usage - usage / 16;
@@ -111,7 +110,7 @@ impl Index {
     }
 }
 
-/// What a file of so many bytes takes of the disk.
+/// The disk space of a file.
 fn on_disk(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(BLOCK)
 }

@@ -1,4 +1,4 @@
-//! Where the files of objects are. Every call blocks.
+//! The directory layout of objects. All calls block.
 //!
 //! ```text
 //! <dir>/objects/<2 hex>/<64 hex>    an object, named by its content
@@ -16,26 +16,26 @@ use weir_runtime::directory_lock::DirectoryLock;
 const OBJECTS: &str = "objects";
 const NEW: &str = ".new-";
 
-/// The folders. Cheap to clone.
+/// The directories. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     root: Arc<Path>,
-    /// With which the names of half-written files of this process begin.
+    /// The prefix of temporary files of this process.
     new: Arc<str>,
     _lock: DirectoryLock,
 }
 
-/// What lies in a folder.
+/// A file in a directory of objects.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// An object and the bytes of its file.
+pub(super) enum ListedFile {
+    /// An object and its size.
     Object(ObjectDigest, u64),
-    /// What a process that died was writing.
-    Leftover(PathBuf),
+    /// A temporary file of an earlier process.
+    Temporary(PathBuf),
 }
 
 impl Layout {
-    /// The folders below `dir`, which `lock` is of. They are made when something is written.
+    /// The directories below `dir`, which `lock` locks. They are created when needed.
     pub(super) fn new(dir: &Path, lock: DirectoryLock) -> Self {
         Self { root: dir.join(OBJECTS).into(), new: format!("{NEW}{:x}-", fastrand::u64(..)).into(), _lock: lock }
     }
@@ -49,7 +49,7 @@ impl Layout {
         self.root.join(hex)
     }
 
-    /// Writes an object. Nothing is synchronised: bytes that a power cut takes away are noticed when they are read.
+    /// Writes an object atomically, without fsync: bytes lost in a power cut are noticed on the next read.
     pub(super) fn write(&self, digest: &ObjectDigest, bytes: &[u8]) -> io::Result<()> {
         let path = self.path(digest);
         let folder = path.parent().expect("the path of an object has a parent");
@@ -62,25 +62,25 @@ impl Layout {
             made => made?,
         };
         let written = file.write_all(bytes).and_then(|()| fs::rename(&new, &path));
-        // What is left of one that failed takes room that others need.
+        // A failed temporary file would waste space.
         written.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
-    /// Removes an object's file. That it cannot be removed is logged: it is looked at again at the next start.
+    /// Unlinks an object's file. A failure is logged; the next start tries again.
     pub(super) fn unlink(&self, digest: &ObjectDigest) {
         match fs::remove_file(self.path(digest)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(object = %digest, %error, "the file of an object cannot be removed");
+                tracing::warn!(object = %digest, %error, "a cache file cannot be removed");
             }
             _ => {}
         }
     }
 
-    /// What lies in the folder of the objects whose names begin with this byte. Other people's files are left alone.
+    /// Lists the objects whose digests start with this byte. Other files are ignored.
     ///
     /// # Errors
-    /// The folder cannot be read to its end.
-    pub(super) fn list(&self, first: u8) -> io::Result<Vec<Found>> {
+    /// The directory cannot be read completely.
+    pub(super) fn list(&self, first: u8) -> io::Result<Vec<ListedFile>> {
         let folder = self.folder(&format!("{first:02x}"));
         let entries = match fs::read_dir(&folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -92,14 +92,14 @@ impl Layout {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.starts_with(NEW) {
-                found.extend((!name.starts_with(&*self.new)).then(|| Found::Leftover(entry.path())));
+                found.extend((!name.starts_with(&*self.new)).then(|| ListedFile::Temporary(entry.path())));
                 continue;
             }
             let digest = format!("b3-{name}").parse::<ObjectDigest>().ok();
             let Some(digest) = digest.filter(|digest| digest.as_bytes()[0] == first) else { continue };
             match entry.metadata() {
-                Ok(metadata) if metadata.is_file() => found.push(Found::Object(digest, metadata.len())),
-                // It was evicted meanwhile, or is no object.
+                Ok(metadata) if metadata.is_file() => found.push(ListedFile::Object(digest, metadata.len())),
+                // It was evicted meanwhile, or is no file.
                 _ => {}
             }
         }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_found_again_and_strangers_files_left_alone() {
+    fn objects_are_listed_and_foreign_files_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path(), DirectoryLock::take(dir.path()).unwrap().0);
         let digest = ObjectDigest::of(b"bytes");
@@ -125,8 +125,8 @@ mod tests {
         fs::write(folder.join(format!("{}abc", layout.new)), "it is being written").unwrap();
         fs::write(folder.join("note.txt"), "mine").unwrap();
         let mut found = layout.list(first).unwrap();
-        found.sort_by_key(|found| matches!(found, Found::Leftover(_)));
-        assert_eq!(found, [Found::Object(digest, 5), Found::Leftover(folder.join(".new-abc"))]);
+        found.sort_by_key(|found| matches!(found, ListedFile::Temporary(_)));
+        assert_eq!(found, [ListedFile::Object(digest, 5), ListedFile::Temporary(folder.join(".new-abc"))]);
         layout.unlink(&digest);
         layout.unlink(&digest);
         assert_eq!(layout.list(first).unwrap().len(), 1);

@@ -1,7 +1,6 @@
-//! Objects on disk: one file each, named by its content and verified whenever it is read.
+//! The disk tier: one file per object, named by its digest and verified on each read.
 //!
-//! Nothing but the files is durable, and nothing is synchronised: a file that a crash or the medium has changed is a miss,
-//! and removed. A file that is gone is a miss.
+//! The files are the only state. A damaged file is removed and counts as a miss, as does a missing one.
 
 mod failure;
 mod index;
@@ -22,46 +21,45 @@ use weir_protocol::digest::ObjectDigest;
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
-use self::failure::Pause;
+use self::failure::Backoff;
 use self::index::Index;
 use self::layout::Layout;
-use super::budget::Budget;
-use super::metrics::{CacheMetrics, Dropped, NotStored, Tier};
+use super::budget::MemoryBudget;
+use super::metrics::{CacheMetrics, NotStored, RemovalReason, Tier};
 use crate::clock::Clock;
 
 pub(crate) use self::failure::DiskFailure;
 
-/// How long the disk may take to give an object before it is fetched instead.
+/// The timeout of a read; the object is fetched instead.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Objects that are read at a time, beyond those in the page cache.
+/// The most concurrent reads, without those served from the page cache.
 const MAX_READS: usize = 64;
 
-/// Objects that are written at a time.
+/// The most concurrent writes.
 const MAX_WRITES: usize = 32;
 
-/// How long an object waits for its turn to be written before it is not stored.
+/// How long an object waits for a write slot before it is not stored.
 const WRITE_WAIT: Duration = Duration::from_secs(2);
 
-/// The tier.
 #[derive(Debug)]
 pub(super) struct Disk {
     layout: Layout,
     index: Index,
-    /// Until then an object that is not in the index may yet be on disk.
+    /// Until the scan is complete, an object that is not indexed may be on disk.
     is_scanned: AtomicBool,
-    pause: Pause,
+    write_backoff: Backoff,
     writes: Semaphore,
-    /// A disk that hangs holds so many threads, and not all that there are.
+    /// Bounds the threads that a hanging disk can block.
     reads: Arc<Semaphore>,
-    read_pause: Pause,
+    read_backoff: Backoff,
     last_failure: Mutex<Option<String>>,
     clock: Clock,
     metrics: CacheMetrics,
 }
 
 impl Disk {
-    /// The tier of up to `limit` bytes below `dir`. What lies there is noted in the background.
+    /// Opens the tier of up to `limit` bytes below `dir`. Existing files are indexed in the background.
     pub(super) fn open(
         dir: &Path,
         lock: DirectoryLock,
@@ -75,10 +73,10 @@ impl Disk {
             index: Index::new(limit, layout.clone(), metrics.clone()),
             layout,
             is_scanned: AtomicBool::new(false),
-            pause: Pause::none(clock.now()),
+            write_backoff: Backoff::inactive(clock.now()),
             writes: Semaphore::new(MAX_WRITES),
             reads: Arc::new(Semaphore::new(MAX_READS)),
-            read_pause: Pause::none(clock.now()),
+            read_backoff: Backoff::inactive(clock.now()),
             last_failure: Mutex::default(),
             clock,
             metrics,
@@ -89,51 +87,54 @@ impl Disk {
         drain.spawn(async move {
             let scanning = spawn_blocking(move || scan::scan(&scanned, || stop.has_begun()));
             if let Err(error) = scanning.await {
-                tracing::error!(%error, "the scan of the cache's files failed");
+                tracing::error!(%error, "the scan of the cache files failed");
             }
         });
         disk
     }
 
-    /// Whether an object may be on disk.
     fn may_have(&self, digest: &ObjectDigest) -> bool {
         !self.is_scanned.load(Ordering::Acquire) || self.index.contains(digest)
     }
 
-    /// An object is used that was read from memory.
+    /// Counts a use of an object that was read from memory.
     pub(super) fn touch(&self, digest: &ObjectDigest) {
         self.index.touch(digest);
     }
 
-    /// Whether an object is known to be on disk.
+    /// Whether an object is indexed.
     pub(super) fn has(&self, digest: &ObjectDigest) -> bool {
         self.index.contains(digest)
     }
 
-    /// An object whose file is known and in the page cache, verified: without waiting for the disk. `None`: [`Disk::read`]
-    /// finds out what is the matter, on a thread that may block.
-    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &Budget) -> Option<Bytes> {
+    /// Reads an object from the page cache and verifies it, without waiting for the disk. `None`: use [`Disk::read`].
+    pub(super) fn read_cached(&self, digest: &ObjectDigest, budget: &MemoryBudget) -> Option<Bytes> {
         self.index.get(digest)?;
-        let (bytes, charge) = read::cached(&self.layout.path(digest), budget)?;
+        let (bytes, reservation) = read::cached(&self.layout.path(digest), budget)?;
         (ObjectDigest::of(&bytes) == *digest).then(|| {
             self.metrics.hit(Tier::Disk, bytes.len() as u64);
-            charge.attach(bytes)
+            reservation.attach(bytes)
         })
     }
 
-    /// An object of up to `most` bytes, verified. `None`: it is not on disk, or the disk does not give it in time.
-    pub(super) async fn read(self: &Arc<Self>, digest: ObjectDigest, most: u64, budget: &Budget) -> Option<Bytes> {
-        if !self.may_have(&digest) || self.read_pause.is_on(self.clock.now()) {
+    /// Reads and verifies an object of up to `most` bytes. `None`: it is not on disk, or the read failed or timed out.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        digest: ObjectDigest,
+        most: u64,
+        budget: &MemoryBudget,
+    ) -> Option<Bytes> {
+        if !self.may_have(&digest) || self.read_backoff.is_active(self.clock.now()) {
             return None;
         }
-        // That readers are slow to let go of memory is no fault of the disk, and nothing that an origin could help with.
-        let charge = budget.charge(most).await?;
+        // A lack of memory is no fault of the disk, and a fetch would not help.
+        let reservation = budget.reserve(most).await?;
         let disk = self.clone();
         let reading = async {
-            // Held by the thread for as long as the disk holds the thread.
-            let turn = self.reads.clone().acquire_owned().await.ok()?;
+            // Held by the thread, also after the timeout.
+            let permit = self.reads.clone().acquire_owned().await.ok()?;
             let read = spawn_blocking(move || {
-                let _turn = turn;
+                let _permit = permit;
                 match read::whole(&disk.layout.path(&digest)) {
                     Ok(bytes) => disk.verified(&digest, bytes),
                     Err(error) => {
@@ -146,40 +147,40 @@ impl Disk {
         };
         let Ok(bytes) = tokio::time::timeout(READ_TIMEOUT, reading).await else {
             self.metrics.read_failures.inc();
-            tracing::warn!(object = %digest, "the disk does not give an object in time");
-            self.read_pause.after(DiskFailure::Failed, self.clock.now());
+            tracing::warn!(object = %digest, "reading an object from disk timed out");
+            self.read_backoff.start(DiskFailure::Failed, self.clock.now());
             return None;
         };
-        Some(charge.attach(bytes?))
+        Some(reservation.attach(bytes?))
     }
 
-    /// The bytes, when they are what the name says. A file whose bytes are not is removed.
+    /// Verifies the bytes of a file, and removes a corrupt one.
     fn verified(&self, digest: &ObjectDigest, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if ObjectDigest::of(&bytes) == *digest {
             self.metrics.hit(Tier::Disk, bytes.len() as u64);
             if let (false, Ok(size)) = (self.index.contains(digest), u32::try_from(bytes.len())) {
-                // The scan has not come to it yet.
+                // The scan has not indexed it yet.
                 self.index.insert(*digest, size);
             }
             return Some(bytes);
         }
-        tracing::warn!(object = %digest, "a file of the cache was damaged; its object is fetched again");
+        tracing::warn!(object = %digest, "a cache file is corrupt; its object is fetched again");
         self.metrics.verify_failed(Tier::Disk);
-        self.remove(digest, Dropped::Corrupt);
+        self.remove(digest, RemovalReason::Corrupt);
         None
     }
 
-    /// What an error means for an object: a file that is gone is forgotten, and one that cannot be read now is left.
+    /// Handles a read error: a missing file is removed from the index, an unreadable one stays.
     fn cannot_read(&self, digest: &ObjectDigest, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound => {
                 if let Some(bytes) = self.index.remove(digest) {
-                    self.metrics.dropped(Dropped::Vanished, u64::from(bytes));
+                    self.metrics.dropped(RemovalReason::Vanished, u64::from(bytes));
                 }
             }
             io::ErrorKind::InvalidData => {
                 self.metrics.verify_failed(Tier::Disk);
-                self.remove(digest, Dropped::Corrupt);
+                self.remove(digest, RemovalReason::Corrupt);
             }
             _ => {
                 self.metrics.read_failures.inc();
@@ -188,13 +189,12 @@ impl Disk {
         }
     }
 
-    /// Whether an object of this size is stored now, as far as can be told.
+    /// Whether an object of this size would be stored now.
     pub(super) fn accepts(&self, bytes: u64) -> bool {
-        self.index.takes(bytes) && !self.pause.is_on(self.clock.now())
+        self.index.takes(bytes) && !self.write_backoff.is_active(self.clock.now())
     }
 
-    /// Stores an object that was verified and is counted among the writes, when the disk takes it. Why it does not is
-    /// counted, and noted for `/readyz`.
+    /// Stores a verified object. A failure is counted and shown in `/readyz`.
     pub(super) async fn store(self: &Arc<Self>, digest: ObjectDigest, bytes: Bytes) {
         if let Err(why) = self.try_store(digest, bytes).await {
             self.metrics.not_stored(why);
@@ -207,9 +207,9 @@ impl Disk {
         let Some(size) = u32::try_from(length).ok().filter(|_| self.index.takes(length)) else {
             return Err(NotStored::TooLarge);
         };
-        let turn = tokio::time::timeout(WRITE_WAIT, self.writes.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(NotStored::QueueFull) };
-        if self.pause.is_on(self.clock.now()) {
+        let permit = tokio::time::timeout(WRITE_WAIT, self.writes.acquire()).await;
+        let Ok(Ok(_permit)) = permit else { return Err(NotStored::QueueFull) };
+        if self.write_backoff.is_active(self.clock.now()) {
             return Err(NotStored::Paused);
         }
         let disk = self.clone();
@@ -223,8 +223,8 @@ impl Disk {
         let Err(error) = written else { return Ok(()) };
         let failure = DiskFailure::of(&error);
         tracing::warn!(object = %digest, %error, "an object cannot be stored; it is served from memory");
-        if self.pause.after(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
-            // The disk has less room than it may take: after the pause there is some.
+        if self.write_backoff.start(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
+            // Leaves free space for the time after the back-off.
             let disk = self.clone();
             let _ = spawn_blocking(move || disk.index.shrink()).await;
         }
@@ -238,13 +238,13 @@ impl Disk {
         }
     }
 
-    /// Why the last object could not be stored; `None` when it was.
+    /// The error of the last write; `None` when it succeeded.
     pub(super) fn last_failure(&self) -> Option<String> {
         self.last_failure.lock().ok()?.clone()
     }
 
-    /// Removes an object. Its bytes, when it was known to be there. Blocks.
-    pub(super) fn remove(&self, digest: &ObjectDigest, why: Dropped) -> Option<u64> {
+    /// Removes an object. Returns its size when it was indexed. Blocks.
+    pub(super) fn remove(&self, digest: &ObjectDigest, why: RemovalReason) -> Option<u64> {
         let bytes = self.index.remove(digest).map(u64::from);
         self.layout.unlink(digest);
         if let Some(bytes) = bytes {
@@ -253,12 +253,12 @@ impl Disk {
         bytes
     }
 
-    /// An object as it stands on disk, unverified: to look at. Blocks.
+    /// Reads an object without verifying it or counting a use. Blocks.
     pub(super) fn peek(&self, digest: &ObjectDigest) -> Option<Vec<u8>> {
         read::whole(&self.layout.path(digest)).ok()
     }
 
-    /// How full it is, and of how much.
+    /// Bytes, limit and number of objects.
     pub(super) fn usage(&self) -> (u64, u64, u64) {
         (self.index.bytes(), self.index.limit(), self.index.entries())
     }

@@ -1,5 +1,5 @@
-//! A deny file: `token <token id> [<end>]` or `key <key id>` a line, `#` begins a comment. The end (RFC 3339, the `exp` of
-//! the token) says from when on the line may be forgotten.
+//! Deny files: one `token <token id> [<end>]` or `key <key id>` per line; `#` starts a comment. After the end (RFC
+//! 3339, the `exp` of the token) the line has no effect.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -7,12 +7,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::{AccessList, AccessListError, lines};
 use crate::token::{IdError, KeyId, TokenId, UnixSeconds, unix_seconds};
 
-/// One line of a deny file.
+/// A line of a deny file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DenyLine {
-    /// A token is denied; with its `exp`, when that is known for sure.
+    /// A denied token, with its `exp` if that is known for certain.
     Token(TokenId, Option<UnixSeconds>),
-    /// A key is revoked, with all that it signed.
+    /// A revoked key: all tokens it signed are rejected.
     Key(KeyId),
 }
 
@@ -34,7 +34,7 @@ impl DenyLine {
 
 impl fmt::Display for DenyLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What RFC 3339 cannot write is not worth forgetting either.
+        // Times beyond RFC 3339 are never reached.
         let end = |exp: &UnixSeconds| UNIX_EPOCH.checked_add(Duration::from_secs(*exp)).filter(|_| *exp < END_OF_TIME);
         match self {
             Self::Token(id, exp) => match exp.as_ref().and_then(end) {
@@ -50,10 +50,10 @@ impl fmt::Display for DenyLine {
 const END_OF_TIME: UnixSeconds = 253_402_300_800;
 
 impl AccessList {
-    /// Adds what a deny file revokes.
+    /// Adds the contents of a deny file.
     ///
     /// # Errors
-    /// A line is none of its kind, or there are too many.
+    /// A line is malformed, or there are too many.
     pub fn add_deny_file(&mut self, text: &str) -> Result<(), AccessListError> {
         for (line, words) in lines(text) {
             match DenyLine::read(&words).map_err(|message| AccessListError::Line { line, message })? {

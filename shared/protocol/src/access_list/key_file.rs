@@ -1,14 +1,14 @@
-//! A file of public keys: `<key id> <public key>` a line, `#` begins a comment. What `weir token key` writes, and `cat`
-//! joins.
+//! Files of public keys: one `<key id> <public key>` per line; `#` starts a comment. `weir token key` writes such
+//! lines.
 
 use super::{AccessList, AccessListError, lines};
 use crate::token::{KeyId, PublicKey};
 
 impl AccessList {
-    /// Adds the keys of a file.
+    /// Adds the contents of a key file.
     ///
     /// # Errors
-    /// A line is none of its kind, two keys have one id, or there are too many.
+    /// A line is malformed, two keys have one id, or there are too many.
     pub fn add_key_file(&mut self, text: &str) -> Result<(), AccessListError> {
         for (line, words) in lines(text) {
             let wrong = |message: String| AccessListError::Line { line, message };
@@ -22,7 +22,7 @@ impl AccessList {
     }
 }
 
-/// The line of a key.
+/// The line of a key in a key file.
 pub fn key_line(key: &PublicKey) -> String {
     format!("{} {}", key.id(), key.encoded())
 }

@@ -1,6 +1,6 @@
-//! Which keys verify tokens, and what is revoked: as JSON on the event stream, and as text files that people keep.
+//! Access lists: the keys that verify tokens, and what is revoked. As JSON on the event stream, and as text files.
 //!
-//! A denial always wins: where lists are joined, what one of them revokes is revoked.
+//! A denial always wins: where lists are merged, anything revoked in one of them is revoked.
 
 mod deny_file;
 mod key_file;
@@ -10,21 +10,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_ended};
+use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
 pub use key_file::key_line;
 
-/// The largest list that is read, in bytes of JSON. A list within the other bounds is never larger.
+/// The largest list in bytes of JSON. A list within the other bounds is smaller.
 pub const MAX_ACCESS_LIST_BYTES: usize = 2 << 20;
 
-/// The most keys of one list.
+/// The most keys of a list.
 pub const MAX_KEYS: usize = 100;
 
-/// The most revoked keys of one list.
+/// The most revoked keys of a list.
 pub const MAX_REVOKED_KEYS: usize = 1_000;
 
-/// The most denied tokens of one list. Whoever needs more revokes their key.
+/// The most denied tokens of a list. To deny more, revoke their key.
 pub const MAX_DENIED_TOKENS: usize = 10_000;
 
 /// Keys, revoked keys and denied tokens.
@@ -32,34 +32,34 @@ pub const MAX_DENIED_TOKENS: usize = 10_000;
 pub struct AccessList {
     keys: BTreeMap<KeyId, PublicKey>,
     revoked_keys: BTreeSet<KeyId>,
-    /// With the `exp` of the token, from which on nobody needs to remember it.
+    /// With the `exp` of the token, after which it need not be remembered.
     denied_tokens: BTreeMap<TokenId, Option<UnixSeconds>>,
 }
 
-/// A list cannot be used.
+/// Why an access list cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessListError {
-    /// More bytes than [`MAX_ACCESS_LIST_BYTES`].
+    /// More than [`MAX_ACCESS_LIST_BYTES`].
     #[error("the access list has {0} bytes, more than the limit of {MAX_ACCESS_LIST_BYTES}")]
     TooLarge(usize),
     /// Not JSON, or a field is missing or wrong.
     #[error("the access list cannot be read: {0}")]
     Malformed(String),
-    /// A line of a file is none of its kind.
+    /// A line of a file is malformed.
     #[error("line {line}: {message}")]
     Line {
         /// Its number, from 1.
         line: usize,
-        /// What was wrong.
+        /// What is wrong.
         message: String,
     },
-    /// Two keys under one id.
+    /// Two keys have the same id.
     #[error("the key id {0} stands for two different keys")]
     TwoKeys(KeyId),
-    /// More of a kind than the bound.
+    /// A bound is exceeded.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// What there is too much of.
+        /// What exceeds it.
         what: &'static str,
         /// The bound.
         limit: usize,
@@ -76,7 +76,7 @@ struct Document {
     denied_tokens: Vec<Denied>,
 }
 
-/// A key as in a JWK set (RFC 7517, RFC 8037), without the members that are the same in all.
+/// A key as in a JWK set (RFC 7517, RFC 8037), without the members that are always the same.
 #[derive(Serialize, Deserialize)]
 struct Key {
     kid: KeyId,
@@ -91,10 +91,10 @@ struct Denied {
 }
 
 impl AccessList {
-    /// Reads the JSON document. Fields that a newer version writes are passed over.
+    /// Parses the JSON document. Unknown fields are ignored.
     ///
     /// # Errors
-    /// It is too large, malformed, or beyond a bound.
+    /// It is too large, malformed, or exceeds a bound.
     pub fn parse(json: &[u8]) -> Result<Self, AccessListError> {
         if json.len() > MAX_ACCESS_LIST_BYTES {
             return Err(AccessListError::TooLarge(json.len()));
@@ -114,7 +114,7 @@ impl AccessList {
         Ok(list)
     }
 
-    /// The JSON document.
+    /// Encodes the JSON document.
     pub fn json(&self) -> Box<RawValue> {
         serde_json::value::to_raw_value(&self.document()).expect("plain data")
     }
@@ -127,26 +127,26 @@ impl AccessList {
         }
     }
 
-    /// The keys.
+    /// The keys that verify tokens.
     pub fn keys(&self) -> impl Iterator<Item = &PublicKey> {
         self.keys.values()
     }
 
-    /// The keys that verify nothing any more.
+    /// The revoked keys.
     pub fn revoked_keys(&self) -> impl Iterator<Item = &KeyId> {
         self.revoked_keys.iter()
     }
 
-    /// The tokens that are denied and have not ended by now.
+    /// The denied tokens that have not expired.
     pub fn denied_tokens(&self, now: UnixSeconds) -> impl Iterator<Item = &TokenId> {
-        let lives = move |exp: &Option<UnixSeconds>| exp.is_none_or(|exp| !has_ended(exp, now));
+        let lives = move |exp: &Option<UnixSeconds>| exp.is_none_or(|exp| !has_expired(exp, now));
         self.denied_tokens.iter().filter(move |(_, exp)| lives(exp)).map(|(id, _)| id)
     }
 
     /// Adds a key.
     ///
     /// # Errors
-    /// Its id is another key's, or there are too many.
+    /// Another key has its id, or there are too many.
     pub fn add_key(&mut self, key: PublicKey) -> Result<(), AccessListError> {
         if let Some(other) = self.keys.get(key.id()) {
             return if *other == key { Ok(()) } else { Err(AccessListError::TwoKeys(key.id().clone())) };
@@ -156,7 +156,7 @@ impl AccessList {
         Ok(())
     }
 
-    /// Revokes a key: no token that it signed opens anything.
+    /// Revokes a key: all tokens it signed are rejected.
     ///
     /// # Errors
     /// There are too many.
@@ -168,7 +168,8 @@ impl AccessList {
         Ok(())
     }
 
-    /// Denies a token; with its `exp`, when that is known for sure. Of two the later counts, and "not known" most.
+    /// Denies a token; with its `exp` if that is known for certain. Of several the latest applies, and an unknown one
+    /// is the latest of all.
     ///
     /// # Errors
     /// There are too many.
@@ -187,7 +188,7 @@ fn within(length: usize, limit: usize, what: &'static str) -> Result<(), AccessL
     if length < limit { Ok(()) } else { Err(AccessListError::TooMany { what, limit }) }
 }
 
-/// The lines of a text file that say something: their number from 1, and their words. `#` begins a comment.
+/// The lines that are not empty, with numbers from 1, split into words. `#` starts a comment.
 fn lines(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     let words = |line| str::split(line, '#').next().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
     let numbered = text.lines().enumerate().map(move |(index, line)| (index + 1, words(line)));

@@ -11,7 +11,7 @@ fn tokens(list: &AccessList, now: UnixSeconds) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn access_lists_round_trip() {
     let mut list = AccessList::default();
     assert_eq!(list.json().get(), r#"{"keys":[],"revoked_keys":[],"denied_tokens":[]}"#);
     list.add_key(key("k1", 1)).unwrap();
@@ -57,7 +57,7 @@ fn files_are_read_line_by_line_and_errors_name_the_line() {
 }
 
 #[test]
-fn a_denial_is_kept_as_long_as_the_latest_word_says() {
+fn a_denial_lasts_until_its_latest_end() {
     let mut list = AccessList::default();
     let id = || "t1".parse().unwrap();
     list.deny_token(id(), Some(100)).unwrap();
@@ -70,7 +70,7 @@ fn a_denial_is_kept_as_long_as_the_latest_word_says() {
 }
 
 #[test]
-fn every_kind_has_a_bound_and_the_whole_within_them_is_read() {
+fn every_kind_is_bounded_and_a_full_list_is_parsed() {
     let mut list = AccessList::default();
     let long = |i: usize| format!("{i:x>64}");
     for i in 0..MAX_KEYS {

@@ -1,4 +1,4 @@
-//! What a token says.
+//! The claims of a token.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,32 +8,32 @@ use super::{AUDIENCE, CLOCK_LEEWAY, TokenError, UnixSeconds};
 use crate::name::{NodeName, ServiceName};
 use crate::name_glob::NameGlob;
 
-/// What a token says, in the claims of RFC 7519 and one of our own (`services`).
+/// The claims of a token (RFC 7519), with one of our own (`services`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// `sub`: the agent that it was issued to. For people and logs: whoever holds the token may read.
+    /// `sub`: the agent that it was issued to. For display only: any holder may use the token.
     pub subject: NodeName,
-    /// `jti`: what a deny list calls it.
+    /// `jti`: the id in deny lists.
     pub id: TokenId,
-    /// `services`: which services it opens. At least one pattern.
+    /// `services`: the services that it may read. At least one pattern.
     pub services: Vec<NameGlob>,
-    /// `exp`: when it ends.
+    /// `exp`: the end of its validity.
     pub expires: UnixSeconds,
-    /// `nbf`: when it begins.
+    /// `nbf`: the start of its validity.
     pub not_before: Option<UnixSeconds>,
-    /// `iat`: when it was issued. Nothing is decided by it.
+    /// `iat`: when it was issued. Informative.
     pub issued_at: Option<UnixSeconds>,
 }
 
-/// A token is not valid at this moment.
+/// A token is outside of its validity period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotNow {
+pub enum ValidityError {
     /// `exp` has passed.
     #[error("the token has expired")]
     Expired,
     /// `nbf` has not come.
     #[error("the token is not valid yet")]
-    NotYet,
+    NotYetValid,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl Claims {
             return Err(TokenError::Malformed("its claims: `services` is empty, so it opens nothing".to_owned()));
         }
         if aud.is_some_and(|aud| !aud.holds(AUDIENCE)) {
-            return Err(TokenError::Malformed(format!("its claims: `aud` is somebody else, and not `{AUDIENCE}`")));
+            return Err(TokenError::Malformed(format!("its claims: `aud` is not `{AUDIENCE}`")));
         }
         Ok(Self { subject: sub, id: jti, services, expires: exp, not_before: nbf, issued_at: iat })
     }
@@ -93,27 +93,27 @@ impl Claims {
         }
     }
 
-    /// Whether the token opens a service.
-    pub fn open(&self, service: &ServiceName) -> bool {
+    /// Whether the token may read a service.
+    pub fn allows(&self, service: &ServiceName) -> bool {
         self.services.iter().any(|glob| glob.matches(service.as_str()))
     }
 
-    /// Whether the token is valid at a moment, give or take [`CLOCK_LEEWAY`].
+    /// Checks the validity period, with a tolerance of [`CLOCK_LEEWAY`].
     ///
     /// # Errors
-    /// It is not yet, or no longer.
-    pub fn valid_at(&self, now: UnixSeconds) -> Result<(), NotNow> {
-        if has_ended(self.expires, now) {
-            return Err(NotNow::Expired);
+    /// The token is not valid yet, or has expired.
+    pub fn valid_at(&self, now: UnixSeconds) -> Result<(), ValidityError> {
+        if has_expired(self.expires, now) {
+            return Err(ValidityError::Expired);
         }
         match self.not_before {
-            Some(begins) if now.saturating_add(CLOCK_LEEWAY.as_secs()) < begins => Err(NotNow::NotYet),
+            Some(begins) if now.saturating_add(CLOCK_LEEWAY.as_secs()) < begins => Err(ValidityError::NotYetValid),
             _ => Ok(()),
         }
     }
 }
 
-/// Whether a token with this `exp` is refused everywhere by now.
-pub(crate) fn has_ended(expires: UnixSeconds, now: UnixSeconds) -> bool {
+/// Whether a token with this `exp` is rejected everywhere by now.
+pub(crate) fn has_expired(expires: UnixSeconds, now: UnixSeconds) -> bool {
     now >= expires.saturating_add(CLOCK_LEEWAY.as_secs())
 }

@@ -1,4 +1,4 @@
-//! The compact serialisation (RFC 7515 section 3.1), read strictly.
+//! The compact serialisation (RFC 7515 section 3.1), parsed strictly.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,27 +10,27 @@ use super::id::KeyId;
 use super::object;
 use super::public_key::PublicKey;
 
-/// The one algorithm (RFC 8037 section 3.1); with a key of ours it is Ed25519.
+/// The only algorithm (RFC 8037 section 3.1); with our keys it is Ed25519.
 pub(super) const ALGORITHM: &str = "EdDSA";
 
-/// Why a token is not one, or not ours.
+/// Why a token is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// More bytes than [`MAX_TOKEN_BYTES`].
+    /// More than [`MAX_TOKEN_BYTES`].
     #[error("the token has {0} bytes, more than the limit of {MAX_TOKEN_BYTES}")]
     TooLong(usize),
-    /// Not a token of the one shape that is read. The text never repeats the token.
+    /// Malformed, or of a form that is not accepted. The text does not repeat the token.
     #[error("the token cannot be read: {0}")]
     Malformed(String),
-    /// It calls for another key than the one it was to be verified with.
+    /// The token names another key.
     #[error("the token is signed with the key {0}, which is not known")]
     UnknownKey(KeyId),
-    /// The signature is not that of the key.
+    /// The signature does not match.
     #[error("the token's signature is wrong")]
     BadSignature,
 }
 
-/// A token as it stands on the wire: read, and not believed.
+/// A parsed token whose signature has not been verified.
 #[derive(Debug, Clone)]
 pub struct UnverifiedToken<'a> {
     key: KeyId,
@@ -49,10 +49,10 @@ struct Header {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Takes a token apart. What it claims is looked at when it is verified.
+    /// Parses a token. Its claims are parsed by [`verify`](Self::verify).
     ///
     /// # Errors
-    /// It is too long, or not of the one shape that is read.
+    /// It is too long, or of a form that is not accepted.
     pub fn parse(token: &'a str) -> Result<Self, TokenError> {
         let malformed = |what: &str| TokenError::Malformed(what.to_owned());
         if token.len() > MAX_TOKEN_BYTES {
@@ -64,7 +64,7 @@ impl<'a> UnverifiedToken<'a> {
         else {
             return Err(malformed("it is not three parts with a `.` between"));
         };
-        // Padding, characters of other alphabets and bits that say nothing are refused: each token has one spelling.
+        // Padding, other alphabets and non-zero trailing bits are rejected: each token has one spelling.
         let decode = |what: &str, part: &str| {
             URL_SAFE_NO_PAD.decode(part).map_err(|_| TokenError::Malformed(format!("its {what} is not base64url")))
         };
@@ -79,36 +79,36 @@ impl<'a> UnverifiedToken<'a> {
         if typ.is_some_and(|typ| !typ.eq_ignore_ascii_case("JWT")) {
             return Err(malformed("its header: `typ` is not `JWT`"));
         }
-        // Extensions that must be understood (RFC 7515 section 4.1.11): none is.
+        // No critical extension is supported (RFC 7515 section 4.1.11).
         if names.contain("crit") {
-            return Err(malformed("its header: `crit` asks for what is not known here"));
+            return Err(malformed("its header: `crit` names an extension, and none is supported"));
         }
         Ok(Self { key: kid, message, payload, signature })
     }
 
-    /// The id of the key that is to verify it.
+    /// The id of the key that signed it.
     pub fn key_id(&self) -> &KeyId {
         &self.key
     }
 
-    /// Verifies the signature, then reads what the token says. Whether it is valid now, or revoked, is another question.
+    /// Verifies the signature and returns the claims. The caller checks validity period and revocation.
     ///
     /// # Errors
-    /// The key is another one, it did not sign this, or the claims are not what they have to be.
+    /// The key is another one, the signature does not match, or the claims are malformed.
     pub fn verify(self, key: &PublicKey) -> Result<Claims, TokenError> {
         if *key.id() != self.key {
             return Err(TokenError::UnknownKey(self.key));
         }
-        if !key.signed(self.message.as_bytes(), &self.signature) {
+        if !key.verifies(self.message.as_bytes(), &self.signature) {
             return Err(TokenError::BadSignature);
         }
         Claims::parse(&self.payload)
     }
 
-    /// What it says, whoever wrote it.
+    /// The claims, unverified.
     ///
     /// # Errors
-    /// The claims are not what they have to be.
+    /// The claims are malformed.
     #[cfg(fuzzing)]
     pub fn claims(&self) -> Result<Claims, TokenError> {
         Claims::parse(&self.payload)

@@ -1,11 +1,11 @@
-//! The names of keys and of tokens.
+//! The ids of keys and of tokens.
 
-use crate::text_form::{beginning, checked_text};
+use crate::text_type::{checked_text, truncated};
 
 /// The longest id, in bytes.
 const MAX_ID_LENGTH: usize = 64;
 
-/// The text was not an id.
+/// The text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not the id of a {kind}: 1 to {MAX_ID_LENGTH} letters and digits of ASCII, `.`, `_`, `~`, `:`, `-`"
@@ -21,11 +21,11 @@ fn is_valid(text: &str) -> bool {
 }
 
 checked_text! {
-    /// The id of a key: the `kid` of RFC 7515.
-    KeyId, is_valid, IdError, |text| IdError { kind: "key", text: beginning(text) }
+    /// The id of a key: `kid` in RFC 7515.
+    KeyId, is_valid, IdError, |text| IdError { kind: "key", text: truncated(text) }
 }
 
 checked_text! {
-    /// The id of a token: the `jti` of RFC 7519.
-    TokenId, is_valid, IdError, |text| IdError { kind: "token", text: beginning(text) }
+    /// The id of a token: `jti` in RFC 7519.
+    TokenId, is_valid, IdError, |text| IdError { kind: "token", text: truncated(text) }
 }

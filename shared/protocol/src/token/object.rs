@@ -1,4 +1,4 @@
-//! JSON objects in which no name stands twice (RFC 8725 section 2.4: two readers might each believe another one).
+//! JSON objects without duplicate names (RFC 8725 section 2.4: parsers disagree on them).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// The names in an object, each once.
+/// The names of an object.
 pub(super) struct Names(BTreeSet<String>);
 
 impl Names {
@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-/// Reads an object and the names in it, those that `T` does not know included.
+/// Parses an object and all its names, also those unknown to `T`.
 pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<(T, Names), serde_json::Error> {
     let names = serde_json::from_slice(json)?;
     Ok((serde_json::from_slice(json)?, names))

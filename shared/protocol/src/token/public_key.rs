@@ -1,4 +1,4 @@
-//! The public half of a key: what edges verify tokens with.
+//! Public keys, which verify tokens and publications.
 
 use std::fmt;
 
@@ -9,33 +9,33 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 
 use super::id::KeyId;
 
-/// An Ed25519 public key, with the id that tokens call it by.
+/// An Ed25519 public key with its id.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey {
     id: KeyId,
     bytes: [u8; 32],
 }
 
-/// The text was not an Ed25519 public key.
+/// The text is not an Ed25519 public key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an Ed25519 public key: expected its 32 bytes in base64url without padding (43 characters)")]
 pub struct PublicKeyError(String);
 
 impl PublicKey {
-    /// A key with the id that is derived from it: its thumbprint (RFC 7638, RFC 8037 appendix A.3), the SHA-256 of its
-    /// canonical JWK in base64url.
+    /// A key with its thumbprint as id (RFC 7638, RFC 8037 appendix A.3): the SHA-256 of its canonical JWK in
+    /// base64url.
     pub fn new(bytes: [u8; 32]) -> Self {
         let jwk = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{}"}}"#, URL_SAFE_NO_PAD.encode(bytes));
         let thumbprint = URL_SAFE_NO_PAD.encode(digest(&SHA256, jwk.as_bytes()));
         Self { id: thumbprint.parse().expect("43 characters of base64url are an id"), bytes }
     }
 
-    /// A key under an id of somebody's choice.
+    /// A key with a chosen id.
     pub fn with_id(id: KeyId, bytes: [u8; 32]) -> Self {
         Self { id, bytes }
     }
 
-    /// Reads a key as [`encoded`](Self::encoded) writes it, under an id of somebody's choice.
+    /// Parses a key as [`encoded`](Self::encoded) writes it, with a chosen id.
     ///
     /// # Errors
     /// The text is not base64url of 32 bytes.
@@ -45,7 +45,7 @@ impl PublicKey {
         Ok(Self { id, bytes: bytes.try_into().map_err(|_| wrong())? })
     }
 
-    /// What tokens call it.
+    /// Its id.
     pub fn id(&self) -> &KeyId {
         &self.id
     }
@@ -55,8 +55,8 @@ impl PublicKey {
         URL_SAFE_NO_PAD.encode(self.bytes)
     }
 
-    /// Whether it signed a message.
-    pub(crate) fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
+    /// Whether the key signed a message.
+    pub(crate) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         UnparsedPublicKey::new(&ED25519, self.bytes).verify(message, signature).is_ok()
     }
 }

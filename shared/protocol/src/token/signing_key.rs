@@ -1,4 +1,4 @@
-//! The private half of a key: what tokens are issued with.
+//! Private keys, which sign tokens and publications.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use super::id::{KeyId, TokenId};
 use super::public_key::PublicKey;
 use super::{MAX_TOKEN_BYTES, UnverifiedToken};
 
-/// What stands before the 32 bytes of an Ed25519 private key in PKCS#8 version 1 (RFC 8410 section 7).
+/// The prefix of an Ed25519 private key in PKCS#8 version 1 (RFC 8410 section 7).
 const PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
@@ -26,25 +26,25 @@ pub struct SigningKey {
     public: PublicKey,
 }
 
-/// A private key cannot be made or read.
+/// Why a private key cannot be generated or parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SigningKeyError {
-    /// The system gives no randomness.
+    /// The system's random number generator failed.
     #[error("the system gives no random numbers")]
     NoRandomness,
-    /// Not PEM with a `PRIVATE KEY` in it.
+    /// No `PRIVATE KEY` in PEM.
     #[error("there is no `BEGIN PRIVATE KEY` in it (PKCS#8, not encrypted)")]
     NotPem,
-    /// A private key of another kind.
+    /// A private key of another algorithm.
     #[error("it is not an Ed25519 private key")]
     NotEd25519,
 }
 
 impl SigningKey {
-    /// Makes a new key: the key, and the PEM file (PKCS#8) that [`from_pem`](Self::from_pem) and OpenSSL read.
+    /// Generates a key: returns it with its PEM file (PKCS#8), which [`from_pem`](Self::from_pem) and OpenSSL read.
     ///
     /// # Errors
-    /// The system gives no randomness.
+    /// The system's random number generator failed.
     pub fn generate() -> Result<(Self, String), SigningKeyError> {
         let mut seed = [0; 32];
         SystemRandom::new().fill(&mut seed).map_err(|_| SigningKeyError::NoRandomness)?;
@@ -53,10 +53,10 @@ impl SigningKey {
         Ok((Self::from_der(&der)?, pem))
     }
 
-    /// Reads a PEM file with a PKCS#8 private key, with its public key in it or without.
+    /// Parses a PEM file with a PKCS#8 private key, with or without its public key.
     ///
     /// # Errors
-    /// It is none, or of another algorithm.
+    /// It has no such key, or one of another algorithm.
     pub fn from_pem(pem: &[u8]) -> Result<Self, SigningKeyError> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| SigningKeyError::NotPem)?;
         Self::from_der(der.secret_pkcs8_der())
@@ -68,18 +68,18 @@ impl SigningKey {
         Ok(Self { pair, public: PublicKey::new(bytes) })
     }
 
-    /// Its public half, under the id that is derived from it.
+    /// The public key, with its thumbprint as id.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// Signs bytes: 64 bytes, always the same ones for the same bytes. Whoever signs makes sure that what is signed for one
-    /// purpose cannot be taken for another.
+    /// Signs a message: 64 bytes, deterministic. The caller ensures that a message for one purpose cannot be taken for
+    /// another.
     pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
         self.pair.sign(message).as_ref().to_vec()
     }
 
-    /// Writes a token.
+    /// Issues a token.
     ///
     /// # Errors
     /// It would be longer than [`MAX_TOKEN_BYTES`]: too many services.
@@ -98,7 +98,7 @@ impl SigningKey {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong(token.len()));
         }
-        // What is issued here is read everywhere.
+        // A token that readers would reject is not issued.
         UnverifiedToken::parse(&token)?.verify(&self.public)?;
         Ok(token)
     }
@@ -111,9 +111,9 @@ impl fmt::Debug for SigningKey {
 }
 
 impl TokenId {
-    /// A new id: 128 random bits in hex, so that it can stand on a command line.
+    /// Generates an id: 128 random bits in hex, so that it can be typed on a command line.
     ///
-    /// # Errors
+    /// The system's random number generator failed.
     /// The system gives no randomness.
     pub fn random() -> Result<Self, SigningKeyError> {
         let mut bits = [0; 16];

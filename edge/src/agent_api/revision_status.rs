@@ -1,13 +1,13 @@
-//! What the edge adds to a descriptor for readers: up to which revision the content is right. Pure.
+//! Adds the revision status to a descriptor: the revision as of which the content is current. Pure.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use crate::catalog::Seen;
+use crate::catalog::RevisionStatus;
 
-/// Hexadecimal digits of what was added, in the entity tag.
+/// Hexadecimal digits of the added part's hash in the entity tag.
 const TAG_DIGITS: usize = 16;
 
 #[derive(Serialize)]
@@ -24,15 +24,15 @@ fn rfc3339<S: Serializer>(since: &Option<SystemTime>, serializer: S) -> Result<S
     }
 }
 
-/// A descriptor, whose entity tag is `tag`, with `"seen"` as its first field, and the tag of that. Every other byte stays as
-/// the origin wrote it.
-pub(super) fn with_seen(descriptor: &Bytes, tag: &str, seen: &Seen) -> (Bytes, String) {
+/// Inserts `"seen"` as the first field of a descriptor, and extends its entity tag. All other bytes stay as the origin
+/// wrote them.
+pub(super) fn with_revision_status(descriptor: &Bytes, tag: &str, seen: &RevisionStatus) -> (Bytes, String) {
     let document = Document {
         revision_id: seen.revision_id.as_str(),
         upstream_unreachable_since: seen.upstream_unreachable_since,
     };
     let document = serde_json::to_vec(&document).expect("text and a time");
-    // What was read as a descriptor is an object with a publication in it.
+    // A parsed descriptor is an object with at least one field.
     let fields = descriptor.iter().position(|byte| *byte == b'{').map_or(0, |brace| brace + 1);
     let whole = [b"{\"seen\":", &document[..], b",", &descriptor[fields..]].concat();
     let added = blake3::hash(&document).to_hex();

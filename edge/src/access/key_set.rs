@@ -1,4 +1,4 @@
-//! Which keys verify tokens just now, what is denied, and the tokens whose signature was verified already.
+//! The keys that verify tokens, the denials, and a cache of verified tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,25 +6,24 @@ use std::sync::Arc;
 use moka::sync::Cache;
 use weir_protocol::access_list::AccessList;
 use weir_protocol::token::{
-    Claims, KeyId, MAX_TOKEN_BYTES, NotNow, PublicKey, TokenError, TokenId, UnixSeconds, UnverifiedToken,
+    Claims, KeyId, MAX_TOKEN_BYTES, PublicKey, TokenError, TokenId, UnixSeconds, UnverifiedToken, ValidityError,
 };
 
 use super::decision::Refusal;
 
-/// What holds until a list changes.
-pub(super) struct Standing {
+/// The keys and denials of all lists; immutable.
+pub(super) struct KeySet {
     keys: HashMap<KeyId, PublicKey>,
     revoked_keys: HashSet<KeyId>,
     denied_tokens: HashSet<TokenId>,
     remembered: Remembered,
 }
 
-/// What verified tokens say, by the hash of the token: a poll does not pay for a signature. It belongs to one set of
-/// keys, so that a token is forgotten when its key goes. Secrets are never compared, only their hashes.
+/// The claims of verified tokens by the hash of the token, so that a poll does not verify a signature. It belongs to
+/// one set of keys: tokens are dropped with their key. Only hashes are compared, never secrets.
 type Remembered = Cache<blake3::Hash, Arc<Claims>>;
 
-impl Standing {
-    /// No keys, nothing denied.
+impl KeySet {
     pub(super) fn empty(remembered_tokens: u64) -> Self {
         Self {
             keys: HashMap::new(),
@@ -34,24 +33,24 @@ impl Standing {
         }
     }
 
-    /// The standing of the edge's own list and of what origins said. What one of them denies is denied; of two keys with
-    /// one id the edge's own counts.
+    /// Merges the edge's own list and those of the origins. A denial in any list applies. Of two keys with the same id
+    /// the edge's own wins.
     pub(super) fn of<'a>(
         own: &'a AccessList,
-        heard: &(impl Iterator<Item = &'a AccessList> + Clone),
+        origin_lists: &(impl Iterator<Item = &'a AccessList> + Clone),
         keys_from_origins: bool,
         before: &Self,
         remembered_tokens: u64,
         now: UnixSeconds,
     ) -> Self {
         let mut keys: HashMap<KeyId, PublicKey> = HashMap::new();
-        for key in own.keys().chain(heard.clone().filter(|_| keys_from_origins).flat_map(AccessList::keys)) {
+        for key in own.keys().chain(origin_lists.clone().filter(|_| keys_from_origins).flat_map(AccessList::keys)) {
             let known = keys.entry(key.id().clone()).or_insert_with(|| key.clone());
             if known != key {
-                tracing::error!(key = %key.id(), "an origin says another key under the id of a known one; it is ignored");
+                tracing::error!(key = %key.id(), "an origin sent another key under a known id; it is ignored");
             }
         }
-        let lists = || std::iter::once(own).chain(heard.clone());
+        let lists = || std::iter::once(own).chain(origin_lists.clone());
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let same_keys = keys == before.keys && revoked_keys == before.revoked_keys;
@@ -59,10 +58,10 @@ impl Standing {
         Self { keys, revoked_keys, denied_tokens, remembered }
     }
 
-    /// What a token says, once it has proved itself.
+    /// Verifies a token and returns its claims.
     ///
     /// # Errors
-    /// Why it has not.
+    /// Why the token is rejected.
     pub(super) fn claims(&self, token: &str, now: UnixSeconds) -> Result<Arc<Claims>, Refusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::Malformed);
@@ -80,9 +79,9 @@ impl Standing {
         if self.denied_tokens.contains(&claims.id) {
             return Err(Refusal::Denied);
         }
-        claims.valid_at(now).map_err(|not_now| match not_now {
-            NotNow::Expired => Refusal::Expired,
-            NotNow::NotYet => Refusal::NotYetValid,
+        claims.valid_at(now).map_err(|error| match error {
+            ValidityError::Expired => Refusal::Expired,
+            ValidityError::NotYetValid => Refusal::NotYetValid,
         })?;
         Ok(claims)
     }
@@ -101,19 +100,18 @@ impl Standing {
         token.verify(key).map_err(refusal)
     }
 
-    /// Whether a token is denied.
     #[cfg(test)]
     pub(super) fn denies(&self, token: &TokenId) -> bool {
         self.denied_tokens.contains(token)
     }
 
-    /// Tokens whose signature need not be verified again.
+    /// The number of cached tokens.
     pub(super) fn remembered(&self) -> u64 {
         self.remembered.run_pending_tasks();
         self.remembered.entry_count()
     }
 
-    /// How many keys verify tokens; how many are revoked; how many tokens are denied.
+    /// The numbers of usable keys, revoked keys and denied tokens.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         let usable = self.keys.keys().filter(|id| !self.revoked_keys.contains(*id)).count();
         (usable, self.revoked_keys.len(), self.denied_tokens.len())
@@ -147,8 +145,8 @@ mod tests {
         list
     }
 
-    fn standing(own: &AccessList, heard: &[AccessList], keys_from_origins: bool, before: &Standing) -> Standing {
-        Standing::of(own, &heard.iter(), keys_from_origins, before, 10, NOW)
+    fn key_set(own: &AccessList, origin_lists: &[AccessList], keys_from_origins: bool, before: &KeySet) -> KeySet {
+        KeySet::of(own, &origin_lists.iter(), keys_from_origins, before, 10, NOW)
     }
 
     fn key() -> SigningKey {
@@ -156,56 +154,56 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_goes_takes_the_memory_with_it() {
+    fn a_removed_key_invalidates_cached_tokens() {
         let (old, new) = (key(), key());
         let token = issue(&old, "one");
-        let both = standing(&with_keys(&[&old, &new]), &[], false, &Standing::empty(10));
+        let both = key_set(&with_keys(&[&old, &new]), &[], false, &KeySet::empty(10));
         assert!(both.claims(&token, NOW).is_ok());
-        let without = standing(&with_keys(&[&new]), &[], false, &both);
+        let without = key_set(&with_keys(&[&new]), &[], false, &both);
         assert_eq!((without.claims(&token, NOW), without.remembered()), (Err(Refusal::UnknownKey), 0));
         let mut revoking = AccessList::default();
         revoking.revoke_key(old.public().id().clone()).unwrap();
-        let revoked = standing(&with_keys(&[&old, &new]), &[revoking], false, &both);
+        let revoked = key_set(&with_keys(&[&old, &new]), &[revoking], false, &both);
         assert_eq!((revoked.claims(&token, NOW), revoked.remembered()), (Err(Refusal::RevokedKey), 0));
         assert_eq!(revoked.sizes(), (1, 1, 0));
     }
 
     #[test]
-    fn keys_of_origins_count_when_that_is_wanted_and_their_denials_always() {
+    fn keys_of_origins_are_optional_and_their_denials_are_not() {
         let (own, theirs) = (key(), key());
-        let mut heard = with_keys(&[&theirs]);
-        heard.deny_token("lost".parse().unwrap(), None).unwrap();
-        let heard = [heard];
-        let nobody = Standing::empty(10);
-        let trusting = standing(&with_keys(&[&own]), &heard, true, &nobody);
+        let mut origin_lists = with_keys(&[&theirs]);
+        origin_lists.deny_token("lost".parse().unwrap(), None).unwrap();
+        let origin_lists = [origin_lists];
+        let nobody = KeySet::empty(10);
+        let trusting = key_set(&with_keys(&[&own]), &origin_lists, true, &nobody);
         assert!(trusting.claims(&issue(&theirs, "one"), NOW).is_ok());
-        let wary = standing(&with_keys(&[&own]), &heard, false, &nobody);
+        let wary = key_set(&with_keys(&[&own]), &origin_lists, false, &nobody);
         assert_eq!(wary.claims(&issue(&theirs, "one"), NOW), Err(Refusal::UnknownKey));
-        for standing in [trusting, wary] {
-            assert_eq!(standing.claims(&issue(&own, "lost"), NOW), Err(Refusal::Denied));
-            assert!(standing.claims(&issue(&own, "one"), NOW).is_ok());
+        for key_set in [trusting, wary] {
+            assert_eq!(key_set.claims(&issue(&own, "lost"), NOW), Err(Refusal::Denied));
+            assert!(key_set.claims(&issue(&own, "one"), NOW).is_ok());
         }
-        // The same id, and another key behind it: the edge's own stays.
+        // The same id with another key: the edge's own key wins.
         let impostor = PublicKey::with_id(own.public().id().clone(), [1; 32]);
         let mut claiming = AccessList::default();
         claiming.add_key(impostor).unwrap();
-        assert!(standing(&with_keys(&[&own]), &[claiming], true, &nobody).claims(&issue(&own, "one"), NOW).is_ok());
+        assert!(key_set(&with_keys(&[&own]), &[claiming], true, &nobody).claims(&issue(&own, "one"), NOW).is_ok());
     }
 
     #[test]
-    fn nothing_that_fails_is_remembered_and_the_memory_is_bounded() {
+    fn only_verified_tokens_are_cached_within_the_bound() {
         let key = key();
-        let standing = standing(&with_keys(&[&key]), &[], false, &Standing::empty(10));
+        let key_set = key_set(&with_keys(&[&key]), &[], false, &KeySet::empty(10));
         let mut forged = issue(&key, "one").into_bytes();
         let last = forged.len() - 10;
         forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
         let forged = String::from_utf8(forged).unwrap();
-        assert_eq!(standing.claims(&forged, NOW), Err(Refusal::BadSignature));
-        assert_eq!(standing.claims(&"x".repeat(MAX_TOKEN_BYTES + 1), NOW), Err(Refusal::Malformed));
-        assert_eq!(standing.remembered(), 0);
+        assert_eq!(key_set.claims(&forged, NOW), Err(Refusal::BadSignature));
+        assert_eq!(key_set.claims(&"x".repeat(MAX_TOKEN_BYTES + 1), NOW), Err(Refusal::Malformed));
+        assert_eq!(key_set.remembered(), 0);
         for i in 0..50 {
-            standing.claims(&issue(&key, &format!("t{i}")), NOW).unwrap();
+            key_set.claims(&issue(&key, &format!("t{i}")), NOW).unwrap();
         }
-        assert!(standing.remembered() <= 10, "{}", standing.remembered());
+        assert!(key_set.remembered() <= 10, "{}", key_set.remembered());
     }
 }

@@ -1,4 +1,4 @@
-//! What the headers of a tarball say.
+//! The headers of a response for a tarball.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,60 +10,58 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::decode::Coding;
 
-/// An answer without which nothing can be done: a header is missing or says nothing.
+/// A header is missing or malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the edge's answer has no valid `{0}`")]
-pub(crate) struct AnswerError(pub(crate) &'static str);
+pub(crate) struct InvalidHeader(pub(crate) &'static str);
 
-/// The statement of an edge about the current tarball.
+/// What the headers say about the current tarball.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// `None` on a `304`: it is that of the question.
+pub(crate) struct TarballHeaders {
+    /// `None` on a `304`: that of the request.
     pub(crate) digest: Option<TarballDigest>,
     pub(crate) generation: u64,
     pub(crate) commit: Option<CommitId>,
     pub(crate) revision_id: Option<RevisionId>,
 }
 
-impl Answer {
-    /// Reads the headers of a `200` or `304`.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, AnswerError> {
+impl TarballHeaders {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, InvalidHeader> {
         Ok(Self {
             digest: read(headers, "weir-digest")?,
-            generation: read(headers, "weir-generation")?.ok_or(AnswerError("weir-generation"))?,
+            generation: read(headers, "weir-generation")?.ok_or(InvalidHeader("weir-generation"))?,
             commit: read(headers, "weir-commit")?,
             revision_id: read(headers, "weir-revision")?,
         })
     }
 
-    /// The digest, which a `200` has to have.
-    pub(crate) fn require_digest(&self) -> Result<TarballDigest, AnswerError> {
-        self.digest.ok_or(AnswerError("weir-digest"))
+    /// The digest, which a `200` must have.
+    pub(crate) fn require_digest(&self) -> Result<TarballDigest, InvalidHeader> {
+        self.digest.ok_or(InvalidHeader("weir-digest"))
     }
 }
 
-/// The coding of the body.
-pub(crate) fn coding(headers: &HeaderMap) -> Result<Coding, AnswerError> {
+pub(crate) fn coding(headers: &HeaderMap) -> Result<Coding, InvalidHeader> {
     match headers.get(header::CONTENT_ENCODING).map(http::HeaderValue::as_bytes) {
         None => Ok(Coding::Identity),
         Some(value) if value.eq_ignore_ascii_case(b"identity") => Ok(Coding::Identity),
         Some(value) if value.eq_ignore_ascii_case(b"zstd") => Ok(Coding::Zstd),
-        Some(_) => Err(AnswerError("content-encoding")),
+        Some(_) => Err(InvalidHeader("content-encoding")),
     }
 }
 
-/// `Retry-After` in seconds; a date is not understood.
+/// `Retry-After` in seconds; a date is ignored.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     read(headers, "retry-after").ok().flatten().map(Duration::from_secs)
 }
 
-fn read<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<Option<T>, AnswerError> {
+fn read<T: FromStr>(headers: &HeaderMap, name: &'static str) -> Result<Option<T>, InvalidHeader> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let parsed = value.to_str().ok().and_then(|value| value.trim().parse().ok());
     match parsed {
         Some(parsed) if values.next().is_none() => Ok(Some(parsed)),
-        _ => Err(AnswerError(name)),
+        _ => Err(InvalidHeader(name)),
     }
 }
 
@@ -86,24 +84,24 @@ mod tests {
             ("weir-commit", commit.as_str()),
             ("weir-revision", revision.as_str()),
         ];
-        let answer = Answer::of(&headers(&all)).unwrap();
+        let answer = TarballHeaders::of(&headers(&all)).unwrap();
         assert_eq!((answer.generation, answer.require_digest()), (7, Ok(TarballDigest::of(b"a"))));
         assert_eq!(answer.commit.unwrap().as_str(), commit);
         assert_eq!(answer.revision_id.unwrap().as_str(), revision);
-        assert_eq!(Answer::of(&headers(&all[..1])), Err(AnswerError("weir-generation")));
-        let unnamed = Answer::of(&headers(&all[1..])).unwrap();
-        assert_eq!(unnamed.require_digest(), Err(AnswerError("weir-digest")));
+        assert_eq!(TarballHeaders::of(&headers(&all[..1])), Err(InvalidHeader("weir-generation")));
+        let unnamed = TarballHeaders::of(&headers(&all[1..])).unwrap();
+        assert_eq!(unnamed.require_digest(), Err(InvalidHeader("weir-digest")));
         for wrong in
             [("weir-digest", "b3-0"), ("weir-generation", "-1"), ("weir-commit", "HEAD"), ("weir-revision", "HEAD")]
         {
             let mut pairs = all.to_vec();
             pairs.retain(|(name, _)| *name != wrong.0);
             pairs.push(wrong);
-            assert_eq!(Answer::of(&headers(&pairs)), Err(AnswerError(wrong.0)));
+            assert_eq!(TarballHeaders::of(&headers(&pairs)), Err(InvalidHeader(wrong.0)));
         }
         let mut twice = headers(&all);
         twice.append("weir-generation", "8".parse().unwrap());
-        assert!(Answer::of(&twice).is_err());
+        assert!(TarballHeaders::of(&twice).is_err());
     }
 
     #[test]

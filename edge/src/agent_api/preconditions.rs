@@ -1,4 +1,4 @@
-//! What a request's preconditions and range make of it (RFC 9110 sections 13 and 14). Pure.
+//! Evaluates the preconditions and the range of a request (RFC 9110 sections 13 and 14). Pure.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,53 +6,58 @@ use std::ops::Range;
 use http::{HeaderMap, HeaderValue, Method, header};
 use weir_protocol::conditional::{if_none_match, if_range};
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::range::{Requested, requested};
+use weir_protocol::range::{RequestedRange, parse_range};
 
 use super::headers::joined;
-use crate::version::{Tag, Variant};
+use crate::version::{EntityTag, Variant};
 
-/// What is sent.
+/// The kind of response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// Everything.
+pub(super) enum ResponseKind {
+    /// The full body.
     Full,
-    /// These bytes.
-    Part(Range<u64>),
-    /// Nothing: the client holds it, under this tag.
+    /// A range of it.
+    Partial(Range<u64>),
+    /// `304`, with the tag that matched.
     NotModified(HeaderValue),
-    /// Nothing: `If-Match` names something else.
+    /// `412`: `If-Match` names another tag.
     PreconditionFailed,
-    /// Nothing: the range begins beyond the end.
-    Unsatisfiable,
+    /// `416`: the range starts beyond the end.
+    RangeNotSatisfiable,
 }
 
-/// Decides, in the order of RFC 9110 section 13.2.2. Dates are not looked at: no `Last-Modified` is ever sent.
-pub(super) fn decide(method: &Method, headers: &HeaderMap, digest: &TarballDigest, variant: &Variant<'_>) -> Decision {
+/// Evaluates in the order of RFC 9110 section 13.2.2. Dates are ignored: `Last-Modified` is never sent.
+pub(super) fn evaluate(
+    method: &Method,
+    headers: &HeaderMap,
+    digest: &TarballDigest,
+    variant: &Variant<'_>,
+) -> ResponseKind {
     let current = variant.tag.text.as_str();
-    if !holds_if_match(headers, current) {
-        return Decision::PreconditionFailed;
+    if !if_match_holds(headers, current) {
+        return ResponseKind::PreconditionFailed;
     }
     let not_modified = joined(headers, &header::IF_NONE_MATCH).and_then(|tags| if_none_match(&tags, digest, current));
     if let Some(tag) = not_modified {
-        return Decision::NotModified(matched(tag, variant.tag));
+        return ResponseKind::NotModified(matched(tag, variant.tag));
     }
     if method != Method::GET {
-        return Decision::Full;
+        return ResponseKind::Full;
     }
     if joined(headers, &header::IF_RANGE).is_some_and(|tag| !if_range(&tag, current)) {
-        return Decision::Full;
+        return ResponseKind::Full;
     }
-    // What is made on the way in an unknown length has no ranges.
-    let Some(length) = variant.length else { return Decision::Full };
-    match requested(joined(headers, &header::RANGE).as_deref(), length) {
-        Requested::Full => Decision::Full,
-        Requested::Part(part) => Decision::Part(part),
-        Requested::Unsatisfiable => Decision::Unsatisfiable,
+    // A body of unknown length has no ranges.
+    let Some(length) = variant.length else { return ResponseKind::Full };
+    match parse_range(joined(headers, &header::RANGE).as_deref(), length) {
+        RequestedRange::Full => ResponseKind::Full,
+        RequestedRange::Partial(part) => ResponseKind::Partial(part),
+        RequestedRange::Unsatisfiable => ResponseKind::RangeNotSatisfiable,
     }
 }
 
-/// The tag that matched, as a header's value.
-fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
+/// The tag that matched, as a header value.
+fn matched(tag: Cow<'_, str>, current: &EntityTag) -> HeaderValue {
     match tag {
         Cow::Borrowed(_) => current.value.clone(),
         Cow::Owned(other) if current.text.strip_prefix("W/") == Some(&other) => current.value.clone(),
@@ -60,14 +65,14 @@ fn matched(tag: Cow<'_, str>, current: &Tag) -> HeaderValue {
     }
 }
 
-/// Whether `If-Match`, if there is one, names what is current.
-pub(super) fn holds_if_match(headers: &HeaderMap, current: &str) -> bool {
-    // What is no text names none of our tags.
+/// Whether `If-Match`, if present, matches the current tag.
+pub(super) fn if_match_holds(headers: &HeaderMap, current: &str) -> bool {
+    // A value that is not text matches none of our tags.
     !headers.contains_key(header::IF_MATCH)
         || joined(headers, &header::IF_MATCH).is_some_and(|tags| if_match(&tags, current))
 }
 
-/// Strong comparison: the whole tag, and no weak one. None of our tags holds a comma.
+/// Strong comparison of whole tags. None of our tags contains a comma.
 fn if_match(header: &str, current: &str) -> bool {
     header.trim() == "*" || !current.starts_with("W/") && header.split(',').any(|tag| tag.trim() == current)
 }
@@ -108,7 +113,7 @@ mod tests {
         }))
     }
 
-    fn decide_for(method: &Method, accept: &str, pairs: &[(header::HeaderName, &str)]) -> Decision {
+    fn evaluate_for(method: &Method, accept: &str, pairs: &[(header::HeaderName, &str)]) -> ResponseKind {
         let version = version();
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
@@ -118,42 +123,42 @@ mod tests {
             headers.append(name, value.parse().unwrap());
         }
         let variant = version.variant(Some(accept), &[]).unwrap();
-        decide(method, &headers, &version.descriptor().publication().digest, &variant)
+        evaluate(method, &headers, &version.descriptor().publication().digest, &variant)
     }
 
     #[test]
-    fn the_order_of_the_rfc() {
+    fn preconditions_are_evaluated_in_the_order_of_the_rfc() {
         use header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
         let identity = version().variant(None, &[]).unwrap().tag.value.clone();
         for (pairs, expected) in [
-            (vec![], Decision::Full),
-            (vec![(RANGE, "bytes=1-2")], Decision::Part(1..3)),
-            (vec![(RANGE, "bytes=100-")], Decision::Unsatisfiable),
-            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "ZSTD")], Decision::Part(1..3)),
-            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "IDENTITY")], Decision::Full),
-            (vec![(RANGE, "bytes=1-2"), (IF_NONE_MATCH, "IDENTITY")], Decision::NotModified(identity)),
-            (vec![(IF_NONE_MATCH, "\"other\"")], Decision::Full),
-            (vec![(IF_MATCH, "ZSTD")], Decision::Full),
-            (vec![(IF_MATCH, "\"x\", ZSTD")], Decision::Full),
-            (vec![(IF_MATCH, "*")], Decision::Full),
-            (vec![(IF_MATCH, "W/ZSTD")], Decision::PreconditionFailed),
-            (vec![(IF_MATCH, "IDENTITY"), (IF_NONE_MATCH, "ZSTD")], Decision::PreconditionFailed),
+            (vec![], ResponseKind::Full),
+            (vec![(RANGE, "bytes=1-2")], ResponseKind::Partial(1..3)),
+            (vec![(RANGE, "bytes=100-")], ResponseKind::RangeNotSatisfiable),
+            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "ZSTD")], ResponseKind::Partial(1..3)),
+            (vec![(RANGE, "bytes=1-2"), (IF_RANGE, "IDENTITY")], ResponseKind::Full),
+            (vec![(RANGE, "bytes=1-2"), (IF_NONE_MATCH, "IDENTITY")], ResponseKind::NotModified(identity)),
+            (vec![(IF_NONE_MATCH, "\"other\"")], ResponseKind::Full),
+            (vec![(IF_MATCH, "ZSTD")], ResponseKind::Full),
+            (vec![(IF_MATCH, "\"x\", ZSTD")], ResponseKind::Full),
+            (vec![(IF_MATCH, "*")], ResponseKind::Full),
+            (vec![(IF_MATCH, "W/ZSTD")], ResponseKind::PreconditionFailed),
+            (vec![(IF_MATCH, "IDENTITY"), (IF_NONE_MATCH, "ZSTD")], ResponseKind::PreconditionFailed),
         ] {
-            assert_eq!(decide_for(&Method::GET, "zstd", &pairs), expected, "{pairs:?}");
+            assert_eq!(evaluate_for(&Method::GET, "zstd", &pairs), expected, "{pairs:?}");
         }
     }
 
     #[test]
-    fn head_has_no_ranges_and_neither_has_what_is_made_gzip() {
+    fn head_and_transcoded_gzip_have_no_ranges() {
         let range = [(header::RANGE, "bytes=1-2")];
-        assert_eq!(decide_for(&Method::GET, "identity", &range), Decision::Part(1..3));
-        assert_eq!(decide_for(&Method::GET, "gzip", &range), Decision::Full);
-        assert_eq!(decide_for(&Method::HEAD, "zstd", &range), Decision::Full);
+        assert_eq!(evaluate_for(&Method::GET, "identity", &range), ResponseKind::Partial(1..3));
+        assert_eq!(evaluate_for(&Method::GET, "gzip", &range), ResponseKind::Full);
+        assert_eq!(evaluate_for(&Method::HEAD, "zstd", &range), ResponseKind::Full);
         let version = version();
         let weak = version.variant(Some("gzip"), &[]).unwrap().tag;
         let conditional = [(header::IF_NONE_MATCH, weak.text.as_str())];
-        assert_eq!(decide_for(&Method::GET, "gzip", &conditional), Decision::NotModified(weak.value.clone()));
+        assert_eq!(evaluate_for(&Method::GET, "gzip", &conditional), ResponseKind::NotModified(weak.value.clone()));
         let strong = [(header::IF_MATCH, weak.text.as_str())];
-        assert_eq!(decide_for(&Method::GET, "gzip", &strong), Decision::PreconditionFailed);
+        assert_eq!(evaluate_for(&Method::GET, "gzip", &strong), ResponseKind::PreconditionFailed);
     }
 }

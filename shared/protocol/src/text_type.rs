@@ -1,7 +1,7 @@
-//! Types that are written as text wherever they are written: in JSON and TOML as on the wire.
+//! Types that are text in JSON and TOML as on the wire.
 
 /// Implements serde's `Serialize` by [`Display`](std::fmt::Display) and `Deserialize` by
-/// [`FromStr`](std::str::FromStr), whose error says what was wrong. What is read was checked.
+/// [`FromStr`](std::str::FromStr), so that deserialised values are validated.
 #[macro_export]
 macro_rules! serde_as_text {
     ($type:ty) => {
@@ -20,7 +20,7 @@ macro_rules! serde_as_text {
     };
 }
 
-/// A type that is a text of which `$is_valid` held when it was read; `$refused` makes the `$error` of another one. Cheap to
+/// Defines a string type that is validated by `$is_valid` when it is parsed; `$refused` makes the `$error`. Cheap to
 /// clone.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $type:ident, $is_valid:expr, $error:ty, $refused:expr) => {
@@ -29,7 +29,7 @@ macro_rules! checked_text {
         pub struct $type(::std::sync::Arc<str>);
 
         impl $type {
-            /// As text.
+            /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -69,7 +69,7 @@ macro_rules! checked_text {
 
 pub(crate) use checked_text;
 
-/// The beginning of a text that was refused: an error does not repeat more.
-pub(crate) fn beginning(text: &str) -> String {
+/// The start of a rejected text, for its error.
+pub(crate) fn truncated(text: &str) -> String {
     text.chars().take(120).collect()
 }

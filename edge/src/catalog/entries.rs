@@ -1,4 +1,4 @@
-//! The services that are stored, and what is remembered of those that were evicted. Both are bounded.
+//! The stored entries, and the generation floors of evicted services. Both are bounded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,38 +8,38 @@ use std::sync::{Arc, PoisonError, RwLock};
 use weir_protocol::name::ServiceName;
 
 use super::entry::Entry;
-use super::record::Floor;
+use super::record::GenerationFloor;
 
-/// Evicted services whose highest generation is remembered. Beyond it those with the lowest generations are forgotten.
+/// The most generation floors. Beyond it the lowest generations are dropped.
 pub(super) const MAX_FLOORS: usize = 200_000;
 
-/// Readers of different services rarely meet in one of so many locks.
+/// Enough shards that readers of different services rarely share a lock.
 const SHARDS: usize = 16;
 
-/// One in so many is evicted beyond a bound, so that one look at all of them makes room for many.
-const EVICTED_SHARE: u64 = 64;
+/// The fraction evicted beyond a bound: one scan makes room for many inserts.
+const EVICTION_FRACTION: u64 = 64;
 
-/// How many services may be stored.
+/// The bounds of the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CatalogBounds {
-    /// Services, tombstones included.
+    /// The most services, tombstones included.
     pub(crate) services: u64,
-    /// Bytes of memory that they take, about. Their descriptors on disk take no more.
+    /// The most memory in bytes, approximately. Descriptors on disk take no more.
     pub(crate) bytes: u64,
 }
 
 type Shard = RwLock<HashMap<ServiceName, Arc<Entry>>>;
 
-/// The stored services. Any number of threads reads; one at a time writes.
+/// The stored entries: many readers, one writer.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct Entries {
     shards: [Shard; SHARDS],
     hasher: RandomState,
     count: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Rows {
+impl Entries {
     pub(super) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
         self.shard(service).read().unwrap_or_else(PoisonError::into_inner).get(service).cloned()
     }
@@ -60,7 +60,7 @@ impl Rows {
         Some(removed)
     }
 
-    /// All of them, in no order.
+    /// All entries, in no order.
     pub(super) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
         let mut all = Vec::with_capacity(usize::try_from(self.count()).unwrap_or_default());
         for shard in &self.shards {
@@ -74,22 +74,21 @@ impl Rows {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The memory that they take, about.
+    /// The approximate memory of all entries, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn exceed(&self, bounds: CatalogBounds) -> bool {
+    pub(super) fn exceeds(&self, bounds: CatalogBounds) -> bool {
         self.count() > bounds.services || self.bytes() > bounds.bytes
     }
 
-    /// What has to go, and a little more, when a bound is exceeded: those that were not requested for the longest time,
-    /// and of those that nobody requested the oldest.
-    pub(super) fn coldest(&self, bounds: CatalogBounds) -> Vec<ServiceName> {
-        let over = |used: u64, bound: u64| if used > bound { used - (bound - bound / EVICTED_SHARE) } else { 0 };
+    /// The entries to evict when a bound is exceeded: least recently requested first, then the oldest.
+    pub(super) fn least_recently_requested(&self, bounds: CatalogBounds) -> Vec<ServiceName> {
+        let over = |used: u64, bound: u64| if used > bound { used - (bound - bound / EVICTION_FRACTION) } else { 0 };
         let (mut count, mut bytes) = (over(self.count(), bounds.services), over(self.bytes(), bounds.bytes));
         let mut all = self.all();
-        all.sort_unstable_by_key(|(_, entry)| (entry.usage.last(), entry.since));
+        all.sort_unstable_by_key(|(_, entry)| (entry.last_request.last(), entry.since));
         let is_needed = |(_, entry): &(_, Arc<Entry>)| {
             let is_needed = count > 0 || bytes > 0;
             (count, bytes) = (count.saturating_sub(1), bytes.saturating_sub(entry.weight()));
@@ -103,20 +102,20 @@ impl Rows {
     }
 }
 
-/// What is remembered of the services that were evicted.
+/// The generation floors of evicted services.
 #[derive(Debug, Default)]
-pub(super) struct Floors(HashMap<ServiceName, Floor>);
+pub(super) struct GenerationFloors(HashMap<ServiceName, GenerationFloor>);
 
-impl Floors {
-    pub(super) fn get(&self, service: &ServiceName) -> Option<Floor> {
+impl GenerationFloors {
+    pub(super) fn get(&self, service: &ServiceName) -> Option<GenerationFloor> {
         self.0.get(service).copied()
     }
 
-    pub(super) fn insert(&mut self, service: ServiceName, floor: Floor) {
+    pub(super) fn insert(&mut self, service: ServiceName, floor: GenerationFloor) {
         self.0.insert(service, floor);
         if self.0.len() > MAX_FLOORS {
             let mut generations: Vec<_> = self.0.values().map(|floor| floor.highest).collect();
-            let (_, lowest, _) = generations.select_nth_unstable(MAX_FLOORS / EVICTED_SHARE as usize);
+            let (_, lowest, _) = generations.select_nth_unstable(MAX_FLOORS / EVICTION_FRACTION as usize);
             let lowest = *lowest;
             self.0.retain(|_, floor| floor.highest > lowest);
         }
@@ -126,7 +125,7 @@ impl Floors {
         self.0.remove(service);
     }
 
-    pub(super) fn all(&self) -> Vec<(ServiceName, Floor)> {
+    pub(super) fn all(&self) -> Vec<(ServiceName, GenerationFloor)> {
         self.0.iter().map(|(service, floor)| (service.clone(), *floor)).collect()
     }
 
@@ -138,7 +137,7 @@ impl Floors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::entry::Usage;
+    use crate::catalog::entry::LastRequest;
     use crate::catalog::entry::tests::{descriptor, entry};
     use crate::clock::Clock;
     use proptest::prelude::*;
@@ -150,35 +149,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_coldest_go_until_both_bounds_hold(
+        fn the_least_recently_requested_are_evicted_until_both_bounds_hold(
             requested in proptest::collection::vec(0u64..50, 1..200), services in 1u64..200, kilobytes in 0u64..300,
         ) {
-            let (rows, begun) = (Rows::default(), Clock::begin().now());
+            let (entries, started) = (Entries::default(), Clock::start().now());
             let bounds = CatalogBounds { services, bytes: kilobytes << 10 };
             for (number, second) in requested.iter().enumerate() {
-                let mut row = entry(Some(descriptor(&format!("s{number}"), 5, 2, b"a")), begun);
-                row.usage = Usage::new(begun.after(Duration::from_secs(*second)));
-                rows.insert(name(number), Arc::new(row));
+                let mut row = entry(Some(descriptor(&format!("s{number}"), 5, 2, b"a")), started);
+                row.last_request = LastRequest::new(started.after(Duration::from_secs(*second)));
+                entries.insert(name(number), Arc::new(row));
             }
-            if rows.exceed(bounds) {
-                rows.coldest(bounds).iter().for_each(|service| drop(rows.remove(service)));
+            if entries.exceeds(bounds) {
+                entries.least_recently_requested(bounds).iter().for_each(|service| drop(entries.remove(service)));
             }
-            prop_assert!(!rows.exceed(bounds));
-            let all = rows.all();
-            prop_assert_eq!(rows.count(), all.len() as u64);
-            prop_assert_eq!(rows.bytes(), all.iter().map(|(_, entry)| entry.weight()).sum::<u64>());
-            let coldest = all.iter().map(|(_, entry)| entry.usage.last()).min();
-            let evicted = (0..requested.len()).filter(|number| rows.get(&name(*number)).is_none());
-            let hottest = evicted.map(|number| begun.after(Duration::from_secs(requested[number]))).max();
-            prop_assert!(coldest.is_none() || hottest <= coldest, "{hottest:?} {coldest:?}");
+            prop_assert!(!entries.exceeds(bounds));
+            let all = entries.all();
+            prop_assert_eq!(entries.count(), all.len() as u64);
+            prop_assert_eq!(entries.bytes(), all.iter().map(|(_, entry)| entry.weight()).sum::<u64>());
+            let least_recently_requested = all.iter().map(|(_, entry)| entry.last_request.last()).min();
+            let evicted = (0..requested.len()).filter(|number| entries.get(&name(*number)).is_none());
+            let hottest = evicted.map(|number| started.after(Duration::from_secs(requested[number]))).max();
+            prop_assert!(least_recently_requested.is_none() || hottest <= least_recently_requested, "{hottest:?} {least_recently_requested:?}");
         }
     }
 
     #[test]
     fn floors_are_bounded_and_the_lowest_generations_go_first() {
-        let mut floors = Floors::default();
+        let mut floors = GenerationFloors::default();
         for number in 0..=MAX_FLOORS {
-            floors.insert(name(number), Floor { highest: (number as u64, 1), purged: None });
+            floors.insert(name(number), GenerationFloor { highest: (number as u64, 1), purged: None });
         }
         assert!(floors.len() <= MAX_FLOORS && floors.len() > MAX_FLOORS / 2);
         assert!(floors.get(&name(0)).is_none() && floors.get(&name(MAX_FLOORS)).is_some());

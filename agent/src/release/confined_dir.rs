@@ -1,8 +1,7 @@
-//! Files and directories strictly below one directory.
+//! File operations confined to one directory.
 //!
-//! Every path is walked component by component from an open directory, following no symlink, so that neither a crafted
-//! tarball nor somebody who changes the tree meanwhile can lead outside, and a path may be longer than the system takes
-//! in one call.
+//! Every path is walked component by component from an open directory without following symlinks. So neither a crafted
+//! tarball nor concurrent changes can lead outside, and paths may be longer than PATH_MAX.
 
 use std::fs::File;
 use std::io;
@@ -14,14 +13,14 @@ use rustix::io::Errno;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Whatever the umask says, everybody may read a release.
+/// Everybody may read a release, whatever the umask.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// A directory, and the last directory below it that was worked in.
-pub(super) struct Beneath {
+/// A directory, with a cache of the last directory below it.
+pub(super) struct ConfinedDir {
     root: OwnedFd,
     last: Option<(Vec<u8>, OwnedFd)>,
-    /// Directories that were made.
+    /// The number of directories created.
     made: u64,
 }
 
@@ -33,18 +32,16 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// `a/b` and `c` joined.
 pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
-impl Beneath {
-    /// Everything below the directory at `path`, which is no symlink.
+impl ConfinedDir {
+    /// Opens the directory at `path`, which must not be a symlink.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { root: rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?, last: None, made: 0 })
     }
 
-    /// Opens the directory at a path; the empty one is the root.
     fn directory(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
         if path.is_empty() {
             return Ok(&self.root);
@@ -68,7 +65,7 @@ impl Beneath {
         Ok(&self.last.as_ref().expect("set above").1)
     }
 
-    /// The directory that a path is in, made with those above it where they are missing.
+    /// The parent directory of a path, created if it is missing.
     fn parent(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
         let (parent, _) = split(path);
         if let Err(error) = self.directory(parent) {
@@ -80,9 +77,9 @@ impl Beneath {
         self.directory(parent)
     }
 
-    /// Makes a directory. It is an error when anything is there.
+    /// Creates a directory with its parents. It must not exist.
     pub(super) fn create_directory(&mut self, path: &[u8]) -> io::Result<()> {
-        // What is missing above is made from the top: a path may have thousands of components.
+        // From the top and without recursion: a path may have thousands of components.
         let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         for ancestor in slashes.map(|at| &path[..at]).collect::<Vec<_>>() {
             match self.directory(ancestor) {
@@ -104,17 +101,16 @@ impl Beneath {
         Ok(())
     }
 
-    /// How many directories were made, also those that only stand above others.
+    /// The number of directories created, parents included.
     pub(super) fn directories_made(&self) -> u64 {
         self.made
     }
 
-    /// What the directory itself is.
     pub(super) fn stat_root(&self) -> io::Result<Stat> {
         Ok(rustix::fs::fstat(&self.root)?)
     }
 
-    /// Makes a file with mode 0644 or 0755. It is an error when anything is there.
+    /// Creates a file with mode 0644 or 0755. It must not exist.
     pub(super) fn create_file(&mut self, path: &[u8], executable: bool) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.parent(path)?, split(path).1, flags, Mode::RUSR | Mode::WUSR)?;
@@ -122,12 +118,12 @@ impl Beneath {
         Ok(file.into())
     }
 
-    /// Makes a symlink. It is an error when anything is there.
+    /// Creates a symlink. It must not exist.
     pub(super) fn create_symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(target, self.parent(path)?, split(path).1)?)
     }
 
-    /// What is at a path; `None` when nothing is.
+    /// The metadata of a path; `None` when it does not exist.
     pub(super) fn stat(&mut self, path: &[u8]) -> io::Result<Option<Stat>> {
         let (parent, name) = split(path);
         let found = match self.directory(parent) {
@@ -136,30 +132,29 @@ impl Beneath {
         };
         match found {
             Ok(stat) => Ok(Some(stat)),
-            // A component is missing, or is no directory: nothing is at this path.
+            // A missing component, or one that is no directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Opens a regular file to read it.
+    /// Opens a regular file for reading.
     pub(super) fn open_file(&mut self, path: &[u8]) -> io::Result<File> {
         let (parent, name) = split(path);
-        // NONBLOCK: a fifo that took the file's place must not stop us.
+        // NONBLOCK: opening a FIFO in its place must not block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(self.directory(parent)?, name, flags, Mode::empty())?.into())
     }
 
-    /// The target of a symlink.
     pub(super) fn read_link(&mut self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (parent, name) = split(path);
         Ok(rustix::fs::readlinkat(self.directory(parent)?, name, Vec::new())?.into_bytes())
     }
 
-    /// Everything below, a directory before what is in it. Ends early when `visit` says so, by `false`.
+    /// Visits all entries, directories before their contents. Ends early when `visit` returns false.
     pub(super) fn walk(&mut self, mut visit: impl FnMut(&[u8], bool) -> bool) -> io::Result<()> {
-        // Of each directory that is still to be listed its name, and how much of the path is that of its parent: a
-        // wide and deep tree has more bytes of paths than of anything else.
+        // Pending directories are stored by name and parent length: in a deep tree, full paths would take most of the
+        // memory.
         let mut waiting: Vec<(usize, Vec<u8>)> = vec![(0, Vec::new())];
         let mut path = Vec::new();
         while let Some((parent, name)) = waiting.pop() {
@@ -169,7 +164,7 @@ impl Beneath {
                 let (name, file_type) = entry?;
                 let child = join(&path, &name);
                 let is_directory = match file_type {
-                    // Some file systems do not say it in the listing.
+                    // Some file systems do not report the type in listings.
                     FileType::Unknown => self.stat(&child)?.is_some_and(|stat| is_type(&stat, FileType::Directory)),
                     file_type => file_type == FileType::Directory,
                 };
@@ -184,8 +179,7 @@ impl Beneath {
         Ok(())
     }
 
-    /// Removes everything below. A directory is moved to the top before it is emptied, so that no depth costs more than
-    /// another.
+    /// Removes all contents. Subdirectories are moved to the top before they are emptied, so that depth costs nothing.
     pub(super) fn remove_contents(&mut self) -> io::Result<()> {
         self.last = None;
         let mut moved = 0u64;
@@ -204,7 +198,7 @@ impl Beneath {
                 });
             }
             match rustix::fs::unlinkat(&self.root, &name, AtFlags::REMOVEDIR) {
-                // It was empty, and another one was moved to its name and removed under it.
+                // It was empty, and another directory was moved to its name and removed.
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -212,7 +206,7 @@ impl Beneath {
         Ok(())
     }
 
-    /// Waits until everything that was written to this file system is on disk.
+    /// Waits until all writes to this file system are on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         rustix::fs::syncfs(&self.root)?;
@@ -226,7 +220,7 @@ fn open_directory(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, DIRECTORY | OFlags::RDONLY, Mode::empty())?)
 }
 
-/// What is in a directory, but for itself and the one above.
+/// The entries of a directory without `.` and `..`.
 fn list(directory: &OwnedFd) -> io::Result<impl Iterator<Item = io::Result<(Vec<u8>, FileType)>> + use<>> {
     Ok(Dir::read_from(directory)?.filter_map(|entry| match entry {
         Err(error) => Some(Err(error.into())),
@@ -237,9 +231,9 @@ fn list(directory: &OwnedFd) -> io::Result<impl Iterator<Item = io::Result<(Vec<
     }))
 }
 
-/// Removes what is in a directory but for the directories, whose names it returns.
+/// Removes everything but directories, whose names it returns.
 fn remove_files(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
-    // Whatever was done to it: what is in it has to go. When that cannot be changed, it may not be needed.
+    // The mode may have been changed. When it cannot be restored, the removal may still work.
     let _ = rustix::fs::fchmod(directory, Mode::RWXU);
     let entries = list(directory)?.collect::<io::Result<Vec<_>>>()?;
     let mut directories = Vec::new();
@@ -263,12 +257,11 @@ fn file_mode(executable: bool) -> Mode {
     Mode::from_raw_mode(if executable { 0o755 } else { 0o644 })
 }
 
-/// Whether a stat is of this type of file.
 pub(super) fn is_type(stat: &Stat, file_type: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == file_type
 }
 
-/// Whether a stat has exactly the mode that a release gives.
+/// Whether the permissions are exactly those of a release.
 pub(super) fn has_mode(stat: &Stat, executable: bool) -> bool {
     Mode::from_raw_mode(stat.st_mode) == file_mode(executable)
 }
@@ -278,40 +271,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_below_is_seen_and_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("tree");
+    fn all_entries_are_visited_and_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().join("tree");
         std::fs::create_dir(&root).unwrap();
-        std::fs::write(dir.path().join("outside"), "").unwrap();
-        let mut beneath = Beneath::open(&root).unwrap();
+        std::fs::write(temporary.path().join("outside"), "").unwrap();
+        let mut dir = ConfinedDir::open(&root).unwrap();
         let deep = vec!["d"; 3000].join("/");
         let mut expected = Vec::new();
-        // Names that the removal uses itself are among them.
+        // Names that the removal itself uses are among them.
         for path in ["a/b/c", "a/b/d", "a/e", ".removed-0/.removed-1/x", ".removed-2", "z/.removed-3/y/v"] {
-            drop(beneath.create_file(path.as_bytes(), false).unwrap());
+            drop(dir.create_file(path.as_bytes(), false).unwrap());
             expected.push(path.to_owned());
         }
-        drop(beneath.create_file(format!("{deep}/file").as_bytes(), false).unwrap());
-        beneath.create_symlink(b"a/link", b"../../outside").unwrap();
-        beneath.create_symlink(b"a/to-directory", b"b").unwrap();
-        beneath.create_directory(b"empty").unwrap();
-        assert_eq!(beneath.directories_made(), 2 + 2 + 3 + 3000 + 1);
+        drop(dir.create_file(format!("{deep}/file").as_bytes(), false).unwrap());
+        dir.create_symlink(b"a/link", b"../../outside").unwrap();
+        dir.create_symlink(b"a/to-directory", b"b").unwrap();
+        dir.create_directory(b"empty").unwrap();
+        assert_eq!(dir.directories_made(), 2 + 2 + 3 + 3000 + 1);
         let mut seen = Vec::new();
-        beneath
-            .walk(|path, is_directory| {
-                if !is_directory {
-                    seen.push(String::from_utf8(path.to_vec()).unwrap());
-                }
-                true
-            })
-            .unwrap();
+        dir.walk(|path, is_directory| {
+            if !is_directory {
+                seen.push(String::from_utf8(path.to_vec()).unwrap());
+            }
+            true
+        })
+        .unwrap();
         expected.extend([format!("{deep}/file"), "a/link".to_owned(), "a/to-directory".to_owned()]);
         expected.sort();
         seen.sort();
         assert_eq!(seen, expected);
         rustix::fs::chmod(root.join("a/b"), Mode::RUSR | Mode::XUSR).unwrap();
-        beneath.remove_contents().unwrap();
+        dir.remove_contents().unwrap();
         assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
-        assert!(dir.path().join("outside").exists(), "no link is followed");
+        assert!(temporary.path().join("outside").exists(), "no link is followed");
     }
 }

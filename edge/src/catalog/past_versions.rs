@@ -1,4 +1,4 @@
-//! Versions of services that are not the current ones: asked for by their digest, and remembered.
+//! Past versions of services: requested by their digest, and cached in memory.
 
 use std::sync::Arc;
 
@@ -9,42 +9,42 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
-use super::entry::{Entry, Order, PurgeMode};
+use super::entry::{Entry, PurgeMode, VersionNumber};
 use super::error::LookupError;
-use super::lookup::{FIRST_ANSWER_WAIT, MAX_QUERIES, within};
-use super::negative::Negative;
+use super::lookup::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
+use super::negative_cache::NegativeCache;
 use super::store::Catalog;
 use crate::clock::{Clock, Moment};
-use crate::origin_client::{OriginId, Origins, Word};
+use crate::origin_client::{OriginId, OriginResponse, Origins};
 use crate::single_flight::SingleFlight;
 use crate::version::Version;
 
-/// The memory that their descriptors may take, in bytes.
+/// The most memory for descriptors, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Queries for versions of one service under way at a time: whoever makes up digests holds up nobody else.
+/// The most queries in flight about versions of one service: made-up digests cannot block other services.
 const MAX_QUERIES_PER_SERVICE: usize = 8;
 
-/// A version that is not the current one, with its origin.
+/// A past version with its origin.
 #[derive(Debug)]
 pub(super) struct PastVersion {
     pub(super) version: Arc<Version>,
     pub(super) origin: OriginId,
-    /// When its origin was asked for it.
+    /// When the origin was queried.
     pub(super) since: Moment,
 }
 
 type Key = (ServiceName, TarballDigest);
 
-/// A version that its origin does not have may be there again once the service has a newer one, so that is part of it.
-type Query = (Key, Order);
+/// The highest known version is part of the key: a missing version may exist once the service has a newer one.
+type Query = (Key, VersionNumber);
 
 /// The past versions. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct PastVersions {
     stored: Cache<Key, Arc<PastVersion>>,
     queries: SingleFlight<Key, Result<Arc<PastVersion>, LookupError>>,
-    negative: Negative<Query>,
+    negative: NegativeCache<Query>,
     catalog: Arc<Catalog>,
     origins: Arc<Origins>,
     clock: Clock,
@@ -53,11 +53,11 @@ pub(super) struct PastVersions {
 impl PastVersions {
     pub(super) fn new(catalog: Arc<Catalog>, origins: Arc<Origins>, clock: Clock, drain: &Drain) -> Self {
         let weigh = |_: &_, past: &Arc<PastVersion>| {
-            // What is read of a descriptor takes about as much again as its bytes.
+            // A parsed descriptor takes about as much again as its bytes.
             u32::try_from(1024 + 2 * past.version.descriptor().bytes().len()).unwrap_or(u32::MAX)
         };
         let stored = Cache::builder().max_capacity(MAX_BYTES).weigher(weigh).build();
-        let (queries, negative) = (SingleFlight::new(MAX_QUERIES, drain), Negative::new());
+        let (queries, negative) = (SingleFlight::new(MAX_QUERIES, drain), NegativeCache::new());
         Self { stored, queries, negative, catalog, origins, clock }
     }
 
@@ -65,18 +65,18 @@ impl PastVersions {
         self.stored.get(&(service.clone(), *digest))
     }
 
-    /// Those of the services and digests that are `wanted`, without using them.
+    /// The stored versions that match, without counting as a use.
     pub(super) fn select(&self, wanted: impl Fn(&ServiceName, &TarballDigest) -> bool) -> Vec<Arc<Version>> {
         // An iterator, unlike `get`, does not count as a use.
         let all = self.stored.iter();
         all.filter(|(key, _)| wanted(&key.0, &key.1)).map(|(_, past)| past.version.clone()).collect()
     }
 
-    /// Asks the origin of a service that is stored as `entry`, or joins a query that is under way; and whether it was the
-    /// latter. `again`: errors that are remembered do not count.
+    /// Queries the origin of a service that is stored as `entry`, or joins the query in flight; the second value tells
+    /// which. `again`: skip the negative cache.
     ///
     /// # Errors
-    /// There is no such version, or its origin cannot be asked.
+    /// The version does not exist, or the query failed.
     pub(super) async fn query(
         &self,
         service: &ServiceName,
@@ -92,17 +92,17 @@ impl PastVersions {
         let owner = entry.origin;
         let of_service = |(name, other): &Key| name == service && other != digest;
         if self.queries.count(of_service) >= MAX_QUERIES_PER_SERVICE {
-            return Err(LookupError::Full);
+            return Err(LookupError::Overloaded);
         }
-        let seat = self.queries.join(&key, || self.clone().ask_origin(query, owner))?;
-        let collapsed = seat.collapsed;
-        Ok((within(FIRST_ANSWER_WAIT, seat).await?, collapsed))
+        let waiter = self.queries.join(&key, || self.clone().query_origin(query, owner))?;
+        let collapsed = waiter.collapsed;
+        Ok((wait_for(FIRST_QUERY_TIMEOUT, waiter).await?, collapsed))
     }
 
-    /// Forgets failed queries about a service, and, when the mode is hard, its versions.
+    /// Removes negative entries of a service, and with a hard purge its past versions.
     pub(super) fn purge(&self, service: &ServiceName, mode: PurgeMode) {
         let failed = self.negative.all().into_keys().filter(|((name, _), _)| name == service);
-        failed.for_each(|query| self.negative.forget(&query));
+        failed.for_each(|query| self.negative.remove(&query));
         if mode == PurgeMode::Hard {
             for version in self.select(|name, _| name == service) {
                 self.stored.invalidate(&(service.clone(), version.descriptor().publication().digest));
@@ -110,7 +110,7 @@ impl PastVersions {
         }
     }
 
-    /// What is used of each bound, and the bound.
+    /// The fill level of each bound.
     pub(super) fn bounds(&self) -> [Bound; 3] {
         let (remembered, most) = self.negative.fill_level();
         [
@@ -120,15 +120,17 @@ impl PastVersions {
         ]
     }
 
-    async fn ask_origin(self, query: Query, owner: Option<OriginId>) -> Result<Arc<PastVersion>, LookupError> {
+    async fn query_origin(self, query: Query, owner: Option<OriginId>) -> Result<Arc<PastVersion>, LookupError> {
         let since = self.clock.now();
         let (service, digest) = &query.0;
         let error = match self.origins.version(service, digest, owner).await {
-            Ok(Word::Descriptor(origin, descriptor)) => return Ok(self.store(query.0, origin, *descriptor, since)),
-            Ok(Word::Absent | Word::Unchanged) => LookupError::Absent,
+            Ok(OriginResponse::Descriptor(origin, descriptor)) => {
+                return Ok(self.store(query.0, origin, *descriptor, since));
+            }
+            Ok(OriginResponse::Absent | OriginResponse::Unchanged) => LookupError::Absent,
             Err(error) => LookupError::Origin(error),
         };
-        self.negative.remember(query, error.clone(), self.catalog.all_streams_in_step());
+        self.negative.insert(query, error.clone(), self.catalog.all_streams_in_sync());
         Err(error)
     }
 

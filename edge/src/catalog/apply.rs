@@ -1,0 +1,171 @@
+//! Applies updates from origins in order.
+//!
+//! A new service is served immediately and written behind. A version that replaces another is served once it is on
+//! disk: after a crash no client sees an older one.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use weir_protocol::descriptor::Descriptor;
+use weir_protocol::name::ServiceName;
+
+use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
+use super::record::Record;
+use super::store::Catalog;
+use super::update::{Update, UpdateContent, UpdateDecision, UpdateSource};
+use super::writer::WriteQueue;
+use crate::clock::Moment;
+use crate::origin_client::OriginId;
+use crate::version::Version;
+
+/// The outcome of an update.
+#[derive(Debug, Clone)]
+pub(crate) enum UpdateOutcome {
+    /// This entry is served: the generation is new.
+    Stored(Arc<Entry>),
+    /// This entry is served: a known generation with other representations, from another origin, removed, or back
+    /// again.
+    Revised(Arc<Entry>),
+    /// The stored entry stays: it was confirmed, or is newer than the update.
+    Unchanged(Arc<Entry>),
+    /// Rejected: a newer version is known.
+    Regressed,
+    /// Rejected: the service belongs to another origin.
+    OtherOrigin,
+    /// The service left its origin and may be at another, which has to be queried.
+    QueryOthers,
+    /// The service is unknown, and nothing is stored.
+    Ignored,
+}
+
+impl Catalog {
+    /// Applies an update. Returns once its result may be served.
+    pub(super) async fn apply(self: &Arc<Self>, update: Update) -> UpdateOutcome {
+        self.apply_all(vec![update]).await.pop().unwrap_or(UpdateOutcome::Ignored)
+    }
+
+    /// Applies updates in order. Returns once their results may be served.
+    pub(crate) async fn apply_all(self: &Arc<Self>, updates: Vec<Update>) -> Vec<UpdateOutcome> {
+        let (mut outcomes, mut is_pending) = (Vec::with_capacity(updates.len()), false);
+        {
+            let mut queue = self.write_queue();
+            for update in updates {
+                let service = update.service().clone();
+                outcomes.push(self.apply_to(&mut queue, service.clone(), update));
+                is_pending |= queue.pending.contains_key(&service);
+            }
+        }
+        if is_pending {
+            // A failed write is no error: the entries are served from memory.
+            let _ = self.durable().await;
+        }
+        outcomes
+    }
+
+    fn apply_to(self: &Arc<Self>, queue: &mut WriteQueue, service: ServiceName, update: Update) -> UpdateOutcome {
+        let stored = queue.pending.get(&service).cloned().or_else(|| self.entries.get(&service));
+        let floor = queue.floors.get(&service);
+        let known = stored.as_ref().map(|stored| stored.highest).or(floor.map(|floor| floor.highest));
+        let decision = update.decide(stored.as_deref(), known, self.has_several_origins());
+        let Update { origin, source, at, content } = update;
+        let entry = |version: Option<Version>, highest, origin| {
+            // A client waits for most queries.
+            let requested = if source == UpdateSource::Stream { Moment::EARLIEST } else { at };
+            let last_request =
+                stored.as_ref().map_or_else(|| LastRequest::new(requested), |stored| stored.last_request.clone());
+            let policy = self.policies.of(&service).clone();
+            let entry =
+                Entry::new(version.map(Arc::new), highest, origin, policy, last_request, at).confirmed_when_stored();
+            stored.iter().for_each(|stored| entry.inherit_purges(stored));
+            let purged = floor.and_then(|floor| floor.purged).map(|at| self.moment(at));
+            purged.into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
+            Arc::new(entry)
+        };
+        match (decision, content, &stored) {
+            (UpdateDecision::Store, UpdateContent::Current(descriptor), _) => {
+                log_new_version(&descriptor);
+                let highest = descriptor.version();
+                let entry = entry(Some(Version::new(*descriptor)), highest, origin);
+                self.store(queue, service, entry, known)
+            }
+            (UpdateDecision::StoreTombstone, _, Some(stored)) => {
+                tracing::info!(%service, "a service was removed");
+                let entry = entry(None, stored.highest, stored.origin);
+                self.store(queue, service, entry, known)
+            }
+            (UpdateDecision::Confirm, _, Some(stored)) => {
+                stored.confirm(at);
+                UpdateOutcome::Unchanged(stored.clone())
+            }
+            (UpdateDecision::Superseded, _, Some(stored)) => UpdateOutcome::Unchanged(stored.clone()),
+            (UpdateDecision::Reject, UpdateContent::Current(descriptor), stored) => {
+                stored.iter().for_each(|stored| stored.suspect(at));
+                // The stream may lag behind a query. The follower queries the origin, and its answer decides.
+                if source != UpdateSource::Stream {
+                    stored.iter().for_each(|stored| stored.reject(descriptor.publication().generation));
+                    self.report_regression(&service, origin, &descriptor, known.unwrap_or_default());
+                }
+                UpdateOutcome::Regressed
+            }
+            (UpdateDecision::RejectOtherOrigin, ..) => UpdateOutcome::OtherOrigin,
+            (UpdateDecision::QueryOthers, ..) => UpdateOutcome::QueryOthers,
+            _ => UpdateOutcome::Ignored,
+        }
+    }
+
+    /// Stores an entry. `known`: the highest version of the service so far.
+    fn store(
+        self: &Arc<Self>,
+        queue: &mut WriteQueue,
+        service: ServiceName,
+        entry: Arc<Entry>,
+        known: Option<VersionNumber>,
+    ) -> UpdateOutcome {
+        let row = self.row(&entry, self.clock.now(), SystemTime::now());
+        let record = Record::Service { service: service.clone(), row };
+        self.enqueue(queue, |queue| queue.push(record));
+        match known {
+            None => {
+                self.serve(queue, service, entry.clone());
+                self.evict_excess(queue);
+            }
+            // The disk hangs: the entry is kept in memory only.
+            Some(_) if queue.is_hanging(self.clock.now()) => {
+                // A queued older entry must not replace it.
+                queue.pending.remove(&service);
+                self.serve(queue, service, entry.clone());
+            }
+            Some(_) => drop(queue.pending.insert(service, entry.clone())),
+        }
+        match known {
+            Some((generation, _)) if generation == entry.highest.0 => UpdateOutcome::Revised(entry),
+            _ => UpdateOutcome::Stored(entry),
+        }
+    }
+
+    fn report_regression(
+        &self,
+        service: &ServiceName,
+        origin: Option<OriginId>,
+        offered: &Descriptor,
+        highest: VersionNumber,
+    ) {
+        self.metrics.regressions.inc();
+        let (generation, revision) = offered.version();
+        tracing::error!(
+            %service, origin = origin.and_then(|id| self.origins.name(id)), generation, revision,
+            highest_generation = highest.0, highest_revision = highest.1,
+            "an origin offers an older version than was seen before; the stored version is kept \
+             (see generation_floor in the origin's configuration)"
+        );
+    }
+}
+
+fn log_new_version(descriptor: &Descriptor) {
+    let publication = descriptor.publication();
+    tracing::info!(
+        service = %publication.service, generation = publication.generation, revision = descriptor.revision(),
+        digest = %publication.digest, commit = %publication.commit,
+        "a service has a new version"
+    );
+}

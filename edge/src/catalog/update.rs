@@ -1,0 +1,233 @@
+//! Decides which updates from origins are applied. Pure.
+
+use std::cmp::Ordering;
+
+use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::name::ServiceName;
+
+use super::entry::{Entry, VersionNumber};
+use crate::clock::Moment;
+use crate::origin_client::OriginId;
+
+/// An update about a service from an origin.
+#[derive(Debug)]
+pub(crate) struct Update {
+    /// The origin; `None` when it is no longer configured, or when all origins gave this answer.
+    pub(crate) origin: Option<OriginId>,
+    pub(crate) source: UpdateSource,
+    /// The time up to which the update is known to hold.
+    pub(crate) at: Moment,
+    pub(crate) content: UpdateContent,
+}
+
+/// What an update says.
+#[derive(Debug)]
+pub(crate) enum UpdateContent {
+    /// The published descriptor.
+    Current(Box<Descriptor>),
+    /// The service was removed; with the highest generation it had, when that is known.
+    Gone(ServiceName, Option<Generation>),
+}
+
+/// Where an update came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UpdateSource {
+    /// The response to a query that was sent when this was the highest known version.
+    Query(VersionNumber),
+    /// The origin's event stream.
+    Stream,
+}
+
+/// What is done with an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UpdateDecision {
+    /// Store it: the generation or revision is new.
+    Store,
+    /// Store a tombstone.
+    StoreTombstone,
+    /// The stored version is confirmed.
+    Confirm,
+    /// Ignore it: a newer version arrived while the query was in flight.
+    Superseded,
+    /// Reject it: a newer version is known, or another publication has the same generation.
+    Reject,
+    /// Reject it: the service belongs to another origin.
+    RejectOtherOrigin,
+    /// The service left its origin and may be at another one: query the others.
+    QueryOthers,
+    /// Ignore it: the service is unknown, and there is nothing to remember.
+    Ignore,
+}
+
+impl Update {
+    pub(crate) fn service(&self) -> &ServiceName {
+        match &self.content {
+            UpdateContent::Current(descriptor) => &descriptor.publication().service,
+            UpdateContent::Gone(service, _) => service,
+        }
+    }
+
+    /// Decides on the update. `entry`: the stored version; `floor`: the highest version of an evicted service.
+    pub(super) fn decide(
+        &self,
+        entry: Option<&Entry>,
+        floor: Option<VersionNumber>,
+        several_origins: bool,
+    ) -> UpdateDecision {
+        match &self.content {
+            UpdateContent::Current(descriptor) => self.decide_current(descriptor, entry, floor),
+            UpdateContent::Gone(_, generation) => {
+                entry.map_or(UpdateDecision::Ignore, |entry| self.decide_gone(*generation, entry, several_origins))
+            }
+        }
+    }
+
+    fn decide_current(
+        &self,
+        descriptor: &Descriptor,
+        entry: Option<&Entry>,
+        floor: Option<VersionNumber>,
+    ) -> UpdateDecision {
+        let offered = descriptor.version();
+        let Some(entry) = entry else {
+            return if floor.is_some_and(|floor| offered < floor) {
+                UpdateDecision::Reject
+            } else {
+                UpdateDecision::Store
+            };
+        };
+        let belongs_to_another = entry.version.is_some() && entry.origin.is_some() && entry.origin != self.origin;
+        if self.source == UpdateSource::Stream && belongs_to_another {
+            return UpdateDecision::RejectOtherOrigin;
+        }
+        match (offered.cmp(&entry.highest), &entry.version) {
+            (Ordering::Less, _) if self.is_superseded_by(entry) => UpdateDecision::Superseded,
+            (Ordering::Less, _) => UpdateDecision::Reject,
+            (_, Some(stored)) if is_other_publication_of_same_generation(stored.descriptor(), descriptor) => {
+                UpdateDecision::Reject
+            }
+            (Ordering::Equal, Some(_)) if entry.origin == self.origin => UpdateDecision::Confirm,
+            // The same version from another origin moves the service there. A service may also come back unchanged.
+            _ => UpdateDecision::Store,
+        }
+    }
+
+    fn decide_gone(&self, generation: Option<Generation>, entry: &Entry, several_origins: bool) -> UpdateDecision {
+        let is_stream = self.source == UpdateSource::Stream;
+        let is_tombstone = entry.version.is_none();
+        if is_stream && entry.origin != self.origin {
+            UpdateDecision::RejectOtherOrigin
+        } else if self.is_superseded_by(entry) || generation.is_some_and(|generation| generation < entry.highest.0) {
+            UpdateDecision::Superseded
+        } else if is_stream && several_origins {
+            // A tombstone from one origin is not final: the service may have moved to another.
+            if is_tombstone { UpdateDecision::Superseded } else { UpdateDecision::QueryOthers }
+        } else if is_tombstone {
+            UpdateDecision::Confirm
+        } else {
+            UpdateDecision::StoreTombstone
+        }
+    }
+
+    fn is_superseded_by(&self, entry: &Entry) -> bool {
+        matches!(self.source, UpdateSource::Query(known) if known < entry.highest)
+    }
+}
+
+/// A revision changes the representations of a publication, never the publication.
+fn is_other_publication_of_same_generation(stored: &Descriptor, offered: &Descriptor) -> bool {
+    let (stored, offered) = (stored.publication(), offered.publication());
+    stored.generation == offered.generation && stored != offered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::entry::tests::{descriptor, entry};
+    use crate::clock::Clock;
+
+    const QUERY: UpdateSource = UpdateSource::Query((5, 2));
+
+    fn decide(origin: OriginId, source: UpdateSource, content: UpdateContent, entry: Option<&Entry>) -> UpdateDecision {
+        let at = Clock::start().now();
+        Update { origin: Some(origin), source, at, content }.decide(entry, None, false)
+    }
+
+    fn current(generation: u64, revision: u64, content: &[u8]) -> UpdateContent {
+        UpdateContent::Current(descriptor("shop", generation, revision, content).into())
+    }
+
+    fn gone(generation: Option<u64>) -> UpdateContent {
+        UpdateContent::Gone("shop".parse().unwrap(), generation)
+    }
+
+    #[test]
+    fn only_newer_versions_are_stored() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        for (generation, revision, content, expected) in [
+            (5, 2, b"a", UpdateDecision::Confirm),
+            (5, 3, b"a", UpdateDecision::Store),
+            (6, 0, b"b", UpdateDecision::Store),
+            (5, 1, b"a", UpdateDecision::Reject),
+            (4, 9, b"b", UpdateDecision::Reject),
+            (5, 2, b"b", UpdateDecision::Reject),
+            (5, 3, b"b", UpdateDecision::Reject),
+        ] {
+            for source in [QUERY, UpdateSource::Stream] {
+                let decision = decide(0, source, current(generation, revision, content), Some(&stored));
+                assert_eq!(decision, expected, "{generation}.{revision}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tombstone_and_a_floor_remember_the_highest_generation() {
+        let tombstone = entry(None, Clock::start().now());
+        for (generation, revision, expected) in
+            [(4, 9, UpdateDecision::Reject), (5, 2, UpdateDecision::Store), (6, 1, UpdateDecision::Store)]
+        {
+            let update = || current(generation, revision, b"a");
+            assert_eq!(decide(0, QUERY, update(), Some(&tombstone)), expected);
+            let at = Clock::start().now();
+            let update = Update { origin: Some(0), source: QUERY, at, content: update() };
+            assert_eq!(update.decide(None, Some((5, 2)), false), expected);
+            assert_eq!(update.decide(None, None, false), UpdateDecision::Store);
+        }
+    }
+
+    #[test]
+    fn a_response_that_the_stream_superseded_is_no_regression() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        let earlier = UpdateSource::Query((4, 1));
+        assert_eq!(decide(0, earlier, current(4, 1, b"b"), Some(&stored)), UpdateDecision::Superseded);
+        assert_eq!(decide(0, earlier, gone(None), Some(&stored)), UpdateDecision::Superseded);
+        assert_eq!(decide(0, QUERY, gone(None), Some(&stored)), UpdateDecision::StoreTombstone);
+    }
+
+    #[test]
+    fn a_stream_updates_services_of_its_own_origin_only() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        for content in [current(6, 1, b"b"), current(5, 2, b"a"), gone(Some(9))] {
+            assert_eq!(decide(1, UpdateSource::Stream, content, Some(&stored)), UpdateDecision::RejectOtherOrigin);
+        }
+        assert_eq!(decide(1, QUERY, current(5, 2, b"a"), Some(&stored)), UpdateDecision::Store, "it has moved there");
+        let tombstone = entry(None, Clock::start().now());
+        assert_eq!(decide(1, UpdateSource::Stream, current(6, 1, b"b"), Some(&tombstone)), UpdateDecision::Store);
+    }
+
+    #[test]
+    fn a_tombstone_from_one_of_several_origins_queries_the_others() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        let at = Clock::start().now();
+        let update =
+            |generation| Update { origin: Some(0), source: UpdateSource::Stream, at, content: gone(Some(generation)) };
+        assert_eq!(update(5).decide(Some(&stored), None, true), UpdateDecision::QueryOthers);
+        assert_eq!(update(5).decide(Some(&stored), None, false), UpdateDecision::StoreTombstone);
+        assert_eq!(
+            update(4).decide(Some(&stored), None, false),
+            UpdateDecision::Superseded,
+            "of an earlier life of it"
+        );
+        assert_eq!(update(5).decide(None, Some((5, 1)), false), UpdateDecision::Ignore);
+    }
+}
