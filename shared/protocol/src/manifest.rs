@@ -162,7 +162,7 @@ fn slices(frames: &[Frame], range: std::ops::Range<u64>, size: impl Fn(&Frame) -
 }
 
 /// For the fuzzers: what is read is written back and read the same.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes) {
         let written = manifest.to_bytes().expect("what was read fits");
