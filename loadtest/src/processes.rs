@@ -18,6 +18,11 @@ use crate::scrape;
 /// How long anything may take before a wait gives up. Generous: it is met only when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Whether tests run at their full size, with all rounds: `WEIR_NIGHTLY` is set.
+pub fn nightly() -> bool {
+    std::env::var_os("WEIR_NIGHTLY").is_some()
+}
+
 /// A binary of this build, found beside the running test's own.
 ///
 /// # Errors

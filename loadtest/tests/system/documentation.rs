@@ -87,14 +87,14 @@ fn dashboards_and_alerts_name_metrics_that_exist_and_so_does_the_manual() -> any
     Ok(())
 }
 
-/// Rules are checked, and their own tests run, where Prometheus' `promtool` is installed.
+/// Rules are checked, and their own tests run, where Prometheus' `promtool` is installed; under CI it has to be.
 #[test]
 fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
     let tests = ["test", "rules", "edge.rules.test.yml", "agent.rules.test.yml", "origin.rules.test.yml"];
     let ran = Command::new("promtool").current_dir(rules).args(tests).output();
     match ran {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
             eprintln!("promtool is not installed: the rules' own tests were not run");
         }
         ran => {
