@@ -18,6 +18,11 @@ use crate::scrape;
 /// The timeout of every wait. Generous: it is reached only when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Whether tests run at their full size, with all rounds: `WEIR_NIGHTLY` is set.
+pub fn nightly() -> bool {
+    std::env::var_os("WEIR_NIGHTLY").is_some()
+}
+
 /// A binary of this build, found next to the running test.
 ///
 /// # Errors

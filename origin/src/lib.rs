@@ -39,11 +39,11 @@ pub mod tarball;
 pub mod versions;
 pub mod webhook;
 
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use commit_policy::fuzz_signed_object;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
 pub use publish::verify;
 pub use running::{Running, start};

@@ -5,6 +5,7 @@ mod documentation;
 mod first_readers;
 mod fleet;
 mod following;
+mod fuzz_seeds;
 mod gzip;
 mod kills;
 mod one_service;

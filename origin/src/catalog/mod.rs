@@ -33,7 +33,7 @@ pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use edits::{AppliedEdit, EditError, Editor};
 pub(crate) use owner::{Dependencies, begin};
 pub(crate) use permitted::permitted;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use raw_document::fuzz_document;
 pub(crate) use raw_document::{LONGEST_REASON, RawDocument, Refused};
 

@@ -147,7 +147,7 @@ fn shown(name: &str, stored: &Value) -> Map<String, Value> {
 }
 
 /// What fuzzers call: a document is read and written so that it is read back, or it is refused with a reason.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn fuzz_document(bytes: &[u8]) {
     fn again<T: Document + PartialEq + std::fmt::Debug>(stored: &Value) {
         let repository = "shop".parse().expect("it is a name");

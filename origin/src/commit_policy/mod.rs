@@ -8,7 +8,7 @@ mod signature_file;
 mod signed_object;
 mod ssh;
 
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use signed_object::fuzz_signed_object;
 
 use std::collections::HashMap;

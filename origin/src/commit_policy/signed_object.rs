@@ -138,7 +138,7 @@ fn without_signature_headers(object: &[u8]) -> Result<(Vec<u8>, Vec<Header<'_>>)
 }
 
 /// For the fuzzer: whatever is taken apart is all there, and its signature is of a standard that is known.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn fuzz_signed_object(bytes: &[u8]) {
     let begins = |signed: &Signed| signed.signature.starts_with(SSH) || signed.signature.starts_with(PGP);
     for sha256 in [false, true] {

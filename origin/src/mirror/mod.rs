@@ -10,7 +10,7 @@ mod conversation;
 mod damage;
 mod error;
 mod exchange;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 mod fuzz;
 mod git_program;
 mod http;
@@ -44,7 +44,7 @@ use gix::odb::store::init::Slots;
 use crate::lfs::LfsObjects;
 use astray::AstrayRefs;
 pub use error::MirrorError;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;

@@ -9,7 +9,7 @@ mod document;
 mod dry_run;
 mod error;
 mod faults;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod metrics;
 mod page;

@@ -224,7 +224,7 @@ impl fmt::Debug for Endpoint {
 }
 
 /// Whatever is written, it has one host, and nothing of it is taken for an option.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     let endpoint = Endpoint::parse(text);
     match endpoint.place() {

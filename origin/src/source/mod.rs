@@ -21,7 +21,7 @@ mod which;
 
 pub use crate::mirror::{FetchProgress, FetchSnapshot};
 pub use endpoint::Endpoint;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) use endpoint::fuzz as fuzz_endpoint;
 pub(crate) use endpoint::{Place, Scheme, SshAddress};
 pub(crate) use failure::{Again, PollFailure, ServiceFailure};

@@ -6,7 +6,7 @@
 //! poll, because a needless one costs the upstream two requests, and a missing one a deployment.
 
 mod bitbucket;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod generic;
 mod gitea;

@@ -162,7 +162,7 @@ fn slices(frames: &[Frame], range: std::ops::Range<u64>, size: impl Fn(&Frame) -
 }
 
 /// For fuzzing: a parsed manifest survives encoding.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes) {
         let written = manifest.to_bytes().expect("a parsed manifest fits");

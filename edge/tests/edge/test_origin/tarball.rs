@@ -49,7 +49,7 @@ impl Stored {
     }
 
     fn body(&self) -> Vec<u8> {
-        self.frames.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect()
+        self.frames.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>().concat()
     }
 
     fn representation(&self) -> Representation {

@@ -25,7 +25,7 @@ use reqwest::{Response, Url};
 
 pub(super) use self::client::Client;
 pub use self::redirects::Redirects;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) use self::redirects::fuzz_redirect;
 use super::MirrorError;
 use super::attempt::Attempt;

@@ -135,7 +135,7 @@ pub(super) fn place(url: &Url) -> String {
 }
 
 /// Wherever a redirect leads, it is within the rules.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_redirect(location: &str) {
     for from in ["https://git.example/a/info/refs", "http://git.example:80/a"].map(Url::parse).into_iter().flatten() {
         if let Ok(to) = follow(&Redirects::SameHost, &Reach::default(), &from, location) {

@@ -109,7 +109,7 @@ impl<'a> UnverifiedToken<'a> {
     ///
     /// # Errors
     /// The claims are malformed.
-    #[cfg(fuzzing)]
+    #[cfg(feature = "fuzzing")]
     pub fn claims(&self) -> Result<Claims, TokenError> {
         Claims::parse(&self.payload)
     }

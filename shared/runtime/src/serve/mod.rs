@@ -29,7 +29,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 
 pub use body::{Body, BoxError, RequestBody, RequestBodyError};
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use http3::fuzzing;
 pub use http3::{QuicOptions, quic};
 pub use metrics::{HttpMetrics, ListenerMetrics};

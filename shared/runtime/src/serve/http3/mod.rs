@@ -13,7 +13,7 @@ mod control;
 mod control_frames;
 mod error;
 mod frame;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod head;
 mod head_reader;

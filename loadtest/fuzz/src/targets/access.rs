@@ -13,7 +13,7 @@ fn key() -> &'static SigningKey {
 }
 
 /// Header and payload with a NUL between: put together as a token that nobody signed.
-pub fn token(bytes: &[u8]) {
+pub(crate) fn token(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(token) = UnverifiedToken::parse(text)
     {
@@ -35,7 +35,7 @@ pub fn token(bytes: &[u8]) {
     }
 }
 
-pub fn access_list(bytes: &[u8]) {
+pub(crate) fn access_list(bytes: &[u8]) {
     let Ok(list) = AccessList::parse(bytes) else { return };
     let json = list.json();
     assert!(json.get().len() <= MAX_ACCESS_LIST_BYTES);
@@ -43,7 +43,7 @@ pub fn access_list(bytes: &[u8]) {
 }
 
 /// The same text as a key file and as a deny file.
-pub fn access_files(bytes: &[u8]) {
+pub(crate) fn access_files(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let mut list = AccessList::default();
     let _ = list.add_key_file(text);

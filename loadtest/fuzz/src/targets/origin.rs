@@ -3,7 +3,7 @@
 use weir_origin::revision::Revision;
 
 /// What is read is written so that it is read back.
-pub fn revision(bytes: &[u8]) {
+pub(crate) fn revision(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(revision) = text.parse::<Revision>() else { return };
     assert_eq!(revision.to_string().parse().as_ref(), Ok(&revision), "{text:?}");

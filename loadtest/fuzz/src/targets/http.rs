@@ -3,12 +3,12 @@
 use weir_protocol::conditional::{if_none_match, if_none_match_tag, if_range, tarball_etag};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::encoding::{Encoding, negotiate};
-use weir_runtime::serve::fuzzing;
 use weir_protocol::range::{RequestedRange, content_range, parse_range};
 use weir_protocol::route::Route;
+use weir_runtime::serve::fuzzing;
 
 /// A header, with a length before it in the first eight bytes.
-pub fn range(bytes: &[u8]) {
+pub(crate) fn range(bytes: &[u8]) {
     let Some((length, header)) = bytes.split_first_chunk::<8>() else { return };
     let (length, Ok(header)) = (u64::from_le_bytes(*length), std::str::from_utf8(header)) else { return };
     if let RequestedRange::Partial(part) = parse_range(Some(header), length) {
@@ -20,7 +20,7 @@ pub fn range(bytes: &[u8]) {
     }
 }
 
-pub fn entity_tags(bytes: &[u8]) {
+pub(crate) fn entity_tags(bytes: &[u8]) {
     let Ok(header) = std::str::from_utf8(bytes) else { return };
     let digest = TarballDigest::of(b"tar");
     let current = tarball_etag(&digest, None);
@@ -33,7 +33,7 @@ pub fn entity_tags(bytes: &[u8]) {
     assert!(!if_range(header, &current) || header.trim() == current);
 }
 
-pub fn accept_encoding(bytes: &[u8]) {
+pub(crate) fn accept_encoding(bytes: &[u8]) {
     let Ok(header) = std::str::from_utf8(bytes) else { return };
     // With more to choose from, no client is worse off.
     let few = negotiate(Some(header), |encoding| encoding == Encoding::Identity);
@@ -41,21 +41,21 @@ pub fn accept_encoding(bytes: &[u8]) {
     assert!(few.is_none() || all.is_some());
 }
 
-pub fn route(bytes: &[u8]) {
+pub(crate) fn route(bytes: &[u8]) {
     let Ok(path) = std::str::from_utf8(bytes) else { return };
     if let Ok(route) = Route::parse(path) {
         assert_eq!(route.to_string(), path);
     }
 }
 
-pub fn http3_head(bytes: &[u8]) {
+pub(crate) fn http3_head(bytes: &[u8]) {
     fuzzing::http3_head(bytes);
 }
 
-pub fn http3_request(bytes: &[u8]) {
+pub(crate) fn http3_request(bytes: &[u8]) {
     fuzzing::http3_request(bytes);
 }
 
-pub fn http3_control(bytes: &[u8]) {
+pub(crate) fn http3_control(bytes: &[u8]) {
     fuzzing::http3_control(bytes);
 }

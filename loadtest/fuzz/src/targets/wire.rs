@@ -3,7 +3,7 @@
 use weir_protocol::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::event::{Event, Lines};
 
-pub fn descriptor(bytes: &[u8]) {
+pub(crate) fn descriptor(bytes: &[u8]) {
     let Ok(read) = Descriptor::parse(bytes.to_vec().into()) else { return };
     assert_eq!(read.bytes(), bytes, "what is forwarded is what came");
     assert!(bytes.len() <= MAX_DESCRIPTOR_BYTES);
@@ -12,7 +12,7 @@ pub fn descriptor(bytes: &[u8]) {
 }
 
 /// A stream that comes in parts of a size that the first byte says.
-pub fn event_stream(bytes: &[u8]) {
+pub(crate) fn event_stream(bytes: &[u8]) {
     const LIMIT: usize = 1000;
     let Some((size, stream)) = bytes.split_first() else { return };
     let mut lines = Lines::with_limit(LIMIT);
