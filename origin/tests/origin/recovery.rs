@@ -1,14 +1,10 @@
 //! Restarts, losses and outages.
 
-use std::fs;
-
-use crate::node::{Home, object_of};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_restart_without_the_upstream_serves_the_same() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (home, upstream, node, descriptor) = started().await;
     node.stop().await;
     upstream.take_away();
 
@@ -29,8 +25,7 @@ async fn a_restart_without_the_upstream_serves_the_same() {
 
 #[tokio::test]
 async fn a_new_service_is_built_from_the_mirror_while_the_upstream_is_down() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, _) = home.start_published(&upstream).await;
+    let (home, upstream, node, _) = started().await;
     node.stop().await;
     upstream.take_away();
     let mut config = home.config(&upstream.url());
@@ -44,8 +39,7 @@ async fn a_new_service_is_built_from_the_mirror_while_the_upstream_is_down() {
 
 #[tokio::test]
 async fn generations_grow_across_the_loss_of_everything_and_the_digest_is_the_same() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, before) = home.start_published(&upstream).await;
+    let (home, upstream, node, before) = started().await;
     node.stop().await;
     fs::remove_dir_all(home.data_dir()).unwrap();
     let (node, after) = home.start_published(&upstream).await;
