@@ -322,3 +322,24 @@ async fn a_policy_that_comes_later_leaves_what_is_published_and_says_so() {
     assert!(node.metric("weir_origin_verifications_total{repository=\"shop\",result=\"verified\"}").await >= 1.0);
     node.stop().await;
 }
+
+/// What failed is looked at again with each poll, though nothing moved; and nothing else is.
+#[tokio::test]
+async fn polls_that_find_nothing_verify_nothing_again_because_another_service_s_ref_is_missing() {
+    let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
+    let (alice, allowed) = desk.signer();
+    let signed = push(&upstream, "signed", &alice);
+    let mut config = with_policy(&home, &upstream, policy(SignedBy::Commit, Some(&allowed), None));
+    also(&mut config, "missing").revision = "later".parse().unwrap();
+    let node = home.start(config).await;
+    published(&node, &signed).await;
+    let verified = "weir_origin_verifications_total{repository=\"shop\",result=\"verified\"}";
+    let before = node.metric(verified).await;
+    for _ in 0..3 {
+        published(&node, &signed).await;
+        let condition = node.running.condition(&"missing".parse().unwrap()).unwrap().borrow().clone();
+        assert!(matches!(condition, Condition::Unhealthy { step: "resolve", .. }), "{condition:?}");
+    }
+    assert_eq!(node.metric(verified).await, before);
+    node.stop().await;
+}

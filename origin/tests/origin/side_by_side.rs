@@ -1,5 +1,11 @@
 //! What takes long for one service of a repository delays nothing else of it.
 
+use std::fs::File;
+use std::process::Command;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::damage::mirror;
 use crate::lfs_server::Manner;
 use crate::prelude::*;
 
@@ -72,6 +78,53 @@ async fn a_build_that_takes_long_delays_no_other_service_no_poll_and_no_rebuild(
     assert!(state.building.contains(&crate::node::service()), "the slow one was built before all that: {state:?}");
     assert_eq!(node.status().await["repositories"][0]["building"][0], "shop-prod");
     node.running.cut().await;
+}
+
+#[tokio::test]
+async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
+    let (home, git) = (Home::new(), WithSlowFolder::new());
+    git.push("replicas: 1\n");
+    let mut config = home.config(&git.upstream.url());
+    config.services[0].folder = "s0".parse().unwrap();
+    (0..OTHERS).for_each(|number| _ = also(&mut config, &format!("s{number}")));
+    let node = home.start(config.clone()).await;
+    node.published(|_| true).await;
+    until(async || mirror(&home).join("weir-repacked").exists()).await;
+    node.stop().await;
+    let mirror = mirror(&home);
+    // The last full repack was long ago, and git waits in the next one for what is written to this pipe.
+    let long_ago = SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
+    File::options().write(true).open(mirror.join("weir-repacked")).unwrap().set_modified(long_ago).unwrap();
+    let pipe = mirror.join("info/grafts");
+    fs::create_dir_all(mirror.join("info")).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let node = home.start(config).await;
+    let mut repacks = None;
+    until(async || {
+        // Fails while nobody reads it.
+        repacks = rustix::fs::open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        repacks.is_some()
+    })
+    .await;
+    fs::remove_file(&pipe).unwrap();
+
+    for contents in ["replicas: 2\n", "replicas: 3\n"] {
+        goes_on(&node, "shop-prod", || git.push(contents)).await;
+        let current = node.descriptor().await.publication().commit.clone();
+        for number in 0..OTHERS {
+            let is_new = |descriptor: &Descriptor| descriptor.publication().commit == current;
+            let stored = node.published_of(&format!("s{number}"), is_new).await;
+            assert!(!node.tarball(&stored).await.is_empty());
+        }
+    }
+    fs::remove_file(home.object(&object_of(&node.descriptor().await))).unwrap();
+    assert!(!node.tarball(&node.descriptor().await).await.is_empty(), "it is rebuilt on demand");
+    let full = "weir_origin_repacks_total{repository=\"shop\",result=\"full\"}";
+    assert_eq!(node.metric(full).await, 0.0);
+    drop(repacks);
+    until(async || node.metric(full).await == 1.0).await;
+    node.tarball(&node.descriptor().await).await;
+    node.stop().await;
 }
 
 #[tokio::test]
