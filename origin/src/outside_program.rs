@@ -104,6 +104,9 @@ pub(crate) fn run(
     stop: &AtomicBool,
 ) -> Result<ProgramOutput, ProgramError> {
     let program = command.get_args().nth(NAME_AT).unwrap_or_default().to_string_lossy().into_owned();
+    if stop.load(Ordering::Relaxed) {
+        return Err(ProgramError::Interrupted(program));
+    }
     let start = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => ProgramError::Missing(LAUNCHER.to_owned()),
         _ => ProgramError::Start { program: program.clone(), source },
