@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
@@ -19,7 +20,12 @@ pub(crate) struct Git {
 
 /// The git program in a directory, independent of the machine's and the user's configuration.
 pub(crate) fn git_command(dir: &Path) -> Command {
-    let mut command = Command::new("git");
+    // By its path: otherwise each start copies the page tables of this process, in which all tests are.
+    static GIT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = std::env::var_os("PATH").unwrap();
+        std::env::split_paths(&path).map(|folder| folder.join("git")).find(|file| file.is_file()).unwrap()
+    });
+    let mut command = Command::new(&*GIT);
     command.current_dir(dir).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs([
         ("LC_ALL", "C"),
         ("GIT_CONFIG_GLOBAL", "/dev/null"),
