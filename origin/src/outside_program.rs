@@ -5,8 +5,9 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,13 @@ const TETHERED: &str = r#"trap 'kill -KILL 0' TERM; exec 3<&0; "$0" "$@" <&3 3<&
 /// Sets what cannot be set from outside, and becomes the shell.
 const LAUNCHER: &str = "setpriv";
 
+/// Where it is. A program that is started by its path needs no copy of the page tables of this process, which may be large.
+static LAUNCHER_PATH: LazyLock<PathBuf> = LazyLock::new(|| {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(LAUNCHER)).find(|file| file.is_file());
+    found.unwrap_or_else(|| LAUNCHER.into())
+});
+
 /// Where the program's name stands in a command of [`pinned`].
 const NAME_AT: usize = 5;
 
@@ -85,7 +93,7 @@ pub(crate) fn pinned_within(program: &str, bounds: Bounds) -> Command {
 }
 
 fn tethered(program: &str, script: &str) -> Command {
-    let mut command = Command::new(LAUNCHER);
+    let mut command = Command::new(&*LAUNCHER_PATH);
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).env("LC_ALL", "C");
     command.args(["--pdeathsig", "TERM", "sh", "-c", script, program]);
     command
@@ -104,6 +112,9 @@ pub(crate) fn run(
     stop: &AtomicBool,
 ) -> Result<ProgramOutput, ProgramError> {
     let program = command.get_args().nth(NAME_AT).unwrap_or_default().to_string_lossy().into_owned();
+    if stop.load(Ordering::Relaxed) {
+        return Err(ProgramError::Interrupted(program));
+    }
     let start = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => ProgramError::Missing(LAUNCHER.to_owned()),
         _ => ProgramError::Start { program: program.clone(), source },

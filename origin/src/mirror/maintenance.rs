@@ -226,7 +226,9 @@ impl<'a> KeptRefs<'a> {
         // Of a repack that was killed.
         refs.remove();
         let ids = commits.iter().filter_map(|commit| ObjectId::from_hex(commit.as_str().as_bytes()).ok());
-        let edits = ids.filter(|id| repository.has_object(*id)).map(|id| {
+        // Services of one repository publish the same commits, and a ref is edited once.
+        let ids: BTreeSet<ObjectId> = ids.filter(|id| repository.has_object(*id)).collect();
+        let edits = ids.into_iter().map(|id| {
             let name = format!("{KEPT}/{id}")
                 .try_into()
                 .map_err(|error: gix::refs::name::Error| MaintenanceError::local(&error))?;

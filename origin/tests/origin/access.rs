@@ -1,22 +1,16 @@
-//! Who gets in, and what the paths answer.
+//! Who gets in, what the paths answer, and certificates that end or are replaced while the origin serves.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::Method;
 use weir_protocol::access_list::AccessList;
-use weir_protocol::digest::{ObjectDigest, TarballDigest};
 
-use crate::node::{Home, SERVICE, in_time, object_of, object_path, request};
+use crate::node::Edge;
+use crate::prelude::*;
 use crate::stored_state::{pages, private_object, record};
-use crate::upstream::Upstream;
 
 #[tokio::test]
 async fn a_certificate_that_is_no_edge_s_opens_nothing() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (home, _upstream, node, descriptor) = started().await;
     for role in ["agent", "operator"] {
-        let client = home.client(role);
+        let client = Edge { client: home.client(role), origin: node.running.address().to_string() };
         for path in [
             &format!("/v1/services/{SERVICE}"),
             &object_path(&object_of(&descriptor)),
@@ -24,12 +18,16 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
             "/v1/services/no",
             "/v1/events",
         ] {
-            let answer = request(&client, &node.running, Method::GET, path, &[]).await;
+            let answer = client.get(path).await;
             assert_eq!(answer.status, 401, "{role} {path}");
             assert_eq!(answer.problem().0, "unauthorized");
         }
     }
     let stranger = Home::new();
+    for file in ["ca.pem", "ca.key"] {
+        fs::remove_file(stranger.file(file)).unwrap();
+    }
+    certificates::write(&stranger.file(""), &[]).unwrap();
     let foreign = stranger.client("edge-client");
     let uri = format!("https://{}/v1/services/{SERVICE}", node.running.address());
     assert!(foreign.get(uri.parse().unwrap()).await.is_err(), "an authority that nobody named");
@@ -38,8 +36,7 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
 
 #[tokio::test]
 async fn paths_and_methods_that_are_not_there() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (_home, _upstream, node, descriptor) = started().await;
     let digest = TarballDigest::of(b"no tarball");
     for (path, status, kind) in [
         ("/v1/services/nobody".to_owned(), 404, "no-such-service"),
@@ -65,8 +62,7 @@ async fn paths_and_methods_that_are_not_there() {
 
 #[tokio::test]
 async fn an_object_is_immutable_and_what_is_private_is_not_to_be_had() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (home, _upstream, node, descriptor) = started().await;
     let path = object_path(&object_of(&descriptor));
     let whole = node.get(&path).await;
     let (etag, size) = (whole.header("etag").to_owned(), whole.body.len());
@@ -111,12 +107,7 @@ async fn what_edges_are_told_of_tokens_follows_the_files() {
     assert_eq!(node.metric("weir_origin_access_files_readable").await, 1.0);
     assert!(!node.admin("/readyz").await.1.contains("denials"));
     std::fs::write(&deny, "tokn t1\n").unwrap();
-    in_time(async {
-        while node.metric("weir_origin_access_files_readable").await != 0.0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await;
+    until(async || node.metric("weir_origin_access_files_readable").await == 0.0).await;
     let (status, told) = node.admin("/readyz").await;
     assert!(status == 200 && told.contains("degraded") && told.contains("keys or denials"), "{told}");
     node.stop().await;
@@ -126,4 +117,87 @@ async fn what_edges_are_told_of_tokens_follows_the_files() {
     assert!(fault.contains("[access]") && fault.contains("line 1"), "{fault}");
     let error = weir_origin::start(config).await.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("deny file") && error.contains("line 1"), "{error}");
+}
+
+const ENDS: &str = "weir_origin_certificate_not_after_timestamp_seconds";
+
+/// The configuration as a file, for a reload.
+fn write_file(home: &Home, upstream: &Upstream) {
+    home.write_config(&format!(
+        "[[repository]]\nname = \"shop\"\nurl = \"{}\"\npoll_interval = \"1h\"\n[[service]]\nname = \"shop-prod\"\n\
+         repository = \"shop\"\nref = \"main\"\nfolder = \"deploy\"\n",
+        upstream.url()
+    ));
+}
+
+fn now() -> f64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64()
+}
+
+async fn reload(home: &Home, node: &Node) -> Result<(), String> {
+    node.running.reload_file(&home.file("origin.toml")).await.map_err(|error| format!("{error:#}"))
+}
+
+#[tokio::test]
+async fn a_reload_shows_the_new_certificate_and_connections_live_on() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = home.start(config(&home, &upstream)).await;
+    node.published(|_| true).await;
+    for listener in ["edge", "operators"] {
+        assert!(node.metric(&format!("{ENDS}{{listener=\"{listener}\"}}")).await > now() + 300.0 * 86_400.0);
+    }
+    let old = Operator::of(&home, &node);
+    assert_eq!(old.get("/v1/services").await.status, 200);
+    node.descriptor().await;
+    // Everybody gets certificates of another authority, under the names of the old ones.
+    for file in ["ca.pem", "ca.key"] {
+        std::fs::remove_file(home.file(file)).unwrap();
+    }
+    certificates::write(&home.file(""), &[]).unwrap();
+    let knows = async || {
+        let client = home.client("edge-client");
+        let uri = format!("https://{}/v1/services/shop-prod", node.running.address());
+        let body = http_body_util::Empty::<bytes::Bytes>::new();
+        client.request(http::Request::builder().uri(uri).body(body).unwrap()).await.is_ok()
+    };
+    assert!(!knows().await, "it still shows the old one");
+    write_file(&home, &upstream);
+    reload(&home, &node).await.unwrap();
+    assert!(knows().await, "it shows the new one");
+    assert_eq!(Operator::of(&home, &node).get("/v1/services").await.status, 200);
+    // On the connections of before: their authority would get no other.
+    node.descriptor().await;
+    assert_eq!(old.send(Method::GET, "/v1/services", &[], None).await.status, 200);
+    assert_eq!(node.metric("weir_origin_reloads_total{result=\"applied\"}").await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = home.start(config(&home, &upstream)).await;
+    node.published(|_| true).await;
+    write_file(&home, &upstream);
+    certificates::write_ended(&home.file(""), "origin").unwrap();
+    let error = reload(&home, &node).await.unwrap_err();
+    assert!(error.contains("origin.pem") && error.contains("has ended"), "{error}");
+    std::fs::write(home.file("origin.key"), "").unwrap();
+    assert!(reload(&home, &node).await.unwrap_err().contains("origin.key"));
+    assert_eq!(node.admin("/readyz").await.0, 200);
+    let client = home.client("edge-client");
+    let uri = format!("https://{}/v1/services/shop-prod", node.running.address());
+    let body = http_body_util::Empty::<bytes::Bytes>::new();
+    client.request(http::Request::builder().uri(uri).body(body).unwrap()).await.unwrap();
+    assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 2.0);
+    node.stop().await;
+
+    certificates::write_ended(&home.file(""), "origin").unwrap();
+    let config: Config = config(&home, &upstream);
+    let faults = config.check_files().faults;
+    assert!(faults.len() == 1 && faults[0].contains("[tls]") && faults[0].contains("it ended on"), "{faults:?}");
+    let node = home.start(config).await;
+    assert!(node.metric(&format!("{ENDS}{{listener=\"edge\"}}")).await < now());
+    let (status, reason) = node.admin("/readyz").await;
+    assert!(status == 503 && reason.contains("certificate that edges see has ended"), "{reason}");
+    node.stop().await;
 }

@@ -4,28 +4,12 @@
 //! takes it for a part of the first pattern.)
 
 use proptest::prelude::*;
-use weir_origin::tarball::Selection;
-use weir_protocol::commit_id::CommitId;
 
-use crate::git_fixture::Git;
-use crate::tar_reading::{TarEntry, build_tar, git_archive, read_tar};
+use crate::prelude::*;
+use crate::tar_reading::{TarEntry, git_archive};
 
-const FILES: [&str; 14] = [
-    "plain.x",
-    "dir/plain.x",
-    "dir/in/plain.x",
-    "a b",
-    "quo\"te",
-    "#hash",
-    "!bang",
-    "star*x",
-    "starx",
-    "dir2/x",
-    "ä.x",
-    "B.X",
-    "back\\slash",
-    "keep",
-];
+const FILES: &str =
+    "plain.x,dir/plain.x,dir/in/plain.x,a b,quo\"te,#hash,!bang,star*x,starx,dir2/x,ä.x,B.X,back\\slash,keep";
 
 /// Our entries of a folder, and those of `git archive`.
 fn both(git: &Git, commit: &CommitId, folder: &str) -> (Vec<TarEntry>, Vec<TarEntry>) {
@@ -82,15 +66,13 @@ fn each_rule_decides_as_in_git_archive() {
         b"plain.x export-ignore keep\nkeep bad,name export-ignore",
         b"*.x text=auto eol=crlf\nkeep eol=CRLF\ndir2/x eol=crlf -crlf\n",
     ];
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
-    for file in FILES {
+    let git = Git::new();
+    for file in FILES.split(',') {
         git.write(file, "one\ntwo\n");
     }
     let mut different = Vec::new();
     for rule in rules {
-        git.write(".gitattributes", rule);
-        let commit = git.commit("rule");
+        let commit = git.commit_file(".gitattributes", rule);
         let (ours, theirs) = both(&git, &commit, "");
         if ours != theirs {
             different.push(format!(
@@ -107,8 +89,7 @@ fn each_rule_decides_as_in_git_archive() {
 /// Files that hold rules, but are not what Git reads rules from; and rules that nobody can read.
 #[test]
 fn what_is_no_attributes_file_decides_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     for file in
         ["link/f", "link/rules", "dir/f", "dir/.gitattributes/f", "bytes/f", "bytes/g\u{e4}", "self/f", "last/f"]
     {
@@ -118,8 +99,7 @@ fn what_is_no_attributes_file_decides_nothing() {
     git.link("link/.gitattributes", "../rules");
     git.write("bytes/.gitattributes", b"\xff\xfe\x00f export-ignore\ng\xe4 export-ignore\n\0\n\xc3 \xa4\nf eol=crlf\n");
     git.write("self/.gitattributes", ".gitattributes export-ignore\n");
-    git.write("last/.gitattributes", "f eol=crlf");
-    let commit = git.commit("attributes");
+    let commit = git.commit_file("last/.gitattributes", "f eol=crlf");
     let (ours, theirs) = both(&git, &commit, "");
     assert_eq!(names(&ours), names(&theirs));
     assert_eq!(ours, theirs);
@@ -136,33 +116,9 @@ fn pattern() -> impl Strategy<Value = String> {
 }
 
 fn attribute() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![
-        "export-ignore",
-        "-export-ignore",
-        "!export-ignore",
-        "export-ignore=x",
-        "text",
-        "-text",
-        "!text",
-        "text=auto",
-        "text=input",
-        "eol=crlf",
-        "eol=lf",
-        "-eol",
-        "!eol",
-        "crlf",
-        "-crlf",
-        "crlf=input",
-        "binary",
-        "-binary",
-        "!binary",
-        "m",
-        "-m",
-        "!m",
-        "n",
-        "-n",
-        "m=x",
-    ])
+    let attributes = "export-ignore -export-ignore !export-ignore export-ignore=x text -text !text text=auto \
+                      text=input eol=crlf eol=lf -eol !eol crlf -crlf crlf=input binary -binary !binary m -m !m n -n m=x";
+    prop::sample::select(attributes.split(' ').collect::<Vec<_>>())
 }
 
 fn rules() -> impl Strategy<Value = String> {
@@ -175,11 +131,10 @@ fn rules() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases(10))]
     #[test]
     fn random_rules_at_every_level_decide_as_in_git_archive(levels in proptest::collection::vec(rules(), 4)) {
-        let dir = tempfile::tempdir().unwrap();
-        let git = Git::init(dir.path());
+        let git = Git::new();
         for folder in ["", "a/", "b/", "a/b/", "b/a/", "a/a/", "a/b/c/"] {
             for name in ["a.x", "b.x", "c", "d"] {
                 let is_folder = name == "c" && folder == "a/b/";

@@ -1,16 +1,8 @@
 //! What a changed document of a repository changes, and what it leaves alone.
 
-use std::time::{Duration, SystemTime};
-
-use reqwest::StatusCode;
-use serde_json::{Value, json};
-use weir_origin::Condition;
-
-use crate::node::{Home, Node, in_time, service};
-use crate::operator::{Operator, config, empty_config, repository_at, serve};
+use crate::prelude::*;
 use crate::scheduling::silent;
 use crate::smart_http::Manner;
-use crate::upstream::Upstream;
 
 /// How an operator's repository is.
 async fn status(operator: &Operator) -> Value {
@@ -32,8 +24,7 @@ fn assert_about(one: SystemTime, other: SystemTime) {
 async fn a_change_keeps_the_pause_that_the_host_asked_for() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     let manner = Manner { status: Some(429), header: Some("Retry-After: 3000".to_owned()), ..Manner::default() };
     server.behave(manner);
     let mut document = repository_at(&server);
@@ -70,9 +61,9 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
 
 #[tokio::test]
 async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under_way() {
-    let (home, upstream) = (Home::new(), Upstream::small());
+    let home = Home::new();
     let (silent, asked, release) = silent();
-    let mut config = empty_config(&home, &upstream);
+    let mut config = empty_config(&home);
     config.operator.secrets_dir = Some(home.file("secrets"));
     std::fs::create_dir(home.file("secrets")).unwrap();
     std::fs::write(home.file("secrets/hook"), "a secret\n").unwrap();

@@ -1,15 +1,11 @@
 //! Only signed commits: by real keys of SSH and OpenPGP, through the git program's own signing.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use weir_origin::Condition;
-use weir_origin::config::{Config, SignedBy, VerifyConfig};
+use weir_origin::config::{SignedBy, VerifyConfig};
 
-use crate::node::{Home, Node, service};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// Keys of people, and what makes the git program sign with them.
 struct Desk {
@@ -44,6 +40,13 @@ impl Desk {
         let public = file.with_extension("ssh.pub");
         let signing = vec!["gpg.format=ssh".to_owned(), format!("user.signingkey={}", public.display())];
         (signing, fs::read_to_string(public).unwrap().trim().to_owned())
+    }
+
+    /// A new SSH key that is the only one in a file of allowed signers: what git needs to sign with it, and that file.
+    fn signer(&self) -> (Vec<String>, PathBuf) {
+        let ((signing, public), allowed) = (self.ssh_key("alice"), self.file("allowed_signers"));
+        fs::write(&allowed, format!("* {public}\n")).unwrap();
+        (signing, allowed)
     }
 
     fn gpg(&self, home: &str, arguments: &[&str]) -> String {
@@ -84,8 +87,15 @@ fn push(upstream: &Upstream, what: &str, signing: &[String]) -> String {
     let sign = if signing.is_empty() { "--no-gpg-sign" } else { "--gpg-sign" };
     arguments.extend(["commit", "--quiet", sign, "--message", what]);
     upstream.git(&arguments);
-    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
-    upstream.git(&["rev-parse", "HEAD"])
+    upstream.push_head()
+}
+
+/// Signs a tag and pushes it.
+fn push_tag(upstream: &Upstream, name: &str, signing: &[String]) {
+    let mut arguments: Vec<&str> = signing.iter().flat_map(|setting| ["-c", setting]).collect();
+    arguments.extend(["tag", "--sign", "--message", "a release", name]);
+    upstream.git(&arguments);
+    upstream.git(&["push", "--quiet", "--force", "origin", &format!("refs/tags/{name}")]);
 }
 
 fn policy(mode: SignedBy, ssh: Option<&Path>, pgp: Option<&Path>) -> Option<VerifyConfig> {
@@ -169,15 +179,8 @@ async fn only_what_a_listed_ssh_key_signed_is_published_and_the_last_good_commit
 #[tokio::test]
 async fn a_tag_is_published_under_the_name_that_was_signed() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
-    let (alice, public) = desk.ssh_key("alice");
-    let allowed = desk.file("allowed_signers");
-    fs::write(&allowed, format!("* {public}\n")).unwrap();
-    let tag = |name: &str| {
-        let mut arguments: Vec<&str> = alice.iter().flat_map(|setting| ["-c", setting]).collect();
-        arguments.extend(["tag", "--sign", "--message", "a release", name]);
-        upstream.git(&arguments);
-        upstream.git(&["push", "--quiet", "--force", "origin", &format!("refs/tags/{name}")]);
-    };
+    let (alice, allowed) = desk.signer();
+    let tag = |name: &str| push_tag(&upstream, name, &alice);
     let old = upstream.git(&["rev-parse", "HEAD"]);
     tag("v1");
     let mut config = with_policy(&home, &upstream, policy(SignedBy::Tag, Some(&allowed), None));
@@ -283,9 +286,7 @@ async fn pgp_keys_count_as_long_as_they_are_listed_valid_and_not_revoked() {
 #[tokio::test]
 async fn commits_and_tags_of_sha_256_are_signed_as_well() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::of_format("sha256"));
-    let (alice, public) = desk.ssh_key("alice");
-    let allowed = desk.file("allowed_signers");
-    fs::write(&allowed, format!("* {public}\n")).unwrap();
+    let (alice, allowed) = desk.signer();
     fs::create_dir(upstream.work().join("deploy")).unwrap();
     let signed = push(&upstream, "signed", &alice);
     assert!(upstream.git(&["cat-file", "commit", "HEAD"]).contains("\ngpgsig-sha256 -----BEGIN SSH"));
@@ -297,10 +298,7 @@ async fn commits_and_tags_of_sha_256_are_signed_as_well() {
     assert!(reason.contains("is not signed"), "{reason}");
     node.stop().await;
 
-    let mut arguments: Vec<&str> = alice.iter().flat_map(|setting| ["-c", setting]).collect();
-    arguments.extend(["tag", "--sign", "--message", "a release", "v1.2.0"]);
-    upstream.git(&arguments);
-    upstream.git(&["push", "--quiet", "origin", "refs/tags/v1.2.0"]);
+    push_tag(&upstream, "v1.2.0", &alice);
     config.repositories[0].verify = policy(SignedBy::Tag, Some(&allowed), None);
     config.services[0].revision = "semver:^1".parse().unwrap();
     let node = home.start(config).await;
@@ -311,9 +309,7 @@ async fn commits_and_tags_of_sha_256_are_signed_as_well() {
 #[tokio::test]
 async fn a_policy_that_comes_later_leaves_what_is_published_and_says_so() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
-    let (alice, public) = desk.ssh_key("alice");
-    let allowed = desk.file("allowed_signers");
-    fs::write(&allowed, format!("* {public}\n")).unwrap();
+    let (alice, allowed) = desk.signer();
     let (node, unsigned) = home.start_published(&upstream).await;
     node.stop().await;
     let node = home.start(with_policy(&home, &upstream, policy(SignedBy::Commit, Some(&allowed), None))).await;
@@ -327,9 +323,23 @@ async fn a_policy_that_comes_later_leaves_what_is_published_and_says_so() {
     node.stop().await;
 }
 
-#[test]
-fn a_policy_without_keys_is_refused() {
-    let (home, upstream) = (Home::new(), Upstream::empty());
-    let error = with_policy(&home, &upstream, policy(SignedBy::Commit, None, None)).validate().unwrap_err().to_string();
-    assert!(error.contains("ssh_allowed_signers") && error.contains("shop"), "{error}");
+/// What failed is looked at again with each poll, though nothing moved; and nothing else is.
+#[tokio::test]
+async fn polls_that_find_nothing_verify_nothing_again_because_another_service_s_ref_is_missing() {
+    let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
+    let (alice, allowed) = desk.signer();
+    let signed = push(&upstream, "signed", &alice);
+    let mut config = with_policy(&home, &upstream, policy(SignedBy::Commit, Some(&allowed), None));
+    also(&mut config, "missing").revision = "later".parse().unwrap();
+    let node = home.start(config).await;
+    published(&node, &signed).await;
+    let verified = "weir_origin_verifications_total{repository=\"shop\",result=\"verified\"}";
+    let before = node.metric(verified).await;
+    for _ in 0..3 {
+        published(&node, &signed).await;
+        let condition = node.running.condition(&"missing".parse().unwrap()).unwrap().borrow().clone();
+        assert!(matches!(condition, Condition::Unhealthy { step: "resolve", .. }), "{condition:?}");
+    }
+    assert_eq!(node.metric(verified).await, before);
+    node.stop().await;
 }

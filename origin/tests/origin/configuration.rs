@@ -1,13 +1,11 @@
 //! Configuration files.
 
 use std::process::Command;
-use std::time::Duration;
 
-use serde_json::Value;
-use weir_origin::config::{Config, FileFaults};
+use weir_origin::config::FileFaults;
 use weir_origin::revision::Revision;
 
-use crate::node::Home;
+use crate::prelude::*;
 
 const EXAMPLE: &str = r#"
 name = "origin-1"
@@ -63,6 +61,9 @@ fn the_contract_s_example_is_read() {
     assert_eq!(config.limits.concurrent_builds, 2);
     assert_eq!(config.limits.concurrent_fetches, 8);
 
+    let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");
+    let local = load(&without.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
+    assert!(Path::new(local.repositories[0].url.as_str()).is_absolute(), "relative to the file");
     let without = load(&EXAMPLE.replace("ref = \"main\"\n", "")).unwrap();
     assert_eq!(without.services[0].revision, Revision::DefaultBranch);
     let limits = "[limits]\nmax_file = \"10 MiB\"\nbuild_threads = 1\n[tls]";
@@ -93,6 +94,10 @@ fn an_error_names_the_object_and_says_what_to_do() {
         (refused("poll_interval", "pol_interval"), ["pol_interval", "unknown field"]),
         (refused("ref = \"main\"", "ref = \"a..b\""), ["a..b", "branch"]),
         (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "at least 1"]),
+        (
+            refused("username = \"ci\"", "username = \"ci\"\nverify = { mode = \"commit\" }"),
+            ["shop", "ssh_allowed_signers"],
+        ),
     ] {
         assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
     }
@@ -207,11 +212,4 @@ fn a_start_that_fails_says_why_in_one_line_of_its_log() {
     assert_eq!(said.matches(tail).count(), 1, "each cause once: {message}");
     let (code, message) = run("colour = 1\n");
     assert!(code == Some(2) && message.contains("colour"), "{message}");
-}
-
-#[test]
-fn a_path_as_url_is_relative_to_the_file() {
-    let without = EXAMPLE.replace("username = \"ci\"\npassword_file = \"git-password\"\n", "");
-    let config = load(&without.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
-    assert!(std::path::Path::new(config.repositories[0].url.as_str()).is_absolute());
 }

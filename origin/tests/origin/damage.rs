@@ -1,18 +1,19 @@
 //! Mirrors that a power loss or a disk has damaged: set aside and cloned again, with no hand on it.
 
-use std::fs;
 use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
 
-use crate::git_fixture::git_command;
-use crate::node::{Home, Node, service};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 const SET_ASIDE: &str = "weir_origin_mirrors_set_aside_total{repository=\"shop\"}";
 
 /// The one mirror of the repository.
 pub(crate) fn mirror(home: &Home) -> PathBuf {
-    let entries = fs::read_dir(home.data_dir().join("mirrors/shop")).unwrap();
+    only_mirror(&home.data_dir().join("mirrors/shop"))
+}
+
+/// The same by the folder of a repository.
+pub(crate) fn only_mirror(folder: &Path) -> PathBuf {
+    let entries = fs::read_dir(folder).unwrap();
     let mut mirrors = entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().unwrap() == "git");
     mirrors.next().unwrap()
 }
@@ -94,8 +95,7 @@ async fn a_mirror_that_a_power_loss_damaged_is_cloned_again() {
 
 #[tokio::test]
 async fn objects_that_go_bad_under_a_running_origin_are_fetched_again() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, _) = home.start_published(&upstream).await;
+    let (home, upstream, node, _) = started().await;
     packs(&mirror(&home), "pack").iter().for_each(|pack| spoil_the_middle(pack));
     // Only the new file comes with the push; the other one is asked of the mirror.
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
@@ -104,16 +104,13 @@ async fn objects_that_go_bad_under_a_running_origin_are_fetched_again() {
     assert_eq!(crate::node::names(&node.tarball(&descriptor).await), ["app.yaml", "db.yaml"]);
     assert_eq!(node.metric(SET_ASIDE).await, 1.0);
     let siblings = || fs::read_dir(home.data_dir().join("mirrors/shop")).unwrap().count();
-    while siblings() > 1 {
-        tokio::task::yield_now().await;
-    }
+    until(async || siblings() == 1).await;
     node.stop().await;
 }
 
 #[tokio::test]
 async fn a_bad_mirror_stays_where_it_is_while_the_upstream_is_away_and_what_is_published_is_served() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, before) = home.start_published(&upstream).await;
+    let (home, upstream, node, before) = started().await;
     node.stop().await;
     upstream.take_away();
     fs::write(mirror(&home).join("HEAD"), "").unwrap();
@@ -128,8 +125,7 @@ async fn a_bad_mirror_stays_where_it_is_while_the_upstream_is_away_and_what_is_p
 
 #[tokio::test]
 async fn a_tree_that_makes_no_sense_is_the_upstream_s_and_no_damage() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, before) = home.start_published(&upstream).await;
+    let (_home, upstream, node, before) = started().await;
     let commit = upstream.push_tree_with_a_name_twice("deploy");
     node.poll().await;
     node.poll().await;

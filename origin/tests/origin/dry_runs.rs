@@ -1,13 +1,8 @@
 //! What a service would hold, without publishing it.
 
-use reqwest::Method;
-use serde_json::{Value, json};
-use weir_origin::reconcile::{Health, Phase};
-
-use crate::node::{Home, names};
-use crate::operator::{Operator, Told, config, empty_config, repository_at, serve};
+use crate::operator::Told;
+use crate::prelude::*;
 use crate::smart_http::Manner;
-use crate::upstream::Upstream;
 
 #[tokio::test]
 async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
@@ -73,8 +68,7 @@ async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     server.behave(Manner { silent_after: Some(0), ..Manner::default() });
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     let mut repository = repository_at(&server);
     repository["stall_timeout"] = "6s".into();
     operator.put("/v1/repositories/shop", repository).await;
@@ -86,7 +80,7 @@ async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream
             document["ref"] = reference;
         }
         operator.put("/v1/services/shop-prod", document).await;
-        let told = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+        let told = operator.post("/v1/services/shop-prod/dry-run").await;
         assert_eq!((told.status.as_u16(), told.problem().0), (503, "not-mirrored"), "{told:?}");
         assert!(told.problem().1.contains("first clone") && told.body["retryable"] == true, "{told:?}");
         let status = service().await;
@@ -94,7 +88,7 @@ async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream
     }
 
     node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
-    let told = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+    let told = operator.post("/v1/services/shop-prod/dry-run").await;
     assert_eq!((told.status.as_u16(), told.problem().0), (503, "not-mirrored"), "{told:?}");
     assert!(told.problem().1.contains("could not be cloned yet (step: list refs)"), "{told:?}");
     let failure = service().await["failure"].clone();
@@ -102,7 +96,7 @@ async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream
 
     server.behave(Manner::default());
     node.published(|_| true).await;
-    let told = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+    let told = operator.post("/v1/services/shop-prod/dry-run").await;
     assert_eq!(told.status, 200, "{told:?}");
     node.stop().await;
 }

@@ -1,16 +1,16 @@
 //! What edges are told, as it happens.
 
-use http::Method;
-use weir_protocol::event::EventKind;
+use http::Request;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use weir_protocol::event::{Event, Lines};
+use weir_runtime::http_client::Http2Client;
 
-use crate::event_reader::Reader;
-use crate::node::{Home, service};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, first) = home.start_published(&upstream).await;
+    let (home, upstream, node, first) = started().await;
     // The revision was told by then.
     node.poll().await;
     let client = home.client("edge-client");
@@ -96,9 +96,56 @@ async fn streams_are_so_many_at_a_time() {
     let answer = node.request(Method::POST, "/v1/events", &[]).await;
     assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
     drop(reader);
-    while node.metric("weir_origin_event_streams").await > 0.0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || node.metric("weir_origin_event_streams").await == 0.0).await;
     Reader::of(&client, &node, "").await.next().await.unwrap();
     node.stop().await;
+}
+
+/// Longer than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An event stream that is read.
+pub(crate) struct Reader {
+    body: Incoming,
+    lines: Lines,
+}
+
+impl Reader {
+    pub(crate) async fn of(client: &Http2Client, node: &Node, since: &str) -> Self {
+        let uri = format!("https://{}/v1/events{since}", node.running.address());
+        let response = client.request(Request::get(uri).body(Empty::new()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "application/x-ndjson");
+        Self { body: response.into_body(), lines: Lines::default() }
+    }
+
+    /// The next event that is no heartbeat; `None` at the end, however it comes.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        loop {
+            while let Some(line) = self.lines.next_line().unwrap() {
+                match Event::parse(&line).unwrap().unwrap() {
+                    Event { kind: EventKind::Heartbeat, .. } => {}
+                    event => return Some(event),
+                }
+            }
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("the stream hangs");
+            self.lines.push(&frame?.ok()?.into_data().ok()?);
+        }
+    }
+
+    /// Reads on to an event of that kind.
+    pub(crate) async fn until(&mut self, is: impl Fn(&EventKind) -> bool) -> EventKind {
+        loop {
+            let event = self.next().await.expect("the stream goes on");
+            if is(&event.kind) {
+                return event.kind;
+            }
+        }
+    }
+
+    pub(crate) async fn descriptor(&mut self) -> (Descriptor, String) {
+        let event = self.next().await.unwrap();
+        let EventKind::Descriptor(bytes) = event.kind else { panic!("{event:?}") };
+        (Descriptor::parse(bytes).unwrap(), event.cursor.to_string())
+    }
 }

@@ -1,12 +1,8 @@
 //! Frames that are taken from the build before: less is made, and no frame is another.
 
-use std::fs;
-
 use proptest::prelude::*;
-use weir_origin::tarball::{Base, Built, Limits, Selection};
-use weir_protocol::commit_id::CommitId;
 
-use crate::git_fixture::Git;
+use crate::prelude::*;
 use crate::tar_reading::{Frames, build_into};
 
 fn build(frames: &Frames, git: &Git, commit: &CommitId, selection: &Selection, base: Option<&Base>) -> Built {
@@ -23,24 +19,23 @@ fn text(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// Thirty megabytes in six hundred files.
+/// Twelve megabytes in 240 files.
 fn write_many(git: &Git) {
-    for number in 0..600 {
+    for number in 0..240 {
         git.write(format!("dir{}/sub{}/file{number}", number % 5, number % 3), text(number, 50_000));
     }
 }
 
 #[test]
 fn after_a_change_of_one_file_one_frame_is_made_and_all_are_those_of_a_build_from_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     write_many(&git);
     for everything in [Selection::default(), Selection { gzip: true, ..Selection::default() }] {
         let first = git.commit("first");
         let frames = Frames::default();
         let built = build(&frames, &git, &first, &everything, None);
         let count = built.zstd.len();
-        assert!((20..=40).contains(&count), "{count}");
+        assert!((8..=16).contains(&count), "{count}");
         let recipe = built.recipe.to_bytes().len();
         assert!(recipe <= 230 * count, "{recipe} bytes for {count} frames");
 
@@ -48,8 +43,7 @@ fn after_a_change_of_one_file_one_frame_is_made_and_all_are_those_of_a_build_fro
         let again = build(&frames, &git, &first, &everything, Some(&frames.base(&built)));
         assert_eq!(again, Built { reused_frames: count, ..built.clone() });
 
-        git.write("dir2/sub1/file7", text(10_007, 50_001));
-        let second = git.commit("second");
+        let second = git.commit_file("dir2/sub1/file7", text(10_007, 50_001));
         let warm = build(&frames, &git, &second, &everything, Some(&frames.base(&built)));
         let cold = build(&Frames::default(), &git, &second, &everything, None);
         assert!(warm.reused_frames >= count - 3, "{} of {count}", warm.reused_frames);
@@ -61,14 +55,12 @@ fn after_a_change_of_one_file_one_frame_is_made_and_all_are_those_of_a_build_fro
 
 #[test]
 fn what_is_set_from_above_is_seen_in_runs_that_did_not_change_themselves() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     write_many(&git);
     let (everything, frames) = (Selection::default(), Frames::default());
     let before = frames.base(&build(&frames, &git, &git.commit("first"), &everything, None));
     for rule in ["dir1/** text eol=crlf\n", "dir1/** text=auto eol=crlf\n", "file3* export-ignore\n"] {
-        git.write(".gitattributes", rule);
-        let commit = git.commit("attributes");
+        let commit = git.commit_file(".gitattributes", rule);
         let warm = build(&frames, &git, &commit, &everything, Some(&before));
         let cold = build(&Frames::default(), &git, &commit, &everything, None);
         assert_eq!(warm, Built { reused_frames: warm.reused_frames, ..cold }, "{rule}");
@@ -84,21 +76,20 @@ fn what_is_set_from_above_is_seen_in_runs_that_did_not_change_themselves() {
 
 #[test]
 fn a_change_within_a_huge_file_makes_few_other_frames_and_a_change_beside_it_none_of_its() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
-    let mut huge = text(1, 20 << 20);
+    let git = Git::new();
+    let mut huge = text(1, 12 << 20);
     git.write("a", "first");
     git.write("huge", &huge);
     git.write("z", "last");
     let (everything, frames) = (Selection::default(), Frames::default());
     let first = build(&frames, &git, &git.commit("first"), &everything, None);
-    assert!((10..=40).contains(&first.zstd.len()), "{}", first.zstd.len());
+    assert!((6..=24).contains(&first.zstd.len()), "{}", first.zstd.len());
 
     git.write("z", "changed");
     let beside = build(&frames, &git, &git.commit("beside"), &everything, Some(&frames.base(&first)));
     assert_eq!(beside.reused_frames, beside.zstd.len() - 1);
 
-    huge.splice(10 << 20..10 << 20, *b"inserted");
+    huge.splice(6 << 20..6 << 20, *b"inserted");
     git.write("huge", &huge);
     let within = build(&frames, &git, &git.commit("within"), &everything, Some(&frames.base(&beside)));
     let others = within.zstd.iter().filter(|frame| !beside.zstd.contains(frame)).count();
@@ -116,15 +107,13 @@ fn a_change_within_a_huge_file_makes_few_other_frames_and_a_change_beside_it_non
 
 #[test]
 fn frames_of_the_base_that_cannot_be_read_are_made_and_put_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     write_many(&git);
     let (everything, frames) = (Selection::default(), Frames::default());
     let built = build(&frames, &git, &git.commit("first"), &everything, None);
     let count = built.zstd.len();
     // Something before all others changes, so that all others are read.
-    git.write("0", "new");
-    let commit = git.commit("second");
+    let commit = git.commit_file("0", "new");
     let warm = build(&frames, &git, &commit, &everything, Some(&frames.base(&built)));
     let lost = built.zstd[count / 2].digest;
     frames.remove(&lost);
@@ -144,7 +133,7 @@ enum Change {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    let file = || 0u64..120;
+    let file = || 0u64..60;
     let bytes = proptest::sample::select(vec![100_000, 0, 700_000, 100]);
     let rules = vec!["", "* text eol=crlf\n", "f*5 export-ignore\n", "d2 export-ignore\n", "f1? -text\n"];
     let folders = vec![".", "d1", "d3"];
@@ -183,14 +172,13 @@ fn apply(git: &Git, change: &Change, seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases(2))]
     #[test]
     fn frames_do_not_depend_on_what_was_built_before(
         commits in proptest::collection::vec(proptest::collection::vec(change(), 1..6), 2..5)
     ) {
-        let dir = tempfile::tempdir().unwrap();
-        let git = Git::init(dir.path());
-        for number in 0..120 {
+        let git = Git::new();
+        for number in 0..60 {
             git.write(format!("d{}/f{number}", number % 7), text(number, 100_000));
         }
         let frames = Frames::default();

@@ -1,23 +1,31 @@
 //! Repositories for tests, made by the git program with a pinned environment.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
-use weir_protocol::commit_id::CommitId;
+use tempfile::TempDir;
+
+use crate::prelude::*;
 
 /// A repository with a working tree.
 pub(crate) struct Git {
     pub(crate) dir: PathBuf,
+    /// Removes the directory of a repository that was made in one of its own.
+    _own: Option<TempDir>,
 }
 
 /// The git program in a directory, independent of the machine's and the user's configuration.
 pub(crate) fn git_command(dir: &Path) -> Command {
-    let mut command = Command::new("git");
+    // By its path: otherwise each start copies the page tables of this process, in which all tests are.
+    static GIT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = std::env::var_os("PATH").unwrap();
+        std::env::split_paths(&path).map(|folder| folder.join("git")).find(|file| file.is_file()).unwrap()
+    });
+    let mut command = Command::new(&*GIT);
     command.current_dir(dir).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs([
         ("LC_ALL", "C"),
         ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -32,13 +40,37 @@ pub(crate) fn git_command(dir: &Path) -> Command {
     command
 }
 
+/// Writes an empty repository as `git init` does, without starting it: most tests need one. Nothing in it starts
+/// maintenance in the background.
+pub(crate) fn write_repository(git_dir: &Path, is_bare: bool, format: &str) {
+    for folder in ["objects/info", "objects/pack", "refs/heads", "refs/tags"] {
+        fs::create_dir_all(git_dir.join(folder)).unwrap();
+    }
+    fs::write(git_dir.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    let config = format!(
+        "[core]\n\trepositoryformatversion = 1\n\tfilemode = true\n\tbare = {is_bare}\n\
+         [extensions]\n\tobjectformat = {format}\n[maintenance]\n\tauto = false\n[receive]\n\tautogc = false\n"
+    );
+    fs::write(git_dir.join("config"), config).unwrap();
+}
+
 impl Git {
-    /// An empty repository on branch `main`.
+    /// An empty repository on branch `main`, in a directory that goes with it.
+    pub(crate) fn new() -> Self {
+        let own = tempfile::tempdir().unwrap();
+        let git = Self::init(own.path());
+        Self { _own: Some(own), ..git }
+    }
+
+    /// The same in a directory that is there, or is made.
     pub(crate) fn init(dir: &Path) -> Self {
-        fs::create_dir_all(dir).unwrap();
-        let git = Self { dir: dir.to_owned() };
-        git.run(["init", "-q", "-b", "main", "."]);
-        git
+        write_repository(&dir.join(".git"), false, "sha1");
+        Self::at(dir)
+    }
+
+    /// A repository that is there.
+    pub(crate) fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), _own: None }
     }
 
     /// Runs git and returns what it prints.
@@ -94,7 +126,19 @@ impl Git {
     pub(crate) fn commit(&self, message: &str) -> CommitId {
         self.run(["add", "-A", "-f", "."]);
         self.run(["commit", "-q", "--allow-empty", "-m", message]);
-        self.line(["rev-parse", "HEAD"]).parse().unwrap()
+        self.head()
+    }
+
+    /// Writes a file and commits all that is in the working tree.
+    pub(crate) fn commit_file(&self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> CommitId {
+        self.write(path, contents);
+        self.commit("a change")
+    }
+
+    /// The commit that is checked out.
+    pub(crate) fn head(&self) -> CommitId {
+        let repository = gix::open_opts(&self.dir, gix::open::Options::isolated()).unwrap();
+        repository.head_id().unwrap().to_string().parse().unwrap()
     }
 
     /// Commits a tree that holds what no working tree can: entries are `(mode, name, object id)`.

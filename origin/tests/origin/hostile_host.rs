@@ -1,17 +1,12 @@
 //! Nothing that the machine, the user or the upstream's own repository configures is read or executed.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use weir_runtime::certificates;
-
-use crate::git_fixture::Git;
-use crate::smart_http::{Manner, SmartHttp, password_file};
-use crate::ssh_server::SshServer;
+use crate::mirror_ssh::SshServer;
+use crate::prelude::*;
+use crate::smart_http::{Manner, password_file};
 
 /// An origin as a process; killed when dropped.
 struct Process(Child);
@@ -59,8 +54,8 @@ fn hostile_config(traps: &Path) -> String {
 
 #[test]
 fn no_configuration_hook_or_helper_of_the_host_or_the_repository_is_used() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
+    let home = Home::new();
+    let at = |name: &str| home.file(name);
     for name in ["traps", "home/.ssh", "home/.config/git"] {
         fs::create_dir_all(at(name)).unwrap();
     }
@@ -74,8 +69,8 @@ fn no_configuration_hook_or_helper_of_the_host_or_the_repository_is_used() {
 
     // The repository's own configuration and hooks are hostile too.
     let git = Git::init(&at("root/shop"));
-    git.write("deploy/a", "1");
-    git.commit("first");
+    git.commit_file("deploy/a", "1");
+    fs::create_dir(git.dir.join(".git/hooks")).unwrap();
     for hook in ["post-checkout", "pre-receive", "reference-transaction", "post-index-change", "update"] {
         fs::copy(trap(&traps, "hook"), git.dir.join(".git/hooks").join(hook)).unwrap();
     }
@@ -85,48 +80,27 @@ fn no_configuration_hook_or_helper_of_the_host_or_the_repository_is_used() {
     fs::write(git.dir.join(".git/config"), own).unwrap();
     assert!(sprung(&traps).is_empty());
 
-    certificates::write(&at("certificates"), &[]).unwrap();
-    let https = SmartHttp::start(&at("root"), Some(&at("certificates")));
+    let https = SmartHttp::start(&at("root"), Some(&at("")));
     https.behave(Manner { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..Manner::default() });
+    password_file(&at(""), "s3cret");
     let ssh = SshServer::start(&at("ssh"));
-    let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let quoted = |path: &Path| format!("{:?}", path.display().to_string());
-    let certificate = |name: &str| quoted(&at("certificates").join(name));
-    let mut text = format!(
-        "name = \"origin-1\"\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"{admin}\"\ndata_dir = {}\n[tls]\ncertificate = {}\nkey = {}\nclient_ca = {}\n",
-        quoted(&at("data")),
-        certificate("origin.pem"),
-        certificate("origin.key"),
-        certificate("ca.pem"),
-    );
     let repositories = [
-        ("local", format!("url = {}\n", quoted(&git.dir))),
-        (
-            "https",
-            format!(
-                "url = {:?}\nca = {}\nusername = \"ci\"\npassword_file = {}\n",
-                https.url("shop/.git"),
-                certificate("ca.pem"),
-                quoted(&password_file(dir.path(), "s3cret"))
-            ),
+        format!("name = \"local\"\nurl = {:?}\n", git.dir),
+        format!(
+            "name = \"https\"\nurl = {:?}\nca = \"ca.pem\"\nusername = \"ci\"\npassword_file = \"password\"\n",
+            https.url("shop/.git")
         ),
-        (
-            "ssh",
-            format!(
-                "url = {:?}\nssh_key = {}\nssh_known_hosts = {}\n",
-                ssh.url(&git.dir),
-                quoted(&ssh.key()),
-                quoted(&ssh.known_hosts(None))
-            ),
+        format!(
+            "name = \"ssh\"\nurl = {:?}\nssh_key = {:?}\nssh_known_hosts = {:?}\n",
+            ssh.url(&git.dir),
+            ssh.key(),
+            ssh.known_hosts(None)
         ),
     ];
-    for (name, keys) in &repositories {
-        text += &format!("[[repository]]\nname = \"{name}\"\n{keys}");
-    }
-    fs::write(at("origin.toml"), text).unwrap();
+    let file = home.write_config(&repositories.each_ref().map(|keys| format!("[[repository]]\n{keys}")).concat());
 
     let mut origin = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
-    origin.arg("--config").arg(at("origin.toml")).stderr(Stdio::piped()).stdout(Stdio::null());
+    origin.arg("--config").arg(file).stderr(Stdio::piped()).stdout(Stdio::null());
     let trap = |name: &str| trap(&traps, name);
     origin.envs([
         ("HOME", at("home")),

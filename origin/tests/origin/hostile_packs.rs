@@ -1,19 +1,14 @@
 //! Upstreams whose packs are not what was asked for, or have no end: the mirror stays as it was.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc;
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use weir_origin::mirror::{FetchMemory, FetchProgress, MirrorError, Poll};
 
-use crate::git_fixture::Git;
-use crate::hostile_upstreams::{ADVERTISEMENT, ID, RESULT, listing_with_a_new_one, mirrored, refused};
-use crate::mirror_polls::Pair;
-use crate::scripted_server::{
-    LITTLE_OF_A_FLOOD, ScriptedServer, advertisement, begin, line, listing, packfile, pour, say,
-};
+use crate::hostile_upstreams::{ID, listing_with_a_new_one, mirrored, refused};
+use crate::prelude::*;
+use crate::scripted_server::{LITTLE_OF_A_FLOOD, pour};
 
 /// Packs and what belongs to them.
 fn pack_files(pair: &Pair) -> usize {
@@ -23,6 +18,12 @@ fn pack_files(pair: &Pair) -> usize {
 /// A pack of one object that claims to have so many bytes.
 fn pack_of_one(declared: u64, contents: &[u8]) -> Vec<u8> {
     with_checksum([pack_header(1), blob(declared, contents)].concat())
+}
+
+/// A pack of these objects and no others.
+fn pack_of(git: &Git, objects: &[&str]) -> Vec<u8> {
+    let ids = objects.iter().map(|object| git.line(["rev-parse", object]) + "\n").collect::<String>();
+    git.feed(["pack-objects", "--quiet", "--stdout"], ids.as_bytes())
 }
 
 #[test]
@@ -68,8 +69,7 @@ fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
 #[test]
 fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     let (mut pair, first) = mirrored();
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second").to_string();
+    let second = pair.git.commit_file("a", "2").to_string();
     let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (ID, "refs/heads/new")]);
     let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
@@ -86,10 +86,8 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
 #[test]
 fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
     let (mut pair, first) = mirrored();
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second").to_string();
-    let objects = format!("{second}\n{}\n", pair.git.line(["rev-parse", "HEAD^{tree}"]));
-    let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+    let second = pair.git.commit_file("a", "2").to_string();
+    let pack = pack_of(&pair.git, &["HEAD", "HEAD^{tree}"]);
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
     let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
@@ -104,14 +102,12 @@ fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
 #[test]
 fn no_commit_but_a_new_one_is_shallow_and_none_of_a_fetch_that_failed() {
     let (mut pair, first) = mirrored();
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second").to_string();
+    let second = pair.git.commit_file("a", "2").to_string();
     let shallow = pair.mirror_dir().join("shallow");
-    let pack = |objects: String| pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
-    let commit_and_tree = format!("{second}\n{}\n", pair.git.line(["rev-parse", "HEAD^{tree}"]));
-    let whole = pack(format!("{commit_and_tree}{}\n", pair.git.line(["rev-parse", "HEAD:a"])));
+    let pack = pack_of(&pair.git, &["HEAD", "HEAD^{tree}"]);
+    let whole = pack_of(&pair.git, &["HEAD", "HEAD^{tree}", "HEAD:a"]);
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
-    for (pack, commits, is_followed) in [(pack(commit_and_tree), [&*second, ID], false), (whole, [&*first, ID], true)] {
+    for (pack, commits, is_followed) in [(pack, [&*second, ID], false), (whole, [&*first, ID], true)] {
         let said = [line("shallow-info\n"), commits.map(|id| line(format!("shallow {id}\n"))).concat()].concat();
         let server = ScriptedServer::of(refs.clone(), [said, b"0001".to_vec(), packfile(&pack)].concat());
         pair.upstream.url = server.url().into();
@@ -136,13 +132,10 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
     for (missing, reason) in [(true, "it did not send what `refs/tags/t`"), (false, "`refs/tags/t` cannot be followed")]
     {
         let (mut pair, first) = mirrored();
-        pair.git.write("a", "2");
-        let second = pair.git.commit("second").to_string();
+        let second = pair.git.commit_file("a", "2").to_string();
         let tags = if missing { nested(&pair.git, ID, "commit", 1) } else { nested(&pair.git, &first, "commit", 40) };
-        let objects = [second.clone(), format!("{second}^{{tree}}"), format!("{second}:a")];
-        let objects: Vec<String> = objects.iter().map(|object| pair.git.line(["rev-parse", object.as_str()])).collect();
-        let objects = [objects, tags.clone()].concat().join("\n") + "\n";
-        let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout"], objects.as_bytes());
+        let objects = ["HEAD", "HEAD^{tree}", "HEAD:a"].into_iter().chain(tags.iter().map(String::as_str));
+        let pack = pack_of(&pair.git, &objects.collect::<Vec<_>>());
         let refs =
             listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
         let server = ScriptedServer::of(refs, packfile(&pack));
@@ -174,12 +167,10 @@ fn a_mirror_grows_to_its_bound_and_no_further() {
         (0..4000).flat_map(|n| digest(n).as_ref().to_owned()).map(|byte| char::from(byte & 127)).collect()
     };
     pair.upstream.max_mirror = before + (200 << 10);
-    pair.git.write("a", noise("one"));
-    pair.git.commit("first");
+    pair.git.commit_file("a", noise("one"));
     pair.poll();
     assert!(bytes() > before + (100 << 10));
-    pair.git.write("a", noise("two"));
-    let third = pair.git.commit("third");
+    let third = pair.git.commit_file("a", noise("two"));
     for _ in 0..2 {
         let error = pair.try_poll().unwrap_err();
         assert!(matches!(error, MirrorError::MirrorTooLarge { .. }), "{error}");
@@ -278,21 +269,19 @@ pub(crate) fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
 fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
     let (refs, sent) = (listing_with_a_new_one(first), Arc::new(AtomicU64::new(0)));
     let counted = sent.clone();
-    let server = ScriptedServer::start(move |request, body, socket| {
-        if request.starts_with("GET") {
-            return say(socket, ADVERTISEMENT, &advertisement());
-        }
-        if body.windows(7).any(|word| word == b"ls-refs") {
-            return say(socket, RESULT, &refs);
-        }
-        begin(socket, RESULT, 1 << 40)?;
-        socket.write_all(&line("packfile\n"))?;
-        // In stored blocks.
-        let start = [&b"PACK\0\0\0\x02\0\0\0\x01"[..], &[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01]].concat();
-        socket.write_all(&line([&[1], &start[..]].concat()))?;
-        let block = [&[0, 0xff, 0x7f, 0, 0x80][..], &[7; 0x7fff]].concat();
-        pour(&counted, socket, &line([&[1], &block[..]].concat()), 100_000)
-    });
+    let server = ScriptedServer::of_refs(
+        "127.0.0.1",
+        move || refs.clone(),
+        move |socket| {
+            begin(socket, RESULT, 1 << 40)?;
+            socket.write_all(&line("packfile\n"))?;
+            // In stored blocks.
+            let start = [&b"PACK\0\0\0\x02\0\0\0\x01"[..], &[0xb0, 0xff, 0xff, 0xff, 0x7f, 0x78, 0x01]].concat();
+            socket.write_all(&line([&[1], &start[..]].concat()))?;
+            let block = [&[0, 0xff, 0x7f, 0, 0x80][..], &[7; 0x7fff]].concat();
+            pour(&counted, socket, &line([&[1], &block[..]].concat()), 100_000)
+        },
+    );
     (server, sent)
 }
 
@@ -320,26 +309,23 @@ fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
     let (begins, begun) = mpsc::channel();
     let (go, gone) = mpsc::channel::<()>();
     let (refs, gone) = (listing_with_a_new_one(&first), Mutex::new(gone));
-    let server = ScriptedServer::start(move |request, body, socket| {
-        if request.starts_with("GET") {
-            return say(socket, ADVERTISEMENT, &advertisement());
-        }
-        if body.windows(7).any(|word| word == b"ls-refs") {
-            return say(socket, RESULT, &refs);
-        }
-        begin(socket, RESULT, 1 << 40)?;
-        socket.write_all(&[line("packfile\n"), line([&[1], &pack_header(1000)[..]].concat())].concat())?;
-        begins.send(()).unwrap();
-        let _ = gone.lock().unwrap().recv();
-        Ok(())
-    });
+    let server = ScriptedServer::of_refs(
+        "127.0.0.1",
+        move || refs.clone(),
+        move |socket| {
+            begin(socket, RESULT, 1 << 40)?;
+            socket.write_all(&[line("packfile\n"), line([&[1], &pack_header(1000)[..]].concat())].concat())?;
+            begins.send(()).unwrap();
+            let _ = gone.lock().unwrap().recv();
+            Ok(())
+        },
+    );
     let blob = pack_of_one(3, b"abc");
     let id = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, b"abc").unwrap().to_string();
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (&*id, "refs/tags/abc")]);
     let quick = ScriptedServer::of(refs, packfile(&blob));
     (slow.upstream.url, small.upstream.url) = (server.url().into(), quick.url().into());
-    elsewhere.git.write("a", "2");
-    elsewhere.git.commit("second");
+    elsewhere.git.commit_file("a", "2");
 
     let memory = FetchMemory::new(slow.upstream.max_object, 1000);
     let poll = |pair: &Pair, progress: &FetchProgress| {
@@ -367,8 +353,7 @@ fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
 #[test]
 fn an_object_that_stands_in_for_another_is_not_taken_for_it() {
     let mut pair = Pair::new();
-    pair.git.write("deploy/app", "good");
-    let commit = pair.git.commit("signed").to_string();
+    let commit = pair.git.commit_file("deploy/app", "good").to_string();
     let good = pair.git.line(["rev-parse", "HEAD:deploy"]);
     let evil = pair.git.raw_tree(&[("100644", b"app", &pair.git.blob(b"evil"))]);
     pair.git.run(["replace", &good, &evil]);

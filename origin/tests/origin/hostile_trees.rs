@@ -5,57 +5,53 @@ use std::io::Write;
 use gix::objs::tree::{Entry, EntryKind};
 use gix::objs::{Tree, Write as _};
 use proptest::prelude::*;
-use weir_origin::tarball::{Limits, Selection, TarballError};
-use weir_protocol::commit_id::CommitId;
-use weir_protocol::descriptor::OmissionReason;
 
-use crate::git_fixture::Git;
-use crate::tar_reading::{build_limited, build_tar, git_archive, read_tar};
+use crate::prelude::*;
+use crate::tar_reading::{build_limited, git_archive};
 
 fn everything() -> Selection {
     Selection::default()
 }
 
 #[test]
-fn a_tree_of_ten_thousand_levels_takes_no_stack() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+fn a_tree_of_thousands_of_levels_takes_no_stack() {
+    let levels = long_or(10_000_u64, 3_000);
+    let git = Git::new();
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
     let entry = |mode: EntryKind, id| Entry { mode: mode.into(), filename: "d".into(), oid: id };
     let mut entry_below = entry(EntryKind::Blob, repo.write_blob("deep").unwrap().detach());
-    for _ in 0..10_000 {
+    for _ in 0..levels {
         let tree = repo.write_object(Tree { entries: vec![entry_below] }).unwrap().detach();
         entry_below = entry(EntryKind::Tree, tree);
     }
     let commit = git.line(["commit-tree", "-m", "deep", &entry_below.oid.to_string()]).parse().unwrap();
     let (built, tar) = build_tar(&git.dir, &commit, &everything(), 2).unwrap();
-    assert_eq!(built.entries, 10_000);
-    assert_eq!(read_tar(&tar).last().unwrap().path.len(), 19_999);
-    let limits = Limits { max_tarball_bytes: 50 << 20, ..Limits::default() };
+    assert_eq!(built.entries, levels);
+    assert_eq!(read_tar(&tar).last().unwrap().path.len() as u64, 2 * levels - 1);
+    let limits = Limits { max_tarball_bytes: levels * levels / 2, ..Limits::default() };
     let error = build_limited(&git.dir, &commit, &everything(), 2, &limits).unwrap_err();
     assert!(matches!(error, TarballError::TooLarge { .. }), "paths count: {error}");
 }
 
 #[test]
-fn a_folder_of_a_hundred_thousand_files_is_written_and_one_more_than_allowed_is_not() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+fn a_folder_of_many_files_is_written_and_one_more_than_allowed_is_not() {
+    let files = long_or(100_000_usize, 20_000);
+    let git = Git::new();
     let empty = git.blob(b"");
-    let names: Vec<String> = (0..100_000).map(|number| format!("f{number:06}")).collect();
+    let names: Vec<String> = (0..files).map(|number| format!("f{number:06}")).collect();
     let entries: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), empty.as_str())).collect();
     let commit = git.commit_tree(&entries);
     let (built, _) = build_tar(&git.dir, &commit, &everything(), 2).unwrap();
-    assert_eq!((built.entries, built.size), (100_000, 100_000 * 512 + 1024));
-    let limits = Limits { max_entries: 99_999, ..Limits::default() };
+    assert_eq!((built.entries, built.size), (files as u64, files as u64 * 512 + 1024));
+    let limits = Limits { max_entries: files - 1, ..Limits::default() };
     let error = build_limited(&git.dir, &commit, &everything(), 2, &limits).unwrap_err();
-    assert!(matches!(error, TarballError::TooManyEntries { limit: 99_999 }), "{error}");
+    assert!(matches!(error, TarballError::TooManyEntries { limit } if limit == files - 1), "{error}");
 }
 
 /// What of a file's mode Git knows is one bit; the rest is what old programs left.
 #[test]
 fn odd_modes_are_what_git_takes_them_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let blob = git.blob(b"x");
     let below = git.raw_tree(&[("100664", b"x", &blob)]);
     let commit = git.commit_tree(&[
@@ -81,8 +77,7 @@ fn odd_modes_are_what_git_takes_them_for() {
 
 #[test]
 fn names_that_only_some_file_systems_mind_are_kept_and_those_of_none_are_left_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let blob = git.blob(b"x");
     let mut kept: Vec<&[u8]> = vec![
         b"README",
@@ -129,8 +124,7 @@ fn names_that_only_some_file_systems_mind_are_kept_and_those_of_none_are_left_ou
 
 #[test]
 fn an_object_of_the_wrong_type_is_named_whatever_its_entry_says() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let blob = git.blob(b"x");
     let tree = git.raw_tree(&[("100644", b"x", &blob)]);
     for (mode, id) in [("100644", &tree), ("100755", &tree), ("120000", &tree), ("40000", &blob)] {
@@ -146,8 +140,7 @@ fn an_object_of_the_wrong_type_is_named_whatever_its_entry_says() {
 /// A blob that says it is large and then is not there: whoever read it would say that it is broken.
 #[test]
 fn a_file_over_the_limit_is_refused_by_what_its_header_says() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let small = git.blob(b"x");
     let id = "4242424242424242424242424242424242424242";
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -164,8 +157,7 @@ fn a_file_over_the_limit_is_refused_by_what_its_header_says() {
 /// A tree cut short, at every byte: an error that names it, or one entry less.
 #[test]
 fn a_tree_that_is_cut_short_is_refused_or_shorter() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
     let blob = repo.write_blob("x").unwrap().detach();
     let mut raw = Vec::new();
@@ -187,15 +179,14 @@ fn a_tree_that_is_cut_short_is_refused_or_shorter() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases(12))]
     /// Trees that were changed at random: what comes out is an error, or a tarball that any agent may unpack.
     #[test]
     fn a_tree_of_any_bytes_breaks_nothing(
         names in proptest::collection::btree_set("[a-c.]{0,3}|.git|x/y", 0..6),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {
-        let dir = tempfile::tempdir().unwrap();
-        let git = Git::init(dir.path());
+        let git = Git::new();
         let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
         let blob = repo.write_blob("x").unwrap().detach();
         let mut raw = Vec::new();
@@ -220,10 +211,8 @@ proptest! {
 
 #[test]
 fn what_is_left_out_is_listed_up_to_a_bound_however_json_writes_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
-    git.write("kept", "x");
-    git.commit("kept");
+    let git = Git::new();
+    git.commit_file("kept", "x");
     let link = git.blob(b"/outside");
     // Names of nothing but quotes, each of which JSON writes as two bytes: half as many fit.
     let tree = |count: usize| -> CommitId {

@@ -2,23 +2,15 @@
 //! was.
 
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_origin::mirror::{MirrorError, Poll};
+use crate::prelude::*;
+use crate::scripted_server::{LITTLE_OF_A_FLOOD, pour};
 
-use crate::mirror_polls::Pair;
-use crate::scripted_server::{LITTLE_OF_A_FLOOD, ScriptedServer, advertisement, begin, line, listing, pour, say};
-
-pub(crate) const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
-pub(crate) const RESULT: &str = "application/x-git-upload-pack-result";
 pub(crate) const ID: &str = "1234567890123456789012345678901234567890";
 
 /// A mirror of one commit, and what it then has.
 pub(crate) fn mirrored() -> (Pair, String) {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.follow();
     (pair, first.to_string())
 }
@@ -149,17 +141,15 @@ fn words_without_an_end_before_a_pack_do_not_fill_the_memory() {
     for word in ["NAK\n".to_owned(), format!("ACK {first} common\n")] {
         let (refs, sent) = (refs.clone(), Arc::new(AtomicU64::new(0)));
         let counted = sent.clone();
-        let chatters = ScriptedServer::start(move |request, body, socket| {
-            if request.starts_with("GET") {
-                return say(socket, ADVERTISEMENT, &advertisement());
-            }
-            if body.windows(7).any(|word| word == b"ls-refs") {
-                return say(socket, RESULT, &refs);
-            }
-            begin(socket, RESULT, 1 << 40)?;
-            socket.write_all(&line("acknowledgments\n"))?;
-            pour(&counted, socket, &line(&word).repeat(10_000), 100_000)
-        });
+        let chatters = ScriptedServer::of_refs(
+            "127.0.0.1",
+            move || refs.clone(),
+            move |socket| {
+                begin(socket, RESULT, 1 << 40)?;
+                socket.write_all(&line("acknowledgments\n"))?;
+                pour(&counted, socket, &line(&word).repeat(10_000), 100_000)
+            },
+        );
         let error = refused(&mut pair, &first, chatters.url());
         assert_eq!((error.step(), error.kind()), ("fetch", "protocol"), "{error}");
         assert!(error.to_string().contains("before the pack"), "{error}");

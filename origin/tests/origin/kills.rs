@@ -6,21 +6,13 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
-use http::{Method, Request, StatusCode};
-use http_body_util::Empty;
-use weir_protocol::descriptor::{Descriptor, Generation};
-use weir_protocol::digest::{ObjectDigest, TarballDigest};
-use weir_protocol::encoding::Encoding;
-use weir_protocol::manifest::Manifest;
-use weir_runtime::http_client::{Http2Client, read_body};
+use weir_protocol::descriptor::Generation;
 
-use crate::node::{Home, SERVICE, object_path};
-use crate::upstream::Upstream;
+use crate::node::Edge;
+use crate::prelude::*;
 
 const SIGABRT: i32 = 6;
 
@@ -107,54 +99,36 @@ impl Told {
     }
 }
 
-struct Client<'a>(&'a Http2Client, String);
+/// An edge of a process that may be killed at any time.
+struct Client(Edge);
 
-impl Client<'_> {
-    async fn ask(&self, method: Method, path: &str) -> Option<(StatusCode, Bytes)> {
-        let uri = format!("https://{}{path}", self.1);
-        let request = Request::builder().method(method).uri(uri).body(Empty::new()).unwrap();
-        let response = tokio::time::timeout(PATIENCE, self.0.request(request)).await.expect("something hangs").ok()?;
-        let (head, body) = response.into_parts();
-        Some((head.status, read_body(body, 64 << 20, PATIENCE).await.ok()?))
+impl Client {
+    fn of(home: &Home, address: &str) -> Self {
+        Self(Edge { client: home.client("edge-client"), origin: address.to_owned() })
+    }
+
+    async fn descriptor(&self, path: &str) -> Option<Descriptor> {
+        let answer = self.0.try_request(Method::GET, &format!("/v1/services/{SERVICE}{path}"), &[]).await?;
+        (answer.status == StatusCode::OK).then(|| Descriptor::parse(answer.body).unwrap())
     }
 
     async fn current(&self) -> Option<Descriptor> {
-        let (status, body) = self.ask(Method::GET, &format!("/v1/services/{SERVICE}")).await?;
-        (status == StatusCode::OK).then(|| Descriptor::parse(body).unwrap())
+        self.descriptor("").await
     }
 
     async fn is_retained(&self, version: &Descriptor) -> bool {
-        let path = format!("/v1/services/{SERVICE}/versions/{}", version.publication().digest);
-        self.ask(Method::GET, &path).await.is_some_and(|(status, _)| status == StatusCode::OK)
-    }
-
-    async fn object(&self, digest: &ObjectDigest) -> Bytes {
-        let (status, body) = self.ask(Method::GET, &object_path(digest)).await.unwrap();
-        assert_eq!((status, ObjectDigest::of(&body)), (StatusCode::OK, *digest));
-        body
+        self.descriptor(&format!("/versions/{}", version.publication().digest)).await.is_some()
     }
 
     /// Fetches every representation of a version, and looks at every byte.
     async fn fetch(&self, version: &Descriptor) {
         for stored in version.representations() {
-            let first = self.object(&stored.digest).await;
-            let mut body = Vec::new();
-            if stored.frames == 1 {
-                body.extend_from_slice(&first);
-            } else {
-                for frame in Manifest::parse(&first).unwrap().frames() {
-                    body.extend_from_slice(&self.object(&frame.digest).await);
-                }
+            let body = self.0.body(version, stored.encoding).await;
+            let mut tar = Vec::new();
+            match stored.encoding {
+                Encoding::Zstd => tar = zstd::decode_all(body.as_slice()).unwrap(),
+                _ => _ = flate2::read::MultiGzDecoder::new(body.as_slice()).read_to_end(&mut tar).unwrap(),
             }
-            assert_eq!(body.len() as u64, stored.size);
-            let tar = match stored.encoding {
-                Encoding::Zstd => zstd::decode_all(body.as_slice()).unwrap(),
-                _ => {
-                    let mut tar = Vec::new();
-                    flate2::read::MultiGzDecoder::new(body.as_slice()).read_to_end(&mut tar).unwrap();
-                    tar
-                }
-            };
             assert_eq!(TarballDigest::of(&tar), version.publication().digest);
         }
     }
@@ -184,7 +158,7 @@ fn config(home: &Home, upstream: &Upstream) -> std::path::PathBuf {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_only_grow() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let (config, http) = (config(&home, &upstream), home.client("edge-client"));
+    let config = config(&home, &upstream);
     let mut told = Told::default();
     // More than one frame, so that there is a manifest; and what nothing refers to any more, for garbage collection.
     let noise = |number: usize| {
@@ -196,7 +170,7 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
     upstream.push("deploy/a-steady-file", &[noise(200), noise(201)].concat());
     let settle = async |told: &mut Told, commit: &str| {
         let process = Process::start(&config, None);
-        let client = Client(&http, process.address.clone().expect("it starts"));
+        let client = Client::of(&home, process.address.as_ref().expect("it starts"));
         // From the first moment on.
         if told.highest > 0 {
             told.of(&client.current().await.expect("what was published is served at once"));
@@ -217,15 +191,15 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
         process.kill();
     };
     let mut commit = String::new();
-    for number in 0..4 {
+    for number in 0..long_or(4, 2) {
         commit = upstream.push("deploy/noise", &noise(number));
         settle(&mut told, &commit).await;
     }
-    for (number, step) in steps().into_iter().enumerate() {
+    for (number, step) in steps().into_iter().step_by(long_or(1, 3)).enumerate() {
         let pushed = upstream.push("deploy/noise", &noise(100 + number));
         let mut process = Process::start(&config, Some(&step));
         if let Some(address) = process.address.clone() {
-            let client = Client(&http, address);
+            let client = Client::of(&home, &address);
             until(&step, async || {
                 if let Some(current) = client.current().await {
                     told.of(&current);

@@ -1,15 +1,13 @@
 //! Files of Git LFS: fetched from a server that speaks the batch API, or a clear word why not.
 
 use std::cell::{Cell, RefCell};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use weir_origin::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use weir_origin::mirror::{LfsError, LfsFetch};
 use weir_origin::source::Upstream;
 
-use crate::lfs_server::{LfsServer, Manner};
+use crate::lfs_server::Manner;
+use crate::prelude::*;
 
 pub(crate) fn file(path: &str, pointer: &str) -> LfsFile {
     LfsFile { path: path.to_owned(), pointer: Pointer::parse(pointer.as_bytes()).unwrap() }
@@ -52,6 +50,13 @@ fn fetch(server: &LfsServer, mirror: &Path, files: &[LfsFile]) -> Result<usize, 
     fetch_from(&Upstream::new(server.url("shop.git")), mirror, files)
 }
 
+/// A folder for a mirror, and a server.
+fn served() -> (tempfile::TempDir, LfsServer) {
+    let dir = tempfile::tempdir().unwrap();
+    let server = LfsServer::start(dir.path(), None);
+    (dir, server)
+}
+
 /// An upstream whose silence is not waited out for long; and yet longer than a machine under load takes to answer.
 fn impatient(server: &LfsServer) -> Upstream {
     let mut upstream = Upstream::new(server.url("shop.git"));
@@ -65,8 +70,7 @@ fn batches(server: &LfsServer) -> usize {
 
 #[test]
 fn objects_are_fetched_once_and_verified() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let contents: Vec<Vec<u8>> = (0..250u32).map(|number| vec![number as u8; 1000 + number as usize]).collect();
     let mut files: Vec<_> = contents.iter().map(|contents| file("some.bin", &server.hold(contents))).collect();
     // One that two services share, and one that is empty.
@@ -86,8 +90,7 @@ fn objects_are_fetched_once_and_verified() {
 
 #[test]
 fn what_is_not_the_object_is_not_kept_and_its_path_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let wanted = vec![file("media/a.bin", &server.hold(b"the file itself"))];
     let absent = |name: &str| file(name, &server.hold(name.as_bytes()).replace("size 1", "size 2"));
     let absent: Vec<_> = ["media/b.bin", "media/c.bin"].map(absent).into();
@@ -123,8 +126,7 @@ fn what_is_not_the_object_is_not_kept_and_its_path_is_told() {
 
 #[test]
 fn a_server_that_wants_to_be_left_alone_is_understood() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let wanted = [file("a.bin", &server.hold(b"x"))];
     let upstream = Upstream::new(server.url("shop.git"));
     let asks = Some(("429 Slow down", "Retry-After: 120\r\n"));
@@ -141,8 +143,7 @@ fn a_server_that_wants_to_be_left_alone_is_understood() {
 
 #[test]
 fn addresses_that_ended_are_asked_for_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let files: Vec<_> =
         (0..6u8).map(|number| file(&format!("{number}.bin"), &server.hold(&[number, 1, 2, 3]))).collect();
     server.behave(Manner { addresses_hold: Some(2), ..Manner::default() });
@@ -157,8 +158,7 @@ fn addresses_that_ended_are_asked_for_again() {
 
 #[test]
 fn a_server_that_falls_silent_is_given_up_and_so_is_who_is_told_to_stop() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let wanted = [file("a.bin", &server.hold(&[7; 500_000]))];
     server.behave(Manner { silent_after: Some(100_000), ..Manner::default() });
     let error = fetch_from(&impatient(&server), dir.path(), &wanted).unwrap_err();
@@ -183,8 +183,7 @@ fn a_server_that_falls_silent_is_given_up_and_so_is_who_is_told_to_stop() {
 
 #[test]
 fn an_upstream_without_http_has_no_api_and_a_large_object_is_not_asked_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let wanted = [file("a.bin", &server.hold(&[1; 1000]))];
     for url in ["/srv/git/a.git", "git@git.example:a.git", "ssh://git@git.example/a.git", "git://git.example/a.git"] {
         let error = fetch_from(&Upstream::new(url), dir.path(), &wanted).unwrap_err();
@@ -199,8 +198,7 @@ fn an_upstream_without_http_has_no_api_and_a_large_object_is_not_asked_for() {
 
 #[test]
 fn what_is_wrong_with_one_object_keeps_no_other_from_coming() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (_dir, server) = served();
     let wrong = server.hold(b"the file itself");
     let absent = server.hold(b"x").replace("size 1", "size 2");
     let files = [file("absent", &absent), file("wrong", &wrong), file("right", &server.hold(b"another"))];
@@ -222,8 +220,7 @@ fn what_is_wrong_with_one_object_keeps_no_other_from_coming() {
 
 #[test]
 fn a_storage_that_fails_thrice_in_a_row_is_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let files: Vec<_> = (0..9u8).map(|number| file(&format!("{number}"), &server.hold(&[number, 7]))).collect();
     server.behave(Manner { storage_says: Some(("503 Busy", "")), ..Manner::default() });
     let (told, ended) = fetch_wanted(&Upstream::new(server.url("shop.git")), dir.path(), &files, &|_| true);
@@ -233,8 +230,7 @@ fn a_storage_that_fails_thrice_in_a_row_is_left_alone() {
 
 #[test]
 fn what_nobody_wants_any_more_is_passed_over_also_while_it_comes() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = LfsServer::start(dir.path(), None);
+    let (dir, server) = served();
     let drips = server.hold(&[7; 100_000]);
     let files = [file("drips", &drips), file("unwanted", &server.hold(b"y")), file("wanted", &server.hold(b"z"))];
     server.behave(Manner { drips: true, only: Some(drips), ..Manner::default() });

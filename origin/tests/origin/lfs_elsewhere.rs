@@ -1,12 +1,11 @@
 //! LFS servers, and storages, that are not where the upstream is: who is asked, and what he is given.
 
 use weir_origin::lfs::LfsFile;
-use weir_origin::mirror::Redirects;
-use weir_origin::source::{Hosts, Reach, Upstream};
+use weir_origin::source::Upstream;
 
 use crate::lfs::{fetch_from, file};
-use crate::lfs_server::{LfsServer, Manner, SHOWN};
-use crate::node::Home;
+use crate::lfs_server::{Manner, SHOWN};
+use crate::prelude::*;
 use crate::smart_http::tunnel_proxy;
 
 /// A key for an object goes to where it is for, and credentials go nowhere else at all.

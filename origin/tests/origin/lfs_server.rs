@@ -3,17 +3,13 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
 use ring::digest::{SHA256, digest};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::node::in_time;
+use crate::prelude::*;
 use crate::smart_http::{http_backend, tls_config, tls_config_asking};
 
 /// Stands at the end of the head of a request whose client has shown a certificate.

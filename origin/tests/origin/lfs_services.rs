@@ -1,23 +1,13 @@
 //! Services with the files of LFS in their tarballs.
 
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-
-use serde_json::Value;
-use weir_origin::Condition;
-use weir_origin::config::Config;
 use weir_origin::lfs::LfsObjects;
 use weir_origin::source::Upstream;
 use weir_origin::source::git::tree::{content_key, lfs_files};
-use weir_origin::tarball::{Base, Limits, Selection, TarballError};
-use weir_protocol::commit_id::CommitId;
-use weir_protocol::descriptor::OmissionReason;
 
-use crate::git_fixture::Git;
 use crate::lfs::{fetch_from, file};
-use crate::lfs_server::{LfsServer, Manner};
-use crate::node::{Home, Node, SERVICE, flip_a_bit, in_time, object_of, service};
-use crate::tar_reading::{Frames, build_into, build_tar, read_tar};
+use crate::lfs_server::Manner;
+use crate::prelude::*;
+use crate::tar_reading::{Frames, build_into};
 
 pub(crate) const ATTRIBUTES: &str = "*.bin filter=lfs diff=lfs merge=lfs -text\n";
 
@@ -42,8 +32,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
     // These are the files themselves.
     git.write("no-filter.txt", server.hold(b"x"));
     git.write("no-pointer.bin", "version 1\n");
-    git.write("too-long.bin", server.hold(b"x") + &"z".repeat(1000));
-    let commit = git.commit("pointers");
+    let commit = git.commit_file("too-long.bin", server.hold(b"x") + &"z".repeat(1000));
     assert!(files_of(&git, &commit, &Selection::default()).unwrap().is_empty());
     let (built, _) = build_tar(&git.dir, &commit, &Selection::default(), 1).unwrap();
     let omitted: Vec<_> = built.omitted.iter().map(|omission| (omission.path.as_str(), omission.reason)).collect();
@@ -71,10 +60,8 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
 
 #[test]
 fn a_key_holds_the_options_and_changes_with_the_codec_only() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
-    git.write("a", "a");
-    let commit = git.commit("a");
+    let git = Git::new();
+    let commit = git.commit_file("a", "a");
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
     let key = |selection: &Selection| content_key(&repo, &commit, &"shop".parse().unwrap(), selection).unwrap();
     let without = key(&Selection::default());
@@ -99,7 +86,7 @@ fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_n
         git.write(format!("{number:02}.bin"), &pointer);
         fetch_from(&upstream, &mirror, &[file("x", &pointer)]).unwrap();
     };
-    (0..20).for_each(|number| put(number, number));
+    (0..12).for_each(|number| put(number, number));
     git.write("small.txt", "small");
     let build = |frames: &Frames, commit: &CommitId, selection: &Selection, base: Option<&Base>| {
         build_into(frames, &mirror, commit, selection, 2, &Limits::default(), base).unwrap().0
@@ -108,7 +95,7 @@ fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_n
     let built = build(&frames, &first, &with_lfs(), None);
     let base = frames.base(&built);
     assert!(built.zstd.len() > 10);
-    for (number, change) in [(7, 100), (0, 200), (19, 300)] {
+    for (number, change) in [(7, 100), (0, 200), (11, 300)] {
         put(number, change);
         let commit = git.commit("changed");
         let from_nothing = build(&Frames::default(), &commit, &with_lfs(), None);
@@ -118,7 +105,7 @@ fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_n
     }
     // The same pointers without the option share nothing with it.
     let without = build(&frames, &first, &Selection::default(), Some(&base));
-    assert_eq!((without.omitted.len(), without.reused_frames), (20, 0));
+    assert_eq!((without.omitted.len(), without.reused_frames), (12, 0));
 }
 
 /// A repository with a model in one folder of it.
@@ -137,8 +124,7 @@ impl Shop {
         let git = Git::init(&root.join("shop.git"));
         git.write(".gitattributes", ATTRIBUTES);
         git.write("deploy/app.yaml", "replicas: 1\n");
-        git.write("deploy/model.bin", server.hold(b"the model itself"));
-        git.commit("with a model");
+        git.commit_file("deploy/model.bin", server.hold(b"the model itself"));
         std::fs::write(home.file("password"), "s3cret\n").unwrap();
         let shop = Self { home, server, git };
         shop.behave(Manner::default());
@@ -199,8 +185,7 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert_eq!(node.metric("weir_origin_lfs_bytes_fetched_total").await, 16.0);
 
     // A pointer to what the server does not have.
-    shop.git.write("deploy/other.bin", shop.server.hold(b"x").replace("size 1", "size 2"));
-    shop.git.commit("a pointer into nothing");
+    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x").replace("size 1", "size 2"));
     node.poll().await;
     let failed = failure(&node).await;
     assert_eq!(failed["step"], "lfs");
@@ -209,8 +194,7 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert!(node.metric("weir_origin_lfs_failures_total").await >= 1.0);
 
     // It is pushed after all.
-    shop.git.write("deploy/other.bin", shop.server.hold(b"x"));
-    shop.git.commit("the right pointer");
+    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x"));
     node.poll().await;
     let mended = node.published(|published| published.version() != descriptor.version()).await;
     assert_eq!(read_tar(&node.tarball(&mended).await).len(), 3);
@@ -235,8 +219,7 @@ async fn a_server_that_asks_for_a_pause_gets_it() {
     let told = failure(&node).await;
     assert!(told["reason"].as_str().unwrap().contains("answered 429"), "{told}");
     shop.server.take_requests();
-    shop.git.write("deploy/other.bin", shop.server.hold(b"y"));
-    shop.git.commit("what is new has to wait too");
+    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"y"));
     node.poll().await;
     let asked = shop.server.take_requests();
     assert!(!asked.is_empty() && asked.iter().all(|head| !head.contains("/info/lfs")), "{asked:?}");

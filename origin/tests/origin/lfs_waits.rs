@@ -1,33 +1,15 @@
 //! LFS objects that are slow to come, or do not come: what goes on beside them, and when they are asked for again.
 
-use std::fs::{self, File};
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::fs::File;
 
-use reqwest::Method;
-use serde_json::json;
-use weir_origin::Condition;
-use weir_origin::config::{Config, ServiceConfig};
 use weir_origin::reconcile::LfsState;
 
-use crate::git_fixture::Git;
-use crate::lfs_server::{LfsServer, Manner};
-use crate::lfs_services::{ATTRIBUTES, Shop, failure};
-use crate::node::{Home, Node, in_time, repository};
-use crate::operator::{Operator, empty_config};
-use crate::upstream::Upstream;
+use crate::lfs_server::Manner;
+use crate::lfs_services::{ATTRIBUTES, failure};
+use crate::prelude::*;
 
 /// Takes hours to come a byte at a time.
 static LARGE: [u8; 1 << 20] = [7; 1 << 20];
-
-/// Another service of the same repository, of the folder of its name.
-fn also(config: &mut Config, name: &str, lfs: bool) {
-    let mut service = ServiceConfig::new(name.parse().unwrap(), repository());
-    service.revision = "main".parse().unwrap();
-    service.folder = name.parse().unwrap();
-    service.lfs = lfs;
-    config.services.push(service);
-}
 
 async fn lfs(node: &Node, is: impl Fn(&LfsState) -> bool) -> LfsState {
     node.repository(|state| state.lfs.as_ref().is_some_and(&is)).await.lfs.unwrap()
@@ -58,11 +40,10 @@ async fn is_looked_after(node: &Node) {
 async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_ends_them() {
     let shop = Shop::new();
     let mut config = shop.config();
-    also(&mut config, "plain", false);
+    also(&mut config, "plain").lfs = false;
     let large = shop.server.hold(&LARGE);
     shop.git.write("deploy/model.bin", &large);
-    shop.git.write("plain/a.txt", "1");
-    shop.git.commit("a model that drips");
+    shop.git.commit_file("plain/a.txt", "1");
     shop.behave(drips(&large));
     let node = shop.home.start(config).await;
     shop.server.has_begun_to_drip().await;
@@ -77,24 +58,21 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     };
     assert!(since("shop-prod").is_string() && since("plain").is_null(), "{shown}");
 
-    shop.git.write("plain/a.txt", "2");
-    let second = shop.git.commit("polls go on");
+    let second = shop.git.commit_file("plain/a.txt", "2");
     node.poll().await;
     node.published_of("plain", |plain| plain.publication().commit == second).await;
     assert!(node.running.service(&crate::node::service()).unwrap().borrow().is_none());
 
     // The same objects: what is on its way is not begun anew.
     assert_eq!(downloads_of(&shop.server, &large), 1);
-    shop.git.write("deploy/model.bin", shop.server.hold(b"a smaller model"));
-    let third = shop.git.commit("a model that comes");
+    let third = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a smaller model"));
     node.poll().await;
     let first_published = node.published(|_| true).await;
     assert_eq!(first_published.publication().commit, third);
     node.repository(|state| state.lfs.is_none()).await;
 
     // Who stops does not wait for it either.
-    shop.git.write("deploy/model.bin", &large);
-    shop.git.commit("it drips again");
+    shop.git.commit_file("deploy/model.bin", &large);
     node.poll().await;
     shop.server.has_begun_to_drip().await;
     assert_eq!(node.descriptor().await.version(), first_published.version());
@@ -103,17 +81,15 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
 
 #[tokio::test]
 async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_of_a_repository() {
-    let (home, upstream) = (Home::new(), Upstream::small());
+    let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
     let large = server.hold(&LARGE);
     git.write(".gitattributes", ATTRIBUTES);
     git.write("deploy/app.yaml", "replicas: 1\n");
-    git.write("deploy/model.bin", &large);
-    git.commit("a model that drips");
+    git.commit_file("deploy/model.bin", &large);
     server.behave(drips(&large));
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     let mut document = json!({ "repository": "shop", "folder": "deploy", "lfs": true });
     let shop = json!({ "url": server.url("shop.git"), "poll_interval": "1h" });
     operator.put("/v1/repositories/shop", shop).await;
@@ -141,11 +117,10 @@ async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_o
 async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_other() {
     let shop = Shop::new();
     let mut config = shop.config();
-    also(&mut config, "good", true);
+    also(&mut config, "good").lfs = true;
     let wrong = shop.server.hold(b"a model that is wrong");
     shop.git.write("deploy/model.bin", &wrong);
-    shop.git.write("good/model.bin", shop.server.hold(b"another"));
-    shop.git.commit("a wrong model and a right one");
+    shop.git.commit_file("good/model.bin", shop.server.hold(b"another"));
     let is_wrong =
         |pointer: &str| Manner { instead: Some(b"x".to_vec()), only: Some(pointer.to_owned()), ..Manner::default() };
     shop.behave(is_wrong(&wrong));
@@ -167,8 +142,7 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
 
     // What a new commit brings is asked for at once.
     let right = shop.server.hold(b"a model that is right");
-    shop.git.write("deploy/model.bin", &right);
-    let second = shop.git.commit("the right model");
+    let second = shop.git.commit_file("deploy/model.bin", &right);
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     node.repository(|state| state.lfs.is_none()).await;
@@ -176,8 +150,7 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
     // And what is put right without a commit comes by itself, with no poll.
     let late = shop.server.hold(b"a model that is put right");
     shop.behave(is_wrong(&late));
-    shop.git.write("deploy/model.bin", &late);
-    let third = shop.git.commit("a model that is put right later");
+    let third = shop.git.commit_file("deploy/model.bin", &late);
     node.poll().await;
     lfs(&node, |lfs| lfs.failure.is_some()).await;
     assert!(downloads_of(&shop.server, &late) > 0, "of what is waited for now");
@@ -199,7 +172,7 @@ async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet()
 
     // A service that follows what is not there holds up nobody's sweep.
     config.services[0].lfs = false;
-    also(&mut config, "other", true);
+    also(&mut config, "other").lfs = true;
     config.services[1].revision = "elsewhere".parse().unwrap();
     let node = shop.home.start(config).await;
     is_looked_after(&node).await;
@@ -235,8 +208,7 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
 async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mirror_lacks() {
     let shop = Shop::new();
     let large = shop.server.hold(&LARGE);
-    shop.git.write("deploy/model.bin", &large);
-    shop.git.commit("a model that drips");
+    shop.git.commit_file("deploy/model.bin", &large);
     shop.behave(drips(&large));
     let node = shop.home.start(shop.config()).await;
     shop.server.has_begun_to_drip().await;
@@ -267,8 +239,7 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
     let (drips_name, dripping) = ("drips", shop.server.hold(&LARGE));
     let git = Git::init(&shop.home.file("git").join("drips.git"));
     git.write(".gitattributes", ATTRIBUTES);
-    git.write("drips/model.bin", &dripping);
-    git.commit("a model that drips");
+    git.commit_file("drips/model.bin", &dripping);
     shop.behave(drips(&dripping));
     let mut config = shop.config();
     config.limits.concurrent_fetches = 1;
@@ -276,13 +247,12 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
     (repository.name, repository.url) = (drips_name.parse().unwrap(), shop.server.url("drips.git").into());
     repository.stall_timeout = Duration::from_secs(3);
     config.repositories.push(repository);
-    also(&mut config, drips_name, true);
+    also(&mut config, drips_name).lfs = true;
     config.services[1].repository = drips_name.parse().unwrap();
     let node = shop.home.start(config).await;
     shop.server.has_begun_to_drip().await;
 
-    shop.git.write("deploy/model.bin", shop.server.hold(b"a model that comes"));
-    let second = shop.git.commit("another model");
+    let second = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a model that comes"));
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     let mut condition = node.running.condition(&drips_name.parse().unwrap()).unwrap();
@@ -293,15 +263,13 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
 
 #[tokio::test]
 async fn who_asks_for_a_poll_and_who_changes_a_document_has_what_failed_tried_anew() {
-    let (home, upstream) = (Home::new(), Upstream::small());
+    let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
     git.write(".gitattributes", ATTRIBUTES);
-    git.write("deploy/model.bin", server.hold(b"the model itself"));
-    git.commit("a model");
+    git.commit_file("deploy/model.bin", server.hold(b"the model itself"));
     server.behave(Manner { instead: Some(b"x".to_vec()), ..Manner::default() });
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     let shop = |interval: &str| json!({ "url": server.url("shop.git"), "poll_interval": interval });
     let model = json!({ "repository": "shop", "folder": "deploy", "lfs": true });
     operator.put("/v1/repositories/shop", shop("1h")).await;
@@ -309,7 +277,7 @@ async fn who_asks_for_a_poll_and_who_changes_a_document_has_what_failed_tried_an
     let begun_after =
         |before: SystemTime| lfs(&node, move |lfs| lfs.failure.as_ref().is_some_and(|failure| failure.since > before));
     let first = begun_after(SystemTime::UNIX_EPOCH).await.failure.unwrap().since;
-    assert_eq!(operator.send(Method::POST, "/v1/repositories/shop/refresh", &[], None).await.status, 202);
+    assert_eq!(operator.post("/v1/repositories/shop/refresh").await.status, 202);
     let second = begun_after(first).await.failure.unwrap().since;
     assert_eq!(operator.put("/v1/repositories/shop", shop("2h")).await.status, 200);
     begun_after(second).await;

@@ -1,18 +1,19 @@
 //! The origin against real Git, real TLS, real disks and real sockets.
+//!
+//! `WEIR_NIGHTLY=1` runs the long form of tests that have two: more random cases, all steps to be killed at, larger trees.
 
 mod access;
-mod astray_refs;
 mod attribute_corners;
-mod certificates;
+mod broken_refs;
 mod changed_documents;
 mod commit_policy;
 mod configuration;
 mod damage;
+mod deltas;
+mod disks;
 mod dry_runs;
-mod event_reader;
 mod events;
 mod frame_reuse;
-mod full_disk;
 mod git_fixture;
 mod hostile_host;
 mod hostile_packs;
@@ -25,24 +26,20 @@ mod lfs_server;
 mod lfs_services;
 mod lfs_waits;
 mod lost_state;
-mod lost_versions;
 mod maintenance;
-mod many_services;
 mod mirror_polls;
 mod mirror_ssh;
 mod mirror_transports;
 /// The edge has the same need; neither crate can be asked for the other's tests.
 #[path = "../../../edge/tests/edge/mount.rs"]
 mod mount;
-mod nested_deltas;
 mod node;
 mod object_formats;
 mod operator;
 mod operator_changes;
-mod operator_documents;
 mod operators;
+mod prelude;
 mod publishing;
-mod read_only_disk;
 mod rebuilds;
 mod recovery;
 mod refs;
@@ -55,14 +52,25 @@ mod side_by_side;
 mod signing;
 mod silent_upstreams;
 mod smart_http;
-mod ssh_server;
 mod stored_state;
 mod tar_reading;
 mod tarball_bytes;
 mod tarball_contents;
-mod thin_packs;
-mod unknown_definitions;
 mod unpublished;
 mod upstream;
 mod versions;
 mod webhooks;
+
+/// The size of a test that has a short form, for each change, and a long one, for each night.
+fn long_or<T>(long: T, short: T) -> T {
+    if std::env::var_os("WEIR_NIGHTLY").is_some_and(|value| value == "1") { long } else { short }
+}
+
+/// So many random cases, and eight times as many each night.
+fn random_cases(cases: u32) -> proptest::prelude::ProptestConfig {
+    proptest::prelude::ProptestConfig {
+        cases: long_or(8 * cases, cases),
+        failure_persistence: None,
+        ..Default::default()
+    }
+}

@@ -1,18 +1,9 @@
 //! A mirror that follows an upstream: what moves, what goes, what stays.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
+use weir_origin::revision::{Revision, resolve};
+use weir_origin::source::Upstream;
 
-use weir_origin::mirror::{FetchProgress, Mirror, MirrorError, Poll};
-use weir_origin::revision::{Revision, RevisionError, resolve};
-use weir_origin::source::{DEFAULT_MAX_OBJECT, Upstream};
-use weir_origin::tarball::Selection;
-use weir_protocol::commit_id::CommitId;
-
-use crate::git_fixture::{Git, git_command};
-use crate::tar_reading::build_tar;
+use crate::prelude::*;
 
 /// An upstream on this disk and a mirror of it.
 pub(crate) struct Pair {
@@ -29,6 +20,13 @@ impl Pair {
         let mirror = Mirror::open(&dir.path().join("mirrors/shop"), DEFAULT_MAX_OBJECT).unwrap();
         let upstream = Upstream::new(format!("file://{}", git.dir.display()));
         Self { dir, git, mirror, upstream }
+    }
+
+    /// The same with a first commit of a file `a` in the upstream.
+    pub(crate) fn of_a_commit() -> (Self, CommitId) {
+        let pair = Self::new();
+        let first = pair.git.commit_file("a", "1");
+        (pair, first)
     }
 
     pub(crate) fn mirror_dir(&self) -> PathBuf {
@@ -57,7 +55,7 @@ impl Pair {
     fn assert_equal(&self) {
         let format = "--format=%(objectname) %(refname)";
         let of = |git: &Git| git.line(["for-each-ref", format, "refs/heads", "refs/tags"]);
-        assert_eq!(of(&Git { dir: self.mirror_dir() }), of(&self.git));
+        assert_eq!(of(&Git::at(self.mirror_dir())), of(&self.git));
     }
 
     pub(crate) fn resolve(&self, revision: &str) -> Result<CommitId, RevisionError> {
@@ -85,9 +83,7 @@ impl Pair {
 
 #[test]
 fn the_first_poll_clones_and_an_unchanged_one_writes_nothing() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "-a", "-m", "annotated", "v1"]);
     assert_eq!(pair.poll(), Poll::Changed { refs: 3 }, "a branch, a tag and HEAD");
     assert_eq!(pair.resolve("HEAD").unwrap(), first);
@@ -104,19 +100,15 @@ fn the_first_poll_clones_and_an_unchanged_one_writes_nothing() {
 
 #[test]
 fn pushes_forced_pushes_and_moved_tags_are_followed() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "moving"]);
     pair.follow();
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second");
+    let second = pair.git.commit_file("a", "2");
     pair.git.run(["tag", "-f", "moving"]);
     pair.follow();
     assert_eq!(pair.resolve("moving").unwrap(), second);
     pair.git.run(["reset", "-q", "--hard", first.as_str()]);
-    pair.git.write("a", "3");
-    let third = pair.git.commit("third");
+    let third = pair.git.commit_file("a", "3");
     pair.follow();
     assert_eq!(pair.resolve("main").unwrap(), third);
     assert_eq!(pair.resolve(second.as_str()).unwrap(), second, "the tag leads to it still");
@@ -124,9 +116,7 @@ fn pushes_forced_pushes_and_moved_tags_are_followed() {
 
 #[test]
 fn branches_come_and_go_and_names_turn_into_folders_and_back() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.follow();
     for step in [
         &["branch", "del/1"][..],
@@ -161,12 +151,9 @@ fn branches_come_and_go_and_names_turn_into_folders_and_back() {
 
 #[test]
 fn short_names_mean_branches_first_and_full_names_what_they_say() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "both"]);
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second");
+    let second = pair.git.commit_file("a", "2");
     pair.git.run(["branch", "both"]);
     let blob = pair.git.blob(b"tagged");
     pair.git.run(["tag", "of-a-blob", &blob]);
@@ -182,12 +169,9 @@ fn short_names_mean_branches_first_and_full_names_what_they_say() {
 
 #[test]
 fn the_default_branch_is_followed_when_it_changes_and_when_there_is_none() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.git.run(["branch", "other"]);
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second");
+    let second = pair.git.commit_file("a", "2");
     pair.follow();
     assert_eq!(pair.resolve("HEAD").unwrap(), second);
     pair.git.run(["symbolic-ref", "HEAD", "refs/heads/other"]);
@@ -205,8 +189,7 @@ fn the_default_branch_is_followed_when_it_changes_and_when_there_is_none() {
     assert_eq!(pair.resolve("HEAD").unwrap(), second);
     // A detached HEAD is at a commit that may be on no branch.
     pair.git.run(["checkout", "-q", "--detach"]);
-    pair.git.write("a", "3");
-    let detached = pair.git.commit("detached");
+    let detached = pair.git.commit_file("a", "3");
     assert!(matches!(pair.poll(), Poll::Changed { .. }));
     assert_eq!(pair.resolve("HEAD").unwrap(), detached);
 }
@@ -216,8 +199,7 @@ fn an_empty_upstream_is_said_to_be_empty_and_deletes_nothing() {
     let pair = Pair::new();
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::EmptyRepository), "{error}");
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let first = pair.git.commit_file("a", "1");
     pair.follow();
     fs::remove_dir_all(&pair.git.dir).unwrap();
     let error = pair.try_poll().unwrap_err();
@@ -233,19 +215,17 @@ fn an_empty_upstream_is_said_to_be_empty_and_deletes_nothing() {
 #[test]
 fn hundreds_of_packs_do_not_run_out_of_slots() {
     let pair = Pair::new();
-    pair.git.write("a", "0");
-    pair.git.commit("first");
+    pair.git.commit_file("a", "0");
     pair.poll();
     let held = pair.mirror.repository().unwrap();
-    for cycle in 1..=50 {
-        pair.git.write("a", cycle.to_string());
-        let commit = pair.git.commit("another");
+    for cycle in 1..=10 {
+        let commit = pair.git.commit_file("a", cycle.to_string());
         assert!(matches!(pair.poll(), Poll::Changed { .. }));
         assert_eq!(pair.resolve("main").unwrap(), commit);
     }
     let packs = fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap();
     let packs = packs.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "pack")).count();
-    assert_eq!(packs, 51, "the test means to have many packs");
+    assert_eq!(packs, 11, "the test means to have many packs");
     // Copies of one pack under other names stand for a year of pushes.
     let dir = pair.mirror_dir().join("objects/pack");
     let one = fs::read_dir(&dir)
@@ -258,8 +238,7 @@ fn hundreds_of_packs_do_not_run_out_of_slots() {
         fs::copy(&one, &name).unwrap();
         fs::copy(one.with_extension("idx"), name.with_extension("idx")).unwrap();
     }
-    pair.git.write("a", "last");
-    let last = pair.git.commit("last");
+    let last = pair.git.commit_file("a", "last");
     pair.follow();
     assert_eq!(pair.resolve("main").unwrap(), last);
     build_tar(&pair.mirror_dir(), &last, &Selection::default(), 2).map(|_| ()).unwrap_or_else(|e| panic!("{e}"));
@@ -268,9 +247,7 @@ fn hundreds_of_packs_do_not_run_out_of_slots() {
 
 #[test]
 fn what_a_killed_fetch_left_is_cleared_and_does_not_disturb() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    let (pair, _) = Pair::of_a_commit();
     pair.poll();
     let dir = pair.mirror_dir();
     fs::create_dir_all(dir.join("refs/heads")).unwrap();
@@ -283,8 +260,7 @@ fn what_a_killed_fetch_left_is_cleared_and_does_not_disturb() {
     fs::create_dir_all(dir.with_file_name(".shop.new")).unwrap();
     let reopened = Mirror::open(&dir, DEFAULT_MAX_OBJECT).unwrap();
     pair.git.run(["branch", "next"]);
-    pair.git.write("a", "2");
-    pair.git.commit("second");
+    pair.git.commit_file("a", "2");
     let poll = reopened.poll(&pair.upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
     assert!(matches!(poll, Poll::Changed { .. }));
     pair.assert_equal();
@@ -306,9 +282,7 @@ fn a_creation_that_was_killed_is_done_again() {
 
 #[test]
 fn a_request_to_stop_ends_a_poll() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    let (pair, _) = Pair::of_a_commit();
     let stop = AtomicBool::new(true);
     let error = pair.mirror.poll(&pair.upstream, &FetchProgress::default(), &stop).unwrap_err();
     assert!(matches!(error, MirrorError::Interrupted), "{error}");
@@ -325,15 +299,14 @@ fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
     let dir = pair.git.dir.parent().unwrap();
     let url = format!("file://{}", pair.git.dir.display());
     assert!(git_command(dir).args(["clone", "-q", "--depth=1", &url, "shallow"]).status().unwrap().success());
-    let shallow = Git { dir: dir.join("shallow") };
+    let shallow = Git::at(dir.join("shallow"));
     let tip: CommitId = shallow.line(["rev-parse", "HEAD"]).parse().unwrap();
     let mirror = Mirror::open(&dir.join("mirror-of-shallow"), DEFAULT_MAX_OBJECT).unwrap();
     let upstream = Upstream::new(shallow.dir.to_str().unwrap());
     let poll = || mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
     assert!(matches!(poll(), Poll::Changed { .. }));
     assert!(matches!(poll(), Poll::Unchanged { .. }));
-    shallow.write("b", "on top");
-    let next = shallow.commit("on top");
+    let next = shallow.commit_file("b", "on top");
     assert!(matches!(poll(), Poll::Changed { .. }));
     for commit in [tip, next] {
         build_tar(&dir.join("mirror-of-shallow"), &commit, &Selection::default(), 1).unwrap();

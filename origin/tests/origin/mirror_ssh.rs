@@ -1,22 +1,14 @@
 //! An upstream behind OpenSSH: a pinned key, and each way in which the two do not come together.
 
-use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
-use weir_origin::source::{Hosts, Reach};
-
-use crate::mirror_polls::Pair;
-use crate::ssh_server::{SshServer, keygen};
+use crate::prelude::*;
 
 fn served() -> (Pair, SshServer) {
-    let mut pair = Pair::new();
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    let (mut pair, _) = Pair::of_a_commit();
     let server = SshServer::start(&pair.git.dir.parent().unwrap().join("ssh"));
     pair.upstream.url = server.url(&pair.git.dir).into();
     pair.upstream.ssh_key = Some(server.key());
@@ -28,8 +20,7 @@ fn served() -> (Pair, SshServer) {
 fn a_repository_behind_a_pinned_host_is_followed() {
     let (mut pair, server) = served();
     pair.follow();
-    pair.git.write("a", "2");
-    pair.git.commit("second");
+    pair.git.commit_file("a", "2");
     pair.follow();
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
 
@@ -99,18 +90,79 @@ fn a_host_that_accepts_and_falls_silent_is_given_up() {
     let error = pair.try_poll().unwrap_err();
     assert!(error.is_timeout() && error.step() == "list refs", "{error:?}");
 
-    pair.upstream.stall_timeout = Duration::from_secs(3600);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let (pair, stop) = (&pair, &stop);
-        let poll = scope.spawn(move || pair.mirror.poll(&pair.upstream, &FetchProgress::default(), stop).unwrap_err());
-        // The first was that of the poll before.
-        let _connections: Vec<_> = silent.incoming().take(2).collect();
-        stop.store(true, Ordering::Relaxed);
-        assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
-    });
     let free = silent.local_addr().unwrap();
     drop(silent);
     pair.upstream.url = format!("ssh://git@{free}/x").into();
     assert_eq!(pair.try_poll().unwrap_err().kind(), "connect");
+}
+
+/// A running server; it ends with the process.
+pub(crate) struct SshServer {
+    pub(crate) address: SocketAddr,
+    dir: PathBuf,
+}
+
+impl SshServer {
+    /// Lets whoever has the key `dir/key` in as the user of this process.
+    pub(crate) fn start(dir: &Path) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        // OpenSSH separates its privileges there; Debian makes it when the service starts.
+        let _ = fs::create_dir_all("/run/sshd");
+        for name in ["host", "key"] {
+            keygen(&dir.join(name));
+        }
+        let config = format!(
+            "HostKey {0}/host\nAuthorizedKeysFile {0}/key.pub\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n\
+             PasswordAuthentication no\nKbdInteractiveAuthentication no\nAcceptEnv GIT_PROTOCOL\nLogLevel ERROR\n",
+            dir.display()
+        );
+        fs::write(dir.join("sshd_config"), config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Self { address: listener.local_addr().unwrap(), dir: dir.to_owned() };
+        let config = dir.join("sshd_config");
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let socket = socket.unwrap();
+                let mut sshd = Command::new("/usr/sbin/sshd");
+                sshd.arg("-i").arg("-e").arg("-f").arg(&config);
+                sshd.stdin(OwnedFd::from(socket.try_clone().unwrap()))
+                    .stdout(OwnedFd::from(socket))
+                    .stderr(Stdio::null());
+                let mut sshd = sshd.spawn().expect("the tests need sshd (openssh-server)");
+                std::thread::spawn(move || sshd.wait());
+            }
+        });
+        server
+    }
+
+    /// The private key that opens it.
+    pub(crate) fn key(&self) -> PathBuf {
+        self.dir.join("key")
+    }
+
+    /// A `known_hosts` with its key, or with that of a file.
+    pub(crate) fn known_hosts(&self, host_key: Option<&Path>) -> PathBuf {
+        let key = fs::read_to_string(host_key.unwrap_or(&self.dir.join("host.pub"))).unwrap();
+        let mut words = key.split(' ');
+        let (kind, key) = (words.next().unwrap(), words.next().unwrap());
+        let file = self.dir.join("known_hosts");
+        fs::write(&file, format!("[{}]:{} {kind} {}\n", self.address.ip(), self.address.port(), key.trim())).unwrap();
+        file
+    }
+
+    pub(crate) fn url(&self, path: &Path) -> String {
+        format!("ssh://{}@{}{}", user(), self.address, path.display()).replace(' ', "%20")
+    }
+}
+
+/// Makes a pair of keys.
+pub(crate) fn keygen(file: &Path) {
+    let made =
+        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"]).arg(file).status();
+    assert!(made.expect("the tests need ssh-keygen").success());
+}
+
+fn user() -> String {
+    let output = Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

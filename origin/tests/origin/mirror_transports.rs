@@ -1,29 +1,19 @@
 //! Each way to an upstream: TLS with a private authority, passwords, redirects, `git://`, and upstreams that fall silent.
 
-use std::fs;
-use std::io::Read;
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::TcpListener;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use rustls::HandshakeKind;
-use weir_origin::mirror::{FetchMemory, FetchProgress, MirrorError, Poll, Redirects};
-use weir_origin::source::Hosts;
-use weir_runtime::certificates;
 
-use crate::mirror_polls::Pair;
-use crate::scripted_server::{ScriptedServer, advertisement, listing, say};
-use crate::smart_http::{Manner, SmartHttp, git_daemon, password_file, tunnel_proxy};
+use crate::prelude::*;
+use crate::smart_http::{Manner, git_daemon, password_file, tunnel_proxy};
 
 /// `ci:s3cret`
 const CI: &str = "Basic Y2k6czNjcmV0";
 
 /// A pair whose upstream is served, over TLS if so wished, as `up stream`.
 pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
-    let mut pair = Pair::new();
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    let (mut pair, _) = Pair::of_a_commit();
     let root = pair.git.dir.parent().unwrap().to_owned();
     let certificates = root.join("certificates");
     if tls {
@@ -37,8 +27,7 @@ pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
 
 #[track_caller]
 fn push_and_follow(pair: &Pair) {
-    pair.git.write("a", pair.git.line(["rev-parse", "HEAD"]));
-    pair.git.commit("more");
+    pair.git.commit_file("a", pair.git.line(["rev-parse", "HEAD"]));
     pair.follow();
 }
 
@@ -91,7 +80,9 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     // It says that it closes each connection: the next resumes the session.
     server.behave(Manner::default());
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
-    assert_eq!(server.take_handshakes(), [HandshakeKind::Full, HandshakeKind::Resumed]);
+    // What it can be resumed by comes after an answer, and may come after the next question.
+    let handshakes = server.take_handshakes();
+    assert!(handshakes.len() <= 3 && handshakes.ends_with(&[HandshakeKind::Resumed]), "{handshakes:?}");
 
     // It does not say so, and a question may come just then: it is asked again, once.
     server.behave(Manner { keeps: Some(1), ..Manner::default() });
@@ -195,9 +186,8 @@ fn a_client_certificate_is_shown_to_its_host_alone() {
 /// As `git ls-remote` takes it.
 #[test]
 fn an_answer_may_say_more_of_its_kind_than_its_name() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first").to_string();
+    let (pair, first) = Pair::of_a_commit();
+    let first = first.to_string();
     let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main")]);
     pair.poll();
     for (ending, taken) in [("; charset=utf-8", true), (" ;x", true), ("s", false)] {
@@ -321,28 +311,8 @@ fn what_a_server_answers_is_told_in_plain_words() {
 }
 
 #[test]
-fn a_pack_that_stalls_is_given_up_and_fetched_again_later() {
-    let (mut pair, server) = served(false);
-    pair.git.write(
-        "large",
-        (0..200_000u32).flat_map(u32::to_le_bytes).map(|byte| byte.wrapping_mul(167)).collect::<Vec<_>>(),
-    );
-    pair.git.commit("large");
-    pair.upstream.stall_timeout = Duration::from_secs(3);
-    server.behave(Manner { silent_after: Some(60_000), ..Manner::default() });
-    let error = pair.try_poll().unwrap_err();
-    assert!(error.is_timeout(), "{error:?}");
-    assert_eq!(error.step(), "fetch");
-    server.behave(Manner::default());
-    pair.upstream.stall_timeout = Duration::from_secs(30);
-    pair.follow();
-}
-
-#[test]
 fn the_git_protocol_works_and_its_silence_is_bounded() {
-    let mut pair = Pair::new();
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    let (mut pair, _) = Pair::of_a_commit();
     let address = git_daemon(pair.git.dir.parent().unwrap().to_owned());
     pair.upstream.url = format!("git://{address}/up%20stream").into();
     let url = pair.upstream.url.clone();
@@ -353,34 +323,9 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
     pair.upstream.url = format!("git://{}/x", silent.local_addr().unwrap()).into();
     pair.upstream.stall_timeout = Duration::from_millis(300);
     let error = pair.try_poll().unwrap_err();
-    assert!(error.is_timeout(), "{error:?}");
-    assert_eq!(error.step(), "list refs");
-
-    // Interrupted in silence, long before the stall timeout.
-    pair.upstream.stall_timeout = Duration::from_secs(3600);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let (pair, stop) = (&pair, &stop);
-        let poll = scope.spawn(move || pair.mirror.poll(&pair.upstream, &FetchProgress::default(), stop).unwrap_err());
-        let asked: TcpStream = silent.incoming().map(Result::unwrap).find(heard).unwrap();
-        stop.store(true, Ordering::Relaxed);
-        assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
-        drop(asked);
-    });
+    assert!(error.is_timeout() && error.step() == "list refs", "{error:?}");
     pair.upstream.url = url;
     push_and_follow(&pair);
-}
-
-/// Whether a client asked something and still waits; the one of the poll before has closed its end.
-fn heard(mut socket: &TcpStream) -> bool {
-    let mut said = [0; 4096];
-    let mut read = socket.read(&mut said);
-    socket.set_nonblocking(true).unwrap();
-    // A request may come in two parts.
-    while read.as_ref().is_ok_and(|length| *length > 0) {
-        read = socket.read(&mut said);
-    }
-    read.is_err()
 }
 
 #[test]
@@ -406,8 +351,12 @@ fn progress_can_be_watched_while_it_is_made() {
             }
             panic!("the poll ended and nobody saw it receive");
         });
-        pair.mirror.poll(&upstream, &progress, &stop).unwrap_err();
+        let error = pair.mirror.poll(&upstream, &progress, &stop).unwrap_err();
+        assert!(error.is_timeout() && error.step() == "fetch", "{error}");
         let _ = seen.send(());
     });
     assert_eq!(progress.snapshot().phase, "idle");
+    // What stalled is fetched again.
+    server.behave(Manner::default());
+    pair.follow();
 }

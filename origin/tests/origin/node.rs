@@ -1,28 +1,20 @@
 //! An origin to test, and an edge's client for it.
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
+use std::sync::LazyLock;
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Request};
 use http_body_util::Empty;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_origin::Running;
-use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};
-use weir_origin::reconcile::RepositoryState;
-use weir_protocol::descriptor::Descriptor;
-use weir_protocol::digest::{ObjectDigest, TarballDigest};
-use weir_protocol::encoding::Encoding;
-use weir_protocol::manifest::Manifest;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_origin::config::TlsConfig;
+use weir_protocol::name::ServiceName;
 use weir_runtime::http_client::{Http2Client, http2_client, read_body};
-use weir_runtime::{certificates, tls};
 
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// Longer than anything takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,7 +30,22 @@ pub(crate) struct Home {
 /// A running origin.
 pub(crate) struct Node {
     pub(crate) running: Running,
-    client: Http2Client,
+    edge: Edge,
+}
+
+impl Deref for Node {
+    type Target = Edge;
+
+    fn deref(&self) -> &Edge {
+        &self.edge
+    }
+}
+
+/// An edge, as far as it sends requests to an origin.
+pub(crate) struct Edge {
+    pub(crate) client: Http2Client,
+    /// Where the origin is: address and port.
+    pub(crate) origin: String,
 }
 
 /// What a request was answered with.
@@ -49,10 +56,27 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+/// An origin of a small upstream, once it has published.
+pub(crate) async fn started() -> (Home, Upstream, Node, Arc<Descriptor>) {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let (node, descriptor) = home.start_published(&upstream).await;
+    (home, upstream, node, descriptor)
+}
+
+/// The certificates that all tests share. Who needs another authority writes certificates of its own.
+pub(crate) fn write_certificates(dir: &Path) {
+    static CERTIFICATES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        archive(dir.path())
+    });
+    tar::Archive::new(CERTIFICATES.as_slice()).unpack(dir).unwrap();
+}
+
 impl Home {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        certificates::write(dir.path(), &[]).unwrap();
+        write_certificates(dir.path());
         Self { dir }
     }
 
@@ -100,7 +124,8 @@ impl Home {
 
     pub(crate) async fn start(&self, config: Config) -> Node {
         let running = weir_origin::start(config).await.unwrap();
-        Node { running, client: self.client("edge-client") }
+        let edge = Edge { client: self.client("edge-client"), origin: running.address().to_string() };
+        Node { running, edge }
     }
 
     /// An origin of an upstream, once it has published.
@@ -144,12 +169,40 @@ impl Node {
         self.repository(|state| state.attempts > before).await
     }
 
+    /// A page of the admin listener: status and body.
+    pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.running.admin_address().unwrap()).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        in_time(stream.read_to_string(&mut answer)).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// The value of a metric, 0 when it is not there yet. `series` is a name with its labels.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let (_, page) = self.admin("/metrics").await;
+        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    pub(crate) async fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.admin("/status").await.1).unwrap()
+    }
+
+    pub(crate) async fn stop(self) {
+        assert!(self.running.drain(PATIENCE).await);
+    }
+}
+
+impl Edge {
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.request(Method::GET, path, &[]).await
     }
 
     pub(crate) async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
-        request(&self.client, &self.running, method, path, headers).await
+        self.try_request(method, path, headers).await.expect("the origin answers")
     }
 
     pub(crate) async fn descriptor(&self) -> Descriptor {
@@ -196,48 +249,17 @@ impl Node {
         answer.body
     }
 
-    /// A page of the admin listener: status and body.
-    pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.running.admin_address().unwrap()).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        in_time(stream.read_to_string(&mut answer)).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    /// The same of an origin that may go away meanwhile.
+    pub(crate) async fn try_request(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+        let mut request = Request::builder().method(method).uri(format!("https://{}{path}", self.origin));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = in_time(self.client.request(request.body(Empty::new()).unwrap())).await.ok()?;
+        let (head, body) = response.into_parts();
+        let body = read_body(body, 256 << 20, PATIENCE).await.ok()?;
+        Some(Answer { status: head.status, headers: head.headers, body })
     }
-
-    /// The value of a metric, 0 when it is not there yet. `series` is a name with its labels.
-    pub(crate) async fn metric(&self, series: &str) -> f64 {
-        let (_, page) = self.admin("/metrics").await;
-        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value.map_or(0.0, |value| value.parse().unwrap())
-    }
-
-    pub(crate) async fn status(&self) -> serde_json::Value {
-        serde_json::from_str(&self.admin("/status").await.1).unwrap()
-    }
-
-    pub(crate) async fn stop(self) {
-        assert!(self.running.drain(PATIENCE).await);
-    }
-}
-
-pub(crate) async fn request(
-    client: &Http2Client,
-    running: &Running,
-    method: Method,
-    path: &str,
-    headers: &[(&str, &str)],
-) -> Answer {
-    let mut request = Request::builder().method(method).uri(format!("https://{}{path}", running.address()));
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let response = in_time(client.request(request.body(Empty::new()).unwrap())).await.unwrap();
-    let (head, body) = response.into_parts();
-    let body = read_body(body, 256 << 20, PATIENCE).await.unwrap();
-    Answer { status: head.status, headers: head.headers, body }
 }
 
 impl Answer {
@@ -289,6 +311,23 @@ pub(crate) fn flip_a_bit(file: &Path) {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x10;
     std::fs::write(file, bytes).unwrap();
+}
+
+/// Adds another service of the same repository, of the folder of its name.
+pub(crate) fn also<'a>(config: &'a mut Config, name: &str) -> &'a mut ServiceConfig {
+    let (one, folder) = (config.services[0].clone(), name.parse().unwrap());
+    config.services.push(ServiceConfig { name: name.parse().unwrap(), folder, ..one });
+    config.services.last_mut().unwrap()
+}
+
+/// Waits for what is told to nobody.
+pub(crate) async fn until(mut is: impl AsyncFnMut() -> bool) {
+    let waits = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    in_time(waits).await;
 }
 
 pub(crate) async fn in_time<F: Future>(future: F) -> F::Output {

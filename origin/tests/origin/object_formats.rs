@@ -1,17 +1,6 @@
 //! Repositories whose ids are SHA-256.
 
-use std::fs;
-
-use weir_origin::mirror::{Mirror, MirrorError};
-use weir_origin::source::DEFAULT_MAX_OBJECT;
-use weir_origin::tarball::Selection;
-
-use crate::git_fixture::{Git, git_command};
-use crate::mirror_polls::Pair;
-use crate::node::{Home, names};
-use crate::smart_http::SmartHttp;
-use crate::tar_reading::build_tar;
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// Makes the upstream of a pair anew, of this format.
 fn remake(pair: &Pair, format: &str) {
@@ -27,8 +16,7 @@ fn remake(pair: &Pair, format: &str) {
 fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     let mut pair = Pair::new();
     remake(&pair, "sha256");
-    pair.git.write("deploy/app.yaml", "replicas: 1\n");
-    let first = pair.git.commit("first");
+    let first = pair.git.commit_file("deploy/app.yaml", "replicas: 1\n");
     pair.git.run(["tag", "-a", "-m", "annotated", "v1.0.0"]);
     assert_eq!(first.as_str().len(), 64);
     pair.follow();
@@ -41,8 +29,7 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start(root, None);
     pair.upstream = weir_origin::source::Upstream::new(server.url("up%20stream"));
-    pair.git.write("deploy/app.yaml", "replicas: 2\n");
-    let second = pair.git.commit("second");
+    let second = pair.git.commit_file("deploy/app.yaml", "replicas: 2\n");
     pair.mirror = Mirror::open(&pair.mirror_dir(), DEFAULT_MAX_OBJECT).unwrap();
     pair.mirror.look_closely().unwrap();
     pair.follow();
@@ -62,13 +49,10 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
 
 #[test]
 fn an_upstream_that_comes_back_in_another_format_is_told_of() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.follow();
     remake(&pair, "sha256");
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    pair.git.commit_file("a", "1");
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::OtherObjectFormat { mirrored: 2, .. }), "{error}");
     assert!(error.to_string().contains("sha256"), "{error}");
@@ -77,14 +61,12 @@ fn an_upstream_that_comes_back_in_another_format_is_told_of() {
 
 #[tokio::test]
 async fn a_service_goes_on_when_its_upstream_comes_back_in_another_format() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
+    let (_home, upstream, node, old) = started().await;
     fs::remove_dir_all(upstream.bare()).unwrap();
     fs::create_dir_all(upstream.bare()).unwrap();
-    let git = Git { dir: upstream.bare() };
+    let git = Git::at(upstream.bare());
     git.run(["init", "-q", "-b", "main", "--object-format=sha256", "."]);
-    git.write("deploy/app.yaml", "replicas: 3\n");
-    let commit = git.commit("anew");
+    let commit = git.commit_file("deploy/app.yaml", "replicas: 3\n");
     node.running.kick(&crate::node::repository());
     let new = node.published(|descriptor| descriptor.publication().commit == commit).await;
     assert!(new.publication().generation > old.publication().generation);

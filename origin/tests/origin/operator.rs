@@ -1,16 +1,6 @@
 //! An operator of an origin under test, and origins that have a listener for one.
 
-use std::time::Duration;
-
-use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
-use weir_origin::config::Config;
-use weir_protocol::descriptor::Descriptor;
-use weir_runtime::tls;
-
-use crate::node::{Home, Node};
-use crate::smart_http::SmartHttp;
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 const TOKEN: &str = "an-operator-s-own-token";
 
@@ -80,6 +70,11 @@ impl Operator {
         self.send(Method::GET, path, &[], None).await
     }
 
+    /// Without a body.
+    pub(crate) async fn post(&self, path: &str) -> Told {
+        self.send(Method::POST, path, &[], None).await
+    }
+
     pub(crate) async fn put(&self, path: &str, document: Value) -> Told {
         self.send(Method::PUT, path, &[], Some(document)).await
     }
@@ -101,15 +96,22 @@ pub(crate) fn config(home: &Home, upstream: &Upstream) -> Config {
 }
 
 /// The same with nothing in its file.
-pub(crate) fn empty_config(home: &Home, upstream: &Upstream) -> Config {
-    let mut config = config(home, upstream);
+pub(crate) fn empty_config(home: &Home) -> Config {
+    let mut config = config(home, &Upstream::empty());
     config.repositories.clear();
     config.services.clear();
     config
 }
 
+/// An origin with nothing in its file, and its operator.
+pub(crate) async fn operated(home: &Home) -> (Node, Operator) {
+    let node = home.start(empty_config(home)).await;
+    let operator = Operator::of(home, &node);
+    (node, operator)
+}
+
 pub(crate) fn repository_at(server: &SmartHttp) -> Value {
-    json!({ "url": server.url("bare.git"), "poll_interval": "1h" })
+    json!({ "url": server.url("bare.git"), "poll_interval": "1h", "shortest_gap": "100ms" })
 }
 
 /// A Git server of an upstream's bare repository.
@@ -130,8 +132,7 @@ impl Stopped {
     pub(crate) async fn after(further: impl AsyncFnOnce(&Operator, &Node)) -> Self {
         let (home, upstream) = (Home::new(), Upstream::small());
         let server = serve(&upstream);
-        let node = home.start(empty_config(&home, &upstream)).await;
-        let operator = Operator::of(&home, &node);
+        let (node, operator) = operated(&home).await;
         assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, StatusCode::CREATED);
         let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
         assert_eq!(operator.put("/v1/services/shop-prod", document).await.status, StatusCode::CREATED);
@@ -143,8 +144,6 @@ impl Stopped {
     }
 
     pub(crate) async fn start(&self) -> (Node, Operator) {
-        let node = self.home.start(empty_config(&self.home, &self.upstream)).await;
-        let operator = Operator::of(&self.home, &node);
-        (node, operator)
+        operated(&self.home).await
     }
 }

@@ -1,21 +1,12 @@
 //! What operators define at run time: published, changed, moved and deleted, beside what the file says.
 
-use std::time::{Duration, SystemTime};
-
-use reqwest::Method;
-use serde_json::json;
-use weir_protocol::event::EventKind;
-
-use crate::event_reader::Reader;
-use crate::node::{Home, in_time, names, service};
-use crate::operator::{Operator, config, empty_config, repository_at, serve};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn what_operators_define_is_published_changed_and_there_after_a_restart() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
-    let node = home.start(empty_config(&home, &upstream)).await;
+    let node = home.start(empty_config(&home)).await;
     assert_eq!(node.admin("/readyz").await.0, 200);
     let operator = Operator::of(&home, &node);
     let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
@@ -53,7 +44,7 @@ async fn what_operators_define_is_published_changed_and_there_after_a_restart() 
     assert_eq!(current.body["version"], changed.body["version"], "nothing was changed");
     node.stop().await;
 
-    let node = home.start(empty_config(&home, &upstream)).await;
+    let node = home.start(empty_config(&home)).await;
     assert_eq!(node.descriptor().await.bytes(), second.bytes(), "served at once");
     let operator = Operator::of(&home, &node);
     assert_eq!(operator.get("/v1/services/shop-prod").await.body["version"], changed.body["version"]);
@@ -69,8 +60,7 @@ async fn what_operators_define_is_published_changed_and_there_after_a_restart() 
 async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     let put = async |folder: &str, before: &str| {
         operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": folder })).await;
@@ -78,13 +68,17 @@ async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
     };
     let first = put("deploy", "").await;
     node.poll().await;
-    let before = node.repository(|state| state.next_poll.is_some()).await;
+    // No poll that somebody asked for is due any more.
+    let is_at_rest = |state: &RepositoryState| {
+        state.next_poll.is_some_and(|next| next > SystemTime::now() + Duration::from_secs(1800))
+    };
+    let before = node.repository(is_at_rest).await;
     // What follows from the first edit is done before the second one.
     let second = put("docs", &first).await;
     put("deploy", &second).await;
     let after = node.repository(|state| state.next_poll.is_some()).await;
     assert_eq!(after.attempts, before.attempts);
-    assert!(after.next_poll.unwrap() > SystemTime::now() + Duration::from_secs(1800), "{after:?}");
+    assert!(is_at_rest(&after), "{after:?}");
     node.stop().await;
 }
 
@@ -92,8 +86,7 @@ async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
 async fn what_is_deleted_is_a_tombstone_and_what_comes_again_is_newer() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     let document = json!({ "repository": "shop", "folder": "deploy" });
     assert_eq!(operator.put("/v1/services/shop-prod", document.clone()).await.status, 201);
@@ -131,12 +124,7 @@ async fn what_is_deleted_is_a_tombstone_and_what_comes_again_is_newer() {
     assert_eq!(operator.delete("/v1/repositories/shop?cascade=maybe").await.status, 400);
     assert_eq!(operator.delete("/v1/repositories/shop?cascade=true").await.status, 204);
     assert_eq!(operator.get("/v1/services").await.body["services"], json!([]));
-    in_time(async {
-        while mirror.exists() || node.admin("/metrics").await.1.contains("repository=\"shop\"") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    until(async || !mirror.exists() && !node.admin("/metrics").await.1.contains("repository=\"shop\"")).await;
     // And at once again, while the one before may still be ending.
     for _ in 0..3 {
         assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
@@ -145,7 +133,7 @@ async fn what_is_deleted_is_a_tombstone_and_what_comes_again_is_newer() {
         assert_eq!(operator.delete("/v1/repositories/shop?cascade=true").await.status, 204);
     }
     node.stop().await;
-    let node = home.start(empty_config(&home, &upstream)).await;
+    let node = home.start(empty_config(&home)).await;
     assert_eq!(node.get("/v1/services/shop-prod").await.status, 404);
     node.stop().await;
 }
@@ -155,8 +143,7 @@ async fn a_service_moves_to_another_repository_and_stays_what_it_was_until_then(
     let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
     other.push("deploy/other.yaml", b"x");
     let (server, slow) = (serve(&upstream), serve(&other));
-    let node = home.start(empty_config(&home, &upstream)).await;
-    let operator = Operator::of(&home, &node);
+    let (node, operator) = operated(&home).await;
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
     let first = node.published(|_| true).await;

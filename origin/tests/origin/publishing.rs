@@ -1,33 +1,11 @@
 //! From a push to a descriptor and its frames.
 
-use http::Method;
-use weir_protocol::encoding::Encoding;
-
-use crate::node::{Home, SERVICE, names, service};
+use crate::prelude::*;
 use crate::stored_state::record_file;
-use crate::upstream::Upstream;
-
-#[tokio::test]
-async fn a_folder_of_a_branch_is_published_and_verifies() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
-    let publication = descriptor.publication();
-    assert_eq!(publication.commit.as_str(), upstream.git(&["rev-parse", "main"]));
-    assert_eq!(publication.service, service());
-
-    let served = node.descriptor().await;
-    assert_eq!(served.bytes(), descriptor.bytes());
-    let tar = node.tarball(&served).await;
-    assert_eq!(names(&tar), ["app.yaml"], "relative to the folder, and nothing beside it");
-    assert_eq!(node.metric("weir_origin_builds_total{result=\"built\"}").await, 1.0);
-    assert_eq!(node.metric("weir_origin_publications_total").await, 1.0);
-    node.stop().await;
-}
 
 #[tokio::test]
 async fn a_descriptor_that_is_known_is_not_sent_again() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (_home, _upstream, node, descriptor) = started().await;
     let path = format!("/v1/services/{SERVICE}");
     let first = node.get(&path).await;
     assert_eq!(first.header("etag"), descriptor.etag());
@@ -46,8 +24,9 @@ async fn a_descriptor_that_is_known_is_not_sent_again() {
 
 #[tokio::test]
 async fn a_push_is_a_new_generation_and_the_old_version_stays_to_be_had() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
+    let (_home, upstream, node, old) = started().await;
+    assert_eq!(old.publication().commit.as_str(), upstream.git(&["rev-parse", "main"]));
+    assert_eq!(names(&node.tarball(&old).await), ["app.yaml"], "relative to the folder, and nothing beside it");
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
     node.poll().await;
     let new = node.descriptor().await;
@@ -74,8 +53,7 @@ async fn a_push_is_a_new_generation_and_the_old_version_stays_to_be_had() {
 
 #[tokio::test]
 async fn a_push_outside_the_folder_publishes_and_writes_nothing() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
+    let (home, upstream, node, old) = started().await;
     let record = std::fs::read(record_file(&home)).unwrap();
     let commit = upstream.push("docs/more.md", b"more words\n");
     node.poll().await;
@@ -137,8 +115,7 @@ async fn a_branch_that_is_deleted_leaves_its_last_good_publication() {
 
 #[tokio::test]
 async fn a_folder_that_is_gone_leaves_its_last_good_publication() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
+    let (_home, upstream, node, old) = started().await;
     upstream.git(&["rm", "--quiet", "-r", "deploy"]);
     upstream.push("docs/gone.md", b"the folder is gone\n");
     node.poll().await;
@@ -146,5 +123,29 @@ async fn a_folder_that_is_gone_leaves_its_last_good_publication() {
     let status = node.status().await;
     let reason = status["services"][0]["failure"]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("deploy"), "{reason}");
+    node.stop().await;
+}
+
+const SERVICES: usize = 60;
+
+#[tokio::test]
+async fn the_services_of_one_commit_share_few_writes_of_the_record() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    for number in 1..SERVICES {
+        std::fs::create_dir(upstream.work().join(format!("s{number}"))).unwrap();
+        std::fs::write(upstream.work().join(format!("s{number}/app.yaml")), format!("number: {number}\n")).unwrap();
+    }
+    upstream.push("s0/app.yaml", b"number: 0\n");
+    let mut config = home.config(&upstream.url());
+    (0..SERVICES).for_each(|number| _ = also(&mut config, &format!("s{number}")));
+    config.services.remove(0);
+    let node = home.start(config).await;
+    node.repository(|state| state.attempts > 0).await;
+    assert_eq!(node.metric("weir_origin_publications_total").await, SERVICES as f64);
+    let writes = node.metric("weir_origin_record_writes_total{result=\"done\"}").await;
+    assert!(writes > 0.0 && writes < SERVICES as f64 / 2.0, "{writes} writes of the record");
+    let services = node.status().await["services"].clone();
+    let follows = |service: &serde_json::Value| service["condition"] == "following" && !service["seen"].is_null();
+    assert!(services.as_array().unwrap().iter().all(follows), "{services}");
     node.stop().await;
 }

@@ -1,13 +1,7 @@
 //! Objects that went bad on the disk, or went.
 
-use http::Method;
-use reqwest::StatusCode;
-use serde_json::json;
-use weir_protocol::manifest::Manifest;
-
-use crate::node::{Home, Node, SERVICE, flip_a_bit, object_of, object_path, repository};
-use crate::operator::{Operator, config};
-use crate::upstream::Upstream;
+use crate::lfs_server::Manner;
+use crate::prelude::*;
 
 /// By the answer to an edge, and by the agent before it builds.
 async fn corrupt_reads(node: &Node) -> f64 {
@@ -16,8 +10,7 @@ async fn corrupt_reads(node: &Node) -> f64 {
 
 #[tokio::test]
 async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (home, upstream, node, descriptor) = started().await;
     let object = object_of(&descriptor);
     upstream.take_away();
     flip_a_bit(&home.object(&object));
@@ -33,8 +26,7 @@ async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
 
 #[tokio::test]
 async fn a_file_that_cannot_be_read_for_good_is_replaced() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (home, _upstream, node, descriptor) = started().await;
     let file = home.object(&object_of(&descriptor));
     std::fs::remove_file(&file).unwrap();
     // A link to itself is opened by nobody.
@@ -46,8 +38,7 @@ async fn a_file_that_cannot_be_read_for_good_is_replaced() {
 
 #[tokio::test]
 async fn an_object_that_is_gone_is_rebuilt_once_for_all_who_ask() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, descriptor) = home.start_published(&upstream).await;
+    let (home, _upstream, node, descriptor) = started().await;
     std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
     let asked = futures_util::future::join_all((0..8).map(|_| node.tarball(&descriptor))).await;
     assert!(asked.iter().all(|tar| *tar == asked[0]));
@@ -113,4 +104,68 @@ async fn a_service_that_is_pinned_to_what_cannot_be_had_says_so_until_it_can() {
     assert_eq!(node.status().await["services"][0]["failure"], json!(null));
     assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
     node.stop().await;
+}
+
+#[tokio::test]
+async fn a_version_whose_commit_is_gone_is_rebuilt_from_another_with_the_same_content() {
+    let (home, upstream, node, descriptor) = started().await;
+    node.stop().await;
+    upstream.git(&["commit", "--quiet", "--amend", "--message", "the same by another name"]);
+    upstream.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
+    // A new clone has only what branches and tags have.
+    std::fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
+    std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
+
+    let node = home.start(home.config(&upstream.url())).await;
+    node.poll().await;
+    node.tarball(&descriptor).await;
+    assert_eq!(node.descriptor().await.bytes(), descriptor.bytes(), "nothing is published for that");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_rebuilt_is_not_tried_by_each_request() {
+    let (home, upstream, node, old) = started().await;
+    node.stop().await;
+    upstream.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
+    upstream.push("deploy/app.yaml", b"replicas: 2\n");
+    std::fs::remove_dir_all(home.data_dir().join("mirrors")).unwrap();
+    std::fs::remove_file(home.object(&object_of(&old))).unwrap();
+
+    let node = home.start(home.config(&upstream.url())).await;
+    node.published(|now| now.publication().generation > old.publication().generation).await;
+    node.poll().await;
+    for _ in 0..5 {
+        assert_eq!(node.get(&object_path(&object_of(&old))).await.status, 503);
+    }
+    let failed = "weir_origin_object_rebuilds_total{result=\"failed\"}";
+    // A second time at the most: a mirror that lacks a commit is cloned anew, once an hour.
+    let times = node.metric(failed).await;
+    assert!((1.0..=2.0).contains(&times), "{times}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
+    let shop = Shop::new();
+    let large = shop.server.hold(&[7; 1 << 20]);
+    shop.git.write("deploy/model.bin", &large);
+    shop.git.commit_file("plain/a.txt", "1");
+    let mut config = shop.config();
+    config.limits.concurrent_objects = 1;
+    also(&mut config, "plain").lfs = false;
+    let node = Arc::new(shop.home.start(config).await);
+    let (lost, other) = (node.published(|_| true).await, node.published_of("plain", |_| true).await);
+
+    // The build waits for a file that takes hours.
+    std::fs::remove_file(shop.home.object(&object_of(&lost))).unwrap();
+    std::fs::remove_file(shop.object()).unwrap();
+    shop.behave(Manner { drips: true, only: Some(large), ..Manner::default() });
+    let asking = node.clone();
+    let waits = tokio::spawn(async move { asking.get(&object_path(&object_of(&lost))).await.status });
+    shop.server.has_begun_to_drip().await;
+    node.object(&other.publication().repository, &object_of(&other)).await;
+    assert!(!waits.is_finished());
+    assert_eq!(waits.await.unwrap(), 503);
+    Arc::into_inner(node).unwrap().stop().await;
 }

@@ -2,13 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_origin::revision::RevisionError;
-use weir_protocol::commit_id::CommitId;
-
-use crate::git_fixture::Git;
-use crate::mirror_polls::Pair;
-use crate::node::{Home, service};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// A commit that no branch is at, and the ref that names it.
 fn pull_request(git: &Git, name: &str, contents: &str) -> CommitId {
@@ -21,9 +15,7 @@ fn pull_request(git: &Git, name: &str, contents: &str) -> CommitId {
 #[test]
 fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() {
     const NAME: &str = "refs/pull/7/head";
-    let mut pair = Pair::new();
-    pair.git.write("a", "1");
-    pair.git.commit("first");
+    let (mut pair, _) = Pair::of_a_commit();
     let first = pull_request(&pair.git, NAME, "proposed");
     pull_request(&pair.git, "refs/pull/8/head", "another");
     pair.follow();
@@ -56,12 +48,7 @@ fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() 
 #[test]
 fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
     let pair = Pair::new();
-    let commits: Vec<CommitId> = (0..5)
-        .map(|round| {
-            pair.git.write("a", round.to_string());
-            pair.git.commit("another")
-        })
-        .collect();
+    let commits: Vec<CommitId> = (0..5).map(|round| pair.git.commit_file("a", round.to_string())).collect();
     pair.follow();
     for commit in &commits {
         assert_eq!(pair.resolve(commit.as_str()).as_ref(), Ok(commit));
@@ -86,9 +73,7 @@ fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
 
 #[test]
 fn tags_of_tags_moved_tags_and_tags_of_other_things() {
-    let pair = Pair::new();
-    pair.git.write("a", "1");
-    let first = pair.git.commit("first");
+    let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "-a", "-m", "inner", "inner"]);
     pair.git.run(["tag", "-a", "-m", "outer", "outer", "inner"]);
     let tree = pair.git.line(["rev-parse", "HEAD^{tree}"]);
@@ -100,8 +85,7 @@ fn tags_of_tags_moved_tags_and_tags_of_other_things() {
         assert_eq!(pair.resolve(name), Err(RevisionError::NotACommit(name.to_owned())));
     }
     assert_eq!(pair.resolve(first.as_str()).unwrap(), first, "such tags do not disturb");
-    pair.git.write("a", "2");
-    let second = pair.git.commit("second");
+    let second = pair.git.commit_file("a", "2");
     pair.git.run(["tag", "-f", "-a", "-m", "moved", "inner"]);
     pair.follow();
     assert_eq!(pair.resolve("inner").unwrap(), second);
@@ -167,10 +151,8 @@ async fn a_service_follows_a_pull_request_and_a_pin_that_is_left_behind_keeps_wh
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
     let mut config = home.config(&upstream.url());
     config.services[0].revision = "refs/pull/7/head".parse().unwrap();
-    let mut pinned = config.services[0].clone();
-    pinned.name = "pinned".parse().unwrap();
-    pinned.revision = commit.parse().unwrap();
-    config.services.push(pinned);
+    let pinned = also(&mut config, "pinned");
+    (pinned.folder, pinned.revision) = ("deploy".parse().unwrap(), commit.parse().unwrap());
     let node = home.start(config).await;
     assert_eq!(node.published(|_| true).await.publication().commit.as_str(), commit);
     let pinned = |node: &crate::node::Node| node.running.service(&"pinned".parse().unwrap()).unwrap();

@@ -2,14 +2,9 @@
 //! until an operator mends them.
 
 use std::process::Command;
-use std::sync::Arc;
 
-use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
-use weir_protocol::descriptor::Descriptor;
-
-use crate::node::{Node, object_of, object_path};
-use crate::operator::{Operator, Stopped, repository_at};
+use crate::operator::Stopped;
+use crate::prelude::*;
 use crate::stored_state::{replace_repository, replace_service};
 
 const DOCS: &str = "docs";
@@ -63,7 +58,7 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
     assert_eq!(told.body["status"]["failure"]["step"], "document");
     let listed = operator.get("/v1/services?repository=shop").await;
     assert_eq!(listed.body["services"].as_array().unwrap().len(), 2);
-    let dry_run = operator.send(Method::POST, "/v1/services/docs/dry-run", &[], None).await;
+    let dry_run = operator.post("/v1/services/docs/dry-run").await;
     assert!(dry_run.problem().1.contains("refs/replace/"), "{dry_run:?}");
 
     // It is held on to and let go like any other.

@@ -1,25 +1,13 @@
 //! When upstreams are asked, and who waits for whom.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::sync::mpsc;
 
-use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use weir_origin::Condition;
-use weir_origin::config::{Config, RepositoryConfig};
-use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
-use weir_protocol::name::RepositoryName;
 
 use crate::damage::{lose_packs, mirror};
-use crate::git_fixture::Git;
-use crate::node::{Home, Node, in_time, repository};
-use crate::operator::{Operator, config, empty_config, repository_at, serve};
-use crate::scripted_server::{ScriptedServer, advertisement, begin, line, listing, packfile, say};
-use crate::smart_http::SmartHttp;
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// Where a server begins to drip: a few bytes now and then, never an end, and never a silence that is long enough.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,15 +22,14 @@ fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
     let told = begun.clone();
     let refs = listing([("1234567812345678123456781234567812345678", "refs/heads/main")]);
     let server = ScriptedServer::start_at(host, move |request, body, socket| {
-        let result = "application/x-git-upload-pack-result";
         if request.starts_with("GET") {
-            return say(socket, "application/x-git-upload-pack-advertisement", &advertisement());
+            return say(socket, ADVERTISEMENT, &advertisement());
         }
         let lists = body.windows(7).any(|word| word == b"ls-refs");
         if lists && drips == Drips::InThePack {
-            return say(socket, result, &refs);
+            return say(socket, RESULT, &refs);
         }
-        begin(socket, result, 1 << 30)?;
+        begin(socket, RESULT, 1 << 30)?;
         if !lists {
             socket.write_all(&line("packfile\n"))?;
         }
@@ -137,21 +124,16 @@ fn dripping_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
     let head = upstream.git(&["rev-parse", "HEAD"]);
     let first = refs(&head);
     let later = refs("1234567812345678123456781234567812345678");
-    let work = Git { dir: upstream.work() };
+    let work = Git::at(upstream.work());
     let pack = packfile(&work.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n"));
-    let served = AtomicBool::new(false);
-    ScriptedServer::start_at("127.0.0.2", move |request, body, socket| {
-        let result = "application/x-git-upload-pack-result";
-        if request.starts_with("GET") {
-            return say(socket, "application/x-git-upload-pack-advertisement", &advertisement());
-        }
-        if body.windows(7).any(|word| word == b"ls-refs") {
-            return say(socket, result, if served.load(Ordering::Relaxed) { &later } else { &first });
-        }
+    let served = Arc::new(AtomicBool::new(false));
+    let has_served = served.clone();
+    let refs = move || if has_served.load(Ordering::Relaxed) { later.clone() } else { first.clone() };
+    ScriptedServer::of_refs("127.0.0.2", refs, move |socket| {
         if !served.swap(true, Ordering::Relaxed) {
-            return say(socket, result, &pack);
+            return say(socket, RESULT, &pack);
         }
-        begin(socket, result, 1 << 30)?;
+        begin(socket, RESULT, 1 << 30)?;
         socket.write_all(&line("packfile\n"))?;
         if bytes {
             // A blob of 128 MiB, which begins with a stored block of 32767 bytes.
@@ -198,15 +180,14 @@ async fn a_branch_that_goes_waits_for_no_fetch() {
     let first = upstream.git(&["rev-parse", "HEAD"]);
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/old"]);
     let mut config = home.config(&upstream.url());
-    let mut old = config.services[0].clone();
-    (old.name, old.revision) = ("old".parse().unwrap(), "old".parse().unwrap());
-    config.services.push(old);
+    also(&mut config, "old").revision = "old".parse().unwrap();
+    config.services[1].folder = "deploy".parse().unwrap();
     let (node, _) = beside_a_fetch_that_drips(&home, config, &dripping_later(&other, true)).await;
     upstream.push("deploy/app.yaml", b"replicas: 2\n");
     upstream.git(&["push", "--quiet", "origin", ":refs/heads/old"]);
     node.running.kick(&repository());
     node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
-    let branches = Git { dir: mirror(&home) }.line(["for-each-ref", "--format=%(refname)", "refs/heads"]);
+    let branches = Git::at(mirror(&home)).line(["for-each-ref", "--format=%(refname)", "refs/heads"]);
     assert_eq!(branches, "refs/heads/main");
 
     // Once nothing else is left to follow, its service is told all the same.
@@ -257,7 +238,7 @@ async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
-    let mut config = empty_config(&home, &upstream);
+    let mut config = empty_config(&home);
     config.limits.concurrent_fetches = 1;
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);

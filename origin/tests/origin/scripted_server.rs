@@ -2,8 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::prelude::*;
+
+/// The type of what a server of Git says first, and of all other answers.
+pub(crate) const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
+pub(crate) const RESULT: &str = "application/x-git-upload-pack-result";
 
 /// Answers one request, given its first line and its body, on the connection. The connection is closed after it.
 type Script = dyn Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync;
@@ -40,13 +44,23 @@ impl ScriptedServer {
 
     /// A server of refs: each poll is told these, whatever it asks, and then `pack` of what it wants.
     pub(crate) fn of(refs: Vec<u8>, pack: Vec<u8>) -> Self {
-        Self::start(move |line, body, socket| {
-            let result = "application/x-git-upload-pack-result";
-            if line.starts_with("GET") {
-                return say(socket, "application/x-git-upload-pack-advertisement", &advertisement());
+        Self::of_refs("127.0.0.1", move || refs.clone(), move |socket| say(socket, RESULT, &pack))
+    }
+
+    /// A server of the refs of the moment, which answers a fetch as the test says.
+    pub(crate) fn of_refs(
+        host: &str,
+        refs: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+        fetch: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_at(host, move |request, body, socket| {
+            if request.starts_with("GET") {
+                say(socket, ADVERTISEMENT, &advertisement())
+            } else if body.windows(7).any(|word| word == b"ls-refs") {
+                say(socket, RESULT, &refs())
+            } else {
+                fetch(socket)
             }
-            let lists = body.windows(7).any(|word| word == b"ls-refs");
-            say(socket, result, if lists { &refs } else { &pack })
         })
     }
 

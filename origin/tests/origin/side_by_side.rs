@@ -1,25 +1,16 @@
 //! What takes long for one service of a repository delays nothing else of it.
 
-use std::fs;
+use std::fs::File;
+use std::process::Command;
 
-use weir_origin::config::{Config, ServiceConfig};
-use weir_protocol::descriptor::Descriptor;
+use rustix::fs::{Mode, OFlags};
 
-use crate::git_fixture::Git;
+use crate::damage::mirror;
 use crate::lfs_server::Manner;
-use crate::lfs_services::Shop;
-use crate::node::{Home, Node, object_of, repository};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// Services besides the slow one.
 const OTHERS: usize = 9;
-
-/// Another service of the repository, of the folder of its name.
-fn also(config: &mut Config, name: &str) {
-    let one = config.services[0].clone();
-    let (name, folder) = (name.parse().unwrap(), name.parse().unwrap());
-    config.services.push(ServiceConfig { name, folder, ..one });
-}
 
 /// A branch with a folder of 900,000 files, which takes few objects and long to build, and small ones.
 struct WithSlowFolder {
@@ -30,7 +21,7 @@ struct WithSlowFolder {
 impl WithSlowFolder {
     fn new() -> Self {
         let upstream = Upstream::small();
-        let work = Git { dir: upstream.work() };
+        let work = Git::at(upstream.work());
         let file = work.blob(b"x");
         let names: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
         let files: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), file.as_str())).collect();
@@ -42,7 +33,7 @@ impl WithSlowFolder {
 
     /// Pushes a commit in which each of the small folders has this content; the commit's id.
     fn push(&self, contents: &str) -> String {
-        let work = Git { dir: self.upstream.work() };
+        let work = Git::at(self.upstream.work());
         let file = work.blob(contents.as_bytes());
         let folder = work.raw_tree(&[("100644", b"app.yaml", &file)]);
         let names: Vec<String> = (0..OTHERS).map(|number| format!("s{number}")).collect();
@@ -73,7 +64,7 @@ async fn a_build_that_takes_long_delays_no_other_service_no_poll_and_no_rebuild(
     git.push("replicas: 1\n");
     let mut config = home.config(&git.upstream.url());
     config.services[0].folder = "slow".parse().unwrap();
-    (0..OTHERS).for_each(|number| also(&mut config, &format!("s{number}")));
+    (0..OTHERS).for_each(|number| _ = also(&mut config, &format!("s{number}")));
     let node = home.start(config).await;
     node.repository(|state| state.building.contains(&crate::node::service())).await;
     for number in 0..OTHERS {
@@ -90,12 +81,58 @@ async fn a_build_that_takes_long_delays_no_other_service_no_poll_and_no_rebuild(
 }
 
 #[tokio::test]
+async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
+    let (home, git) = (Home::new(), WithSlowFolder::new());
+    git.push("replicas: 1\n");
+    let mut config = home.config(&git.upstream.url());
+    config.services[0].folder = "s0".parse().unwrap();
+    (0..OTHERS).for_each(|number| _ = also(&mut config, &format!("s{number}")));
+    let node = home.start(config.clone()).await;
+    node.published(|_| true).await;
+    until(async || mirror(&home).join("weir-repacked").exists()).await;
+    node.stop().await;
+    let mirror = mirror(&home);
+    // The last full repack was long ago, and git waits in the next one for what is written to this pipe.
+    let long_ago = SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
+    File::options().write(true).open(mirror.join("weir-repacked")).unwrap().set_modified(long_ago).unwrap();
+    let pipe = mirror.join("info/grafts");
+    fs::create_dir_all(mirror.join("info")).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let node = home.start(config).await;
+    let mut repacks = None;
+    until(async || {
+        // Fails while nobody reads it.
+        repacks = rustix::fs::open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        repacks.is_some()
+    })
+    .await;
+    fs::remove_file(&pipe).unwrap();
+
+    for contents in ["replicas: 2\n", "replicas: 3\n"] {
+        goes_on(&node, "shop-prod", || git.push(contents)).await;
+        let current = node.descriptor().await.publication().commit.clone();
+        for number in 0..OTHERS {
+            let is_new = |descriptor: &Descriptor| descriptor.publication().commit == current;
+            let stored = node.published_of(&format!("s{number}"), is_new).await;
+            assert!(!node.tarball(&stored).await.is_empty());
+        }
+    }
+    fs::remove_file(home.object(&object_of(&node.descriptor().await))).unwrap();
+    assert!(!node.tarball(&node.descriptor().await).await.is_empty(), "it is rebuilt on demand");
+    let full = "weir_origin_repacks_total{repository=\"shop\",result=\"full\"}";
+    assert_eq!(node.metric(full).await, 0.0);
+    drop(repacks);
+    until(async || node.metric(full).await == 1.0).await;
+    node.tarball(&node.descriptor().await).await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn lfs_objects_that_take_long_delay_no_other_service_that_needs_some() {
     let shop = Shop::new();
     let large = shop.server.hold(&[7; 1 << 20]);
     shop.git.write("deploy/model.bin", &large);
-    shop.git.write("other/model.bin", shop.server.hold(b"a small one"));
-    shop.git.commit("a model that drips, and one that comes");
+    shop.git.commit_file("other/model.bin", shop.server.hold(b"a small one"));
     shop.behave(Manner { drips: true, only: Some(large.clone()), ..Manner::default() });
     let mut config = shop.config();
     also(&mut config, "other");
@@ -105,8 +142,7 @@ async fn lfs_objects_that_take_long_delay_no_other_service_that_needs_some() {
     fs::remove_file(shop.home.object(&object_of(&stored))).unwrap();
     assert!(!node.tarball(&stored).await.is_empty(), "it is rebuilt on demand");
     goes_on(&node, "other", || {
-        shop.git.write("other/model.bin", shop.server.hold(b"another small one"));
-        shop.git.commit("another model").to_string()
+        shop.git.commit_file("other/model.bin", shop.server.hold(b"another small one")).to_string()
     })
     .await;
     assert!(node.repository(|_| true).await.lfs.unwrap().fetching);

@@ -1,16 +1,12 @@
 //! Signed publications, and the keys that sign them.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use weir_origin::config::Config;
 use weir_protocol::access_list::AccessList;
-use weir_protocol::descriptor::Descriptor;
 use weir_protocol::token::PublicKey;
 use weir_runtime::key_pair;
 
-use crate::node::{Home, Node, SERVICE};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// A new key: its file, and what readers verify with.
 fn new_key(home: &Home, name: &str) -> (PathBuf, PublicKey) {

@@ -2,17 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
-use weir_origin::mirror::{FetchProgress, MirrorError, Poll};
 use weir_origin::source::Upstream;
-use weir_runtime::certificates;
 
-use crate::hostile_upstreams::{ADVERTISEMENT, RESULT, listing_with_a_new_one, mirrored};
-use crate::mirror_polls::Pair;
-use crate::scripted_server::{ScriptedServer, advertisement, begin, line, say};
+use crate::hostile_upstreams::{listing_with_a_new_one, mirrored};
+use crate::prelude::*;
 use crate::smart_http::tls_config;
 
 /// Where a server falls silent.

@@ -1,11 +1,8 @@
 //! A Git server on loopback: `git http-backend` behind HTTP or TLS, with authentication, redirects and silence; and a proxy.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -13,7 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientCertVerifierBuilder, WebPkiClientVerifier};
 use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-use crate::git_fixture::git_command;
+use crate::prelude::*;
 
 /// What the server does besides serving.
 #[derive(Debug, Clone, Default)]

@@ -1,13 +1,10 @@
 //! Changes what a stopped origin has stored, as another version of the program might have written it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
-use weir_protocol::digest::ObjectDigest;
 
-use crate::node::{Home, REPOSITORY};
+use crate::prelude::*;
 
 /// The file of the repository's record.
 pub(crate) fn record_file(home: &Home) -> PathBuf {

@@ -1,23 +1,16 @@
 //! Tarballs taken apart, to compare ours with what `git archive` writes.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::io::Read;
 
-use bytes::Bytes;
 use ring::digest::{SHA256, digest};
 use weir_origin::lfs::LfsObjects;
 use weir_origin::source::git::tree::GitTree;
-use weir_origin::tarball::{
-    Base, BuildContext, Built, Contents, FrameSink, Limits, Recipe, Selection, TarballError, build,
-};
-use weir_protocol::commit_id::CommitId;
-use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_origin::tarball::{BuildContext, Contents, FrameSink, Recipe, build};
 use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES};
 
-use crate::git_fixture::Git;
+use crate::prelude::*;
 
 /// What of an entry must be equal, whoever wrote the tar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,12 +1,9 @@
 //! What a tarball holds: the same as `git archive` wherever the two are meant to agree, and what is left out.
 
 use proptest::prelude::*;
-use weir_origin::tarball::{Filters, Limits, Selection, TarballError};
-use weir_protocol::commit_id::CommitId;
-use weir_protocol::descriptor::OmissionReason;
 
-use crate::git_fixture::Git;
-use crate::tar_reading::{TarEntry, build_limited, build_tar, git_archive, read_tar};
+use crate::prelude::*;
+use crate::tar_reading::{TarEntry, build_limited, git_archive};
 
 fn folder(path: &str) -> Selection {
     Selection { folder: path.parse().unwrap(), ..Selection::default() }
@@ -25,8 +22,7 @@ fn paths(entries: &[TarEntry]) -> Vec<&str> {
 
 #[test]
 fn order_is_that_of_the_bytes_with_a_directory_s_slash_counted() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     for path in ["a/b", "a-b", "a.b", "a0", "a/-", "B", "a/b.d/c", "a/b-d"] {
         git.write(path, path);
     }
@@ -39,8 +35,7 @@ fn order_is_that_of_the_bytes_with_a_directory_s_slash_counted() {
 
 #[test]
 fn attributes_decide_as_in_git_archive() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let attributes = "\
         *.bat eol=crlf\n*.txt text=auto eol=crlf\n*.native text\n*.bin -text eol=crlf\n*.png binary\n*.lf text eol=lf\n\
         *.old crlf\n*.forced text eol=crlf\n/docs export-ignore\ntests/ export-ignore\n*.md export-ignore\n\
@@ -97,12 +92,10 @@ fn attributes_decide_as_in_git_archive() {
 
 #[test]
 fn a_folder_that_is_ignored_from_above_is_empty() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     git.write(".gitattributes", "/docs export-ignore\n");
     git.write("docs/deep/a", "a");
-    git.write("docs/.gitattributes", "* -export-ignore\n");
-    let commit = git.commit("ignored");
+    let commit = git.commit_file("docs/.gitattributes", "* -export-ignore\n");
     for place in ["docs", "docs/deep"] {
         let error = build_tar(&git.dir, &commit, &folder(place), 1).unwrap_err();
         assert!(matches!(error, TarballError::Empty), "{error}");
@@ -111,8 +104,7 @@ fn a_folder_that_is_ignored_from_above_is_empty() {
 
 #[test]
 fn what_could_do_harm_is_left_out_and_listed() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let blob = git.blob(b"contents");
     let below = git.raw_tree(&[("100644", b"x", &blob)]);
     let up = git.blob(b"../outside");
@@ -162,8 +154,7 @@ fn commit_of(git: &Git) -> CommitId {
 
 #[test]
 fn a_link_may_climb_within_the_folder_only() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     git.write("top", "t");
     git.write("a/file", "f");
     git.link("a/b/to-file", "../file");
@@ -176,28 +167,8 @@ fn a_link_may_climb_within_the_folder_only() {
 }
 
 #[test]
-fn lfs_pointers_are_left_out_by_attribute_and_contents() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
-    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 99\n", "a".repeat(64));
-    git.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
-    git.write("media/pointer.bin", &pointer);
-    git.write("resolved.bin", "not a pointer");
-    git.write("example.md", &pointer);
-    let commit = git.commit("lfs");
-    let (built, tar) = build_tar(&git.dir, &commit, &folder(""), 1).unwrap();
-    assert_eq!(paths(&read_tar(&tar)), [".gitattributes", "example.md", "resolved.bin"]);
-    assert_eq!(
-        (built.omitted[0].path.as_str(), built.omitted[0].reason),
-        ("media/pointer.bin", OmissionReason::LfsPointer)
-    );
-    assert_eq!(built.omitted.len(), 1);
-}
-
-#[test]
 fn nothing_of_the_repository_s_configuration_is_run() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     git.write(".gitattributes", "* ident export-subst filter=evil working-tree-encoding=UTF-16\n");
     git.write("f", "$Id$ $Format:%H$\n");
     git.run(["config", "filter.evil.smudge", "touch ran; cat"]);
@@ -216,8 +187,7 @@ fn nothing_of_the_repository_s_configuration_is_run() {
 
 #[test]
 fn filters_choose_files_and_directories_appear_only_with_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     for path in [
         "app/prod/a.yaml",
         "app/prod/b.json",
@@ -246,8 +216,7 @@ fn filters_choose_files_and_directories_appear_only_with_them() {
 
 #[test]
 fn limits_hold() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     git.write("d/small", [b'x'; 10]);
     git.write("large", [b'x'; 2000]);
     let commit = git.commit("limits");
@@ -266,8 +235,7 @@ fn limits_hold() {
 
 #[test]
 fn a_tree_out_of_order_is_refused_and_a_missing_object_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let git = Git::init(dir.path());
+    let git = Git::new();
     let blob = git.blob(b"x");
     let below = git.raw_tree(&[("100644", b"x", &blob)]);
     for entries in [
@@ -315,13 +283,12 @@ fn thing() -> impl Strategy<Value = Thing> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases(6))]
     #[test]
     fn a_random_tree_is_what_git_archive_makes_of_it(
         things in proptest::collection::vec((proptest::collection::vec(component(), 1..4), thing()), 1..25)
     ) {
-        let dir = tempfile::tempdir().unwrap();
-        let git = Git::init(dir.path());
+        let git = Git::new();
         for (path, thing) in &things {
             let path = path.join(&b'/');
             // A file where a directory is, or the other way round: the first one stays.

@@ -1,15 +1,8 @@
 //! What is answered while nothing was ever published.
 
-use std::time::Duration;
-
-use serde_json::json;
 use tokio::net::TcpListener;
-use weir_origin::config::RepositoryConfig;
-use weir_origin::reconcile::Health;
-use weir_protocol::digest::TarballDigest;
 
-use crate::node::{Home, SERVICE};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn while_the_first_clone_runs_it_is_503_and_when_it_hangs_504() {
@@ -89,24 +82,5 @@ async fn a_ref_that_never_was_is_502_and_says_which() {
     let (_, detail) = answer.problem();
     assert_eq!(answer.status, 502, "{detail}");
     assert!(detail.contains("release/9") && detail.contains("resolve"), "{detail}");
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn an_upstream_that_hangs_holds_up_nobody_else() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let mut config = home.config(&upstream.url());
-    let mut hanging =
-        RepositoryConfig::new("hanging".parse().unwrap(), format!("http://{}/x.git", silent.local_addr().unwrap()));
-    hanging.poll_timeout = Duration::from_secs(1);
-    config.limits.concurrent_fetches = 1;
-    config.repositories.insert(0, hanging);
-    let node = home.start(config).await;
-    let (_held, _) = silent.accept().await.unwrap();
-    node.published(|_| true).await;
-    let mut state = node.running.repository(&"hanging".parse().unwrap()).unwrap();
-    let state = state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. })).await.unwrap().clone();
-    assert!(matches!(&state.health, Health::Unhealthy { failure, .. } if failure.timeout), "{state:?}");
     node.stop().await;
 }

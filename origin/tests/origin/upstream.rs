@@ -1,9 +1,10 @@
-//! An upstream: a bare repository, and a work tree that pushes to it, by the git program.
+//! An upstream: a bare repository, and a work tree that pushes to it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::sync::LazyLock;
 
-use crate::git_fixture::{Git, git_command};
+use crate::git_fixture::write_repository;
+use crate::prelude::*;
 
 /// A bare repository and a work tree. Everything goes when it is dropped.
 pub(crate) struct Upstream {
@@ -16,22 +17,29 @@ impl Upstream {
         Self::of_format("sha1")
     }
 
-    /// The same with ids of a format of one's choice.
+    /// The same with ids of a format of one's choice. Both have the same objects, so that a push moves a ref and copies
+    /// nothing.
     pub(crate) fn of_format(format: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let format = format!("--object-format={format}");
-        git(dir.path(), &["init", "--quiet", &format, "--bare", "--initial-branch=main", "bare.git"]);
-        git(dir.path(), &["init", "--quiet", &format, "--initial-branch=main", "work"]);
-        git(&dir.path().join("work"), &["remote", "add", "origin", "../bare.git"]);
-        Self { dir }
+        let upstream = Self { dir: tempfile::tempdir().unwrap() };
+        write_repository(&upstream.work().join(".git"), false, format);
+        upstream.git(&["config", "remote.origin.url", "../bare.git"]);
+        write_repository(&upstream.bare(), true, format);
+        fs::remove_dir_all(upstream.bare().join("objects")).unwrap();
+        symlink("../work/.git/objects", upstream.bare().join("objects")).unwrap();
+        upstream
     }
 
-    /// A repository with two folders, `deploy` and `docs`.
+    /// A repository with two folders, `deploy` and `docs`: a copy of one that is made once.
     pub(crate) fn small() -> Self {
-        let upstream = Self::empty();
-        upstream.push("deploy/app.yaml", b"replicas: 1\n");
-        upstream.push("docs/readme.md", b"words\n");
-        upstream
+        static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
+            let upstream = Upstream::empty();
+            upstream.push("deploy/app.yaml", b"replicas: 1\n");
+            upstream.push("docs/readme.md", b"words\n");
+            archive(upstream.dir.path())
+        });
+        let dir = tempfile::tempdir().unwrap();
+        tar::Archive::new(SMALL.as_slice()).unpack(dir.path()).unwrap();
+        Self { dir }
     }
 
     pub(crate) fn bare(&self) -> PathBuf {
@@ -49,13 +57,23 @@ impl Upstream {
         fs::write(path, contents).unwrap();
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--message", file]);
-        self.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
-        self.git(&["rev-parse", "HEAD"])
+        self.push_head()
+    }
+
+    /// What `git push --force origin HEAD` comes to; the commit's id.
+    pub(crate) fn push_head(&self) -> String {
+        let commit = Git::at(self.work()).head().to_string();
+        let head = fs::read_to_string(self.work().join(".git/HEAD")).unwrap();
+        let moved = self.bare().join(head.strip_prefix("ref: ").unwrap().trim());
+        fs::create_dir_all(moved.parent().unwrap()).unwrap();
+        fs::write(moved.with_extension("lock"), format!("{commit}\n")).unwrap();
+        fs::rename(moved.with_extension("lock"), moved).unwrap();
+        commit
     }
 
     /// Pushes a commit whose `folder` is a tree that has one name twice; the commit's id.
     pub(crate) fn push_tree_with_a_name_twice(&self, folder: &str) -> String {
-        let work = Git { dir: self.work() };
+        let work = Git::at(self.work());
         let file = work.blob(b"x");
         let bad = work.raw_tree(&[("100644", b"same", &file), ("100644", b"same", &file)]);
         let commit = work.commit_tree(&[("40000", folder.as_bytes(), &bad)]);
@@ -79,7 +97,7 @@ impl Upstream {
 
     /// Writes an object as it is; its id.
     pub(crate) fn hash_object(&self, kind: &str, object: &str) -> String {
-        let work = Git { dir: self.work() };
+        let work = Git::at(self.work());
         let id = work.feed(["hash-object", "-t", kind, "-w", "--stdin"], object.as_bytes());
         String::from_utf8(id).unwrap().trim().to_owned()
     }
@@ -93,4 +111,12 @@ fn git(dir: &Path, args: &[&str]) -> String {
     let output = git_command(dir).args(args).output().unwrap();
     assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Everything below a directory, to be unpacked elsewhere.
+pub(crate) fn archive(dir: &Path) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.follow_symlinks(false);
+    archive.append_dir_all(".", dir).unwrap();
+    archive.into_inner().unwrap()
 }

@@ -1,13 +1,9 @@
 //! History, diff, rollback and pins, on a running origin.
 
+use weir_origin::WithoutPin;
 use weir_origin::versions::{ChangeRequest, VersionError, Why};
-use weir_origin::{Condition, WithoutPin};
-use weir_protocol::commit_id::CommitId;
-use weir_protocol::descriptor::Descriptor;
-use weir_protocol::digest::TarballDigest;
 
-use crate::node::{Home, Node, flip_a_bit, object_of, service};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 fn asked(by: &str) -> ChangeRequest {
     ChangeRequest { by: Some(by.to_owned()), expected: None }
@@ -25,8 +21,7 @@ async fn push_and_poll(node: &Node, upstream: &Upstream, contents: &str) -> Desc
 
 #[tokio::test]
 async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
+    let (home, upstream, node, old) = started().await;
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
     node.running.versions().roll_back(&service(), &digest(&old), asked("ann")).await.unwrap();
     let back = node.descriptor().await;
@@ -70,8 +65,7 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
 
 #[tokio::test]
 async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_is_refused() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, old) = home.start_published(&upstream).await;
+    let (home, upstream, node, old) = started().await;
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
     let versions = node.running.versions();
     flip_a_bit(&home.object(&object_of(&old)));
@@ -92,8 +86,7 @@ async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_i
 
 #[tokio::test]
 async fn a_pinned_service_says_when_its_ref_has_trouble() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, published) = home.start_published(&upstream).await;
+    let (_home, upstream, node, published) = started().await;
     node.running.versions().pin(&service(), ChangeRequest::default()).await.unwrap();
     upstream.git(&["rm", "-r", "--quiet", "deploy"]);
     upstream.push("docs/more.md", b"the folder is gone\n");

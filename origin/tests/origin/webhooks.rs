@@ -1,13 +1,8 @@
 //! From a push, by a webhook, to a publication.
 
-use std::fs;
-
 use ring::hmac;
-use serde_json::Value;
-use weir_runtime::tls;
 
-use crate::node::{Home, Node};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 const SECRET: &str = "known to both";
 

@@ -1,15 +1,10 @@
 //! A ref that nobody can follow, which whoever may push a tag can make: what else moves is published all the same.
 
-use weir_origin::Condition;
-use weir_origin::reconcile::{Health, RepositoryState};
-
-use crate::git_fixture::Git;
-use crate::node::{Home, Node, service};
-use crate::upstream::Upstream;
+use crate::prelude::*;
 
 /// Pushes a tag on a tag, and so on, that many.
 fn push_nested_tags(upstream: &Upstream, count: usize) {
-    let work = Git { dir: upstream.work() };
+    let work = Git::at(upstream.work());
     let (mut of, mut kind) = (upstream.git(&["rev-parse", "HEAD"]), "commit");
     for _ in 0..count {
         let text = format!("object {of}\ntype {kind}\ntag deep\ntagger a <a@b> 0 +0000\n\nt\n");
@@ -33,8 +28,7 @@ fn shows_the_tag(state: &RepositoryState) {
 
 #[tokio::test]
 async fn what_moves_beside_a_tag_that_cannot_be_followed_is_published() {
-    let (home, upstream) = (Home::new(), Upstream::small());
-    let (node, _) = home.start_published(&upstream).await;
+    let (_home, upstream, node, _) = started().await;
     push_nested_tags(&upstream, 40);
     let second = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     shows_the_tag(&node.poll().await);
