@@ -111,7 +111,7 @@ async fn a_full_disk_stops_no_version_and_is_seen() {
     assert_eq!(client.head("/v1/services/new-11/tarball", &[]).await.status, 200);
     site.until("the failure is seen", async || site.metric("weir_edge_catalog_writable", &[]) == 0.0).await;
     let (status, reasons) = site.admin("/readyz").await;
-    assert!(status == 200 && reasons.contains("does not take the catalog"), "{status} {reasons}");
+    assert!(status == 200 && reasons.contains("the catalog cannot be written"), "{status} {reasons}");
     fs::remove_file(dir.join("filler")).unwrap();
     drop(filler);
     // The disk is tried again with the first change after a pause.

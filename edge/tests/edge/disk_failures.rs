@@ -30,7 +30,7 @@ async fn a_broken_disk_ends_no_collapsing_and_takes_no_version_from_anybody() {
     assert!(dropped(&site, "failed") >= 1.0);
     assert_eq!(dropped(&site, "failed") + dropped(&site, "paused"), 5.0);
     assert_eq!((site.metric("weir_edge_cache_writing", &[]), site.in_use("disk_bytes")), (0.0, 0.0));
-    assert!(site.admin("/readyz").await.1.contains("degraded: the disk did not take the last object"));
+    assert!(site.admin("/readyz").await.1.contains("degraded: the last object could not be written to disk"));
 
     // A version that comes meanwhile is served as well, in every coding, and from memory.
     site.origin.publish("shop", 8, 1, &new);

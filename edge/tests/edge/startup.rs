@@ -76,7 +76,7 @@ async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_w
     let mut site = site;
     site.start_edge().await;
     let (status, reason) = site.admin("/readyz").await;
-    assert!(status == 503 && reason.contains("has ended"), "{status} {reason}");
+    assert!(status == 503 && reason.contains("has expired"), "{status} {reason}");
     site.cut_edge().await;
     certificates::write(site.pki(), &[]).unwrap();
     let Some(_mount) = Mount::tmpfs(&site.pki().join("disk"), "ro") else { return };
