@@ -42,6 +42,12 @@ pub(crate) struct Run {
 impl Task for Hook {
     /// A run under way is finished when the drain begins.
     async fn run(&mut self) {
+        // At the start the first poll comes first: it may bring a newer release than the one whose run is still due.
+        let mut status = self.status.subscribe();
+        tokio::select! {
+            () = self.drain.begun() => return,
+            _ = status.wait_for(|status| status.confirmed || status.polls > 0) => {}
+        }
         // Runs in a row that are still to be done, in this process: what cannot be recorded must not be repeated
         // without a pause either.
         let mut in_vain = 0u32;
