@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use weir_protocol::name::{NodeName, ServiceName};
-use weir_runtime::config::{ConfigError, duration};
+use weir_runtime::config::{ConfigError, duration, parse_address};
 
 use crate::config::{Config, HttpMode, ServiceConfig};
 use crate::edge_client::EdgeUrl;
@@ -66,13 +67,13 @@ pub struct Args {
     #[arg(long, value_name = "NAME", env = "WEIR_NAME")]
     pub name: Option<NodeName>,
     /// Where /livez, /readyz, /metrics and /status are served, such as 127.0.0.1:7492.
-    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN_LISTEN", value_parser = parse_address)]
     pub admin_listen: Option<SocketAddr>,
     /// Tell the services apart in the metrics, by a label.
-    #[arg(long, env = "WEIR_METRICS_BY_SERVICE")]
+    #[arg(long, env = "WEIR_METRICS_BY_SERVICE", value_parser = BoolishValueParser::new())]
     pub metrics_by_service: bool,
     /// Exit once every service has a verified release and its command has run: 0, or 1 with the reason.
-    #[arg(long, env = "WEIR_ONCE")]
+    #[arg(long, env = "WEIR_ONCE", value_parser = BoolishValueParser::new())]
     pub once: bool,
     /// With --once, how long failures that time may heal are retried.
     #[arg(long, value_name = "TIME", env = "WEIR_ONCE_TIMEOUT", value_parser = duration::parse, default_value = "60s")]
@@ -80,11 +81,32 @@ pub struct Args {
 }
 
 impl Args {
-    /// The configuration that file and flags make together.
+    /// Reads the command line and the environment of this process; exits when they are wrong. A variable that is empty counts
+    /// as unset.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let command = Self::command().mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
+            Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+            _ => arg,
+        });
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The configuration that file and flags make together, with every value checked.
     ///
     /// # Errors
     /// The file cannot be used, something is missing, or it makes no sense together.
     pub fn into_config(self) -> Result<Config, ConfigError> {
+        let config = self.merged()?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The same, not checked yet.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn merged(self) -> Result<Config, ConfigError> {
         let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
         if !self.edges.is_empty() {
             config.edges = self.edges;
@@ -123,7 +145,6 @@ impl Args {
             config.admin_listen = self.admin_listen;
         }
         config.metrics_by_service |= self.metrics_by_service;
-        config.validate()?;
         Ok(config)
     }
 }

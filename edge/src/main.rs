@@ -1,12 +1,13 @@
 //! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads certificates again), drains.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use weir_edge::Config;
+use weir_edge::{Config, check};
+use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, telemetry};
 
 /// A poll is a few dozen small allocations: with this allocator it costs a tenth less.
@@ -36,37 +37,51 @@ const PROGRAM: &str = "weir-edge";
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { config: file, check_config } = Arguments::parse();
+    if check_config {
+        return check(&file);
+    }
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
-            let tell = if check_config { failure::tell } else { failure::tell_log };
-            tell(PROGRAM, &error.into());
+            failure::report_in_log(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
-    if check_config {
-        let faults = weir_edge::check::faults(&config);
-        faults.iter().for_each(|fault| eprintln!("{fault}"));
-        if !faults.is_empty() {
-            return ExitCode::from(2);
-        }
-        println!("configuration ok");
-        return ExitCode::SUCCESS;
-    }
     match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell_log(PROGRAM, &error);
+            failure::report_in_log(PROGRAM, &error);
             ExitCode::FAILURE
         }
     }
 }
 
+/// Says all that is wrong with a configuration and the files that it names.
+fn check(file: &Path) -> ExitCode {
+    let config = match Config::read(file) {
+        Ok(config) => config,
+        Err(error) => {
+            failure::report(PROGRAM, &error.into());
+            return ExitCode::from(2);
+        }
+    };
+    let mut faults: Vec<String> = config.validate().err().iter().map(ToString::to_string).collect();
+    faults.extend(check::faults(&config));
+    faults.iter().for_each(|fault| eprintln!("{PROGRAM}: {fault}"));
+    check::warnings(&config).iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
+    if !faults.is_empty() {
+        return ExitCode::from(2);
+    }
+    println!("configuration ok");
+    ExitCode::SUCCESS
+}
+
 async fn run(config: Config) -> anyhow::Result<()> {
     // What foyer tells of its regions at the start is for those who work on it.
-    telemetry::init_logs("info,foyer=warn")?;
+    telemetry::init_logs("info,foyer=warn", LogFormat::of_role())?;
     // From the first moment on: without a handler the signal would end the process.
     let mut hangups = signal(SignalKind::hangup())?;
+    check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (config.name.clone(), config.drain_deadline);
     let edge = weir_edge::start(config).await?;
     tracing::info!(

@@ -74,7 +74,7 @@ impl Reloading {
         )?;
         let ends = families.gauge(
             "weir_edge_certificate_not_after_timestamp_seconds",
-            "When the certificate that agents see ends, or the first of its chain.",
+            "When the certificate that agents see expires.",
         )?;
         ends.set(unix_seconds(handshakes.not_after));
         if handshakes.has_ended() {

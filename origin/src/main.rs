@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::{Config, FileFaults};
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
+use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
 
 /// The origin of a Weir fleet: it alone asks Git. It mirrors repositories, turns a folder at a ref into a deterministic
@@ -59,14 +60,14 @@ async fn main() -> ExitCode {
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
-            failure::tell_log(PROGRAM, &error.into());
+            failure::report_in_log(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
     match run(config, &file).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell_log(PROGRAM, &error);
+            failure::report_in_log(PROGRAM, &error);
             ExitCode::FAILURE
         }
     }
@@ -77,7 +78,7 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell(PROGRAM, error);
+            failure::report(PROGRAM, error);
             ExitCode::FAILURE
         }
     }
@@ -85,26 +86,31 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
 
 /// All that is wrong, a line each; what may come later is told, and is no fault.
 async fn check(file: &Path) -> ExitCode {
-    let config = match Config::load(file) {
+    let config = match Config::read(file) {
         Ok(config) => config,
         Err(error) => {
-            failure::tell(PROGRAM, &error.into());
+            failure::report(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
-    let FileFaults { faults, missing } = config.check_files();
+    let invalid = config.validate().err();
+    if let Some(error) = &invalid {
+        eprintln!("{PROGRAM}: {error}");
+    }
+    let FileFaults { faults, missing, warnings } = config.check_files();
     for line in faults.iter().chain(&missing) {
         eprintln!("{PROGRAM}: {line}");
     }
-    if !faults.is_empty() {
+    warnings.iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
+    if invalid.is_some() || !faults.is_empty() {
         return ExitCode::from(2);
     }
     match weir_origin::stored_documents(&config).await {
         Ok(stored) => {
             for (service, repository) in stored.left_alone {
                 eprintln!(
-                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which is not \
-                     there (any more): it stays at what it is at"
+                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which nobody \
+                     defines: its version stays as it is"
                 );
             }
             for (object, reason) in stored.refused {
@@ -118,9 +124,10 @@ async fn check(file: &Path) -> ExitCode {
 }
 
 async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
-    telemetry::init_logs("info")?;
+    telemetry::init_logs("info", LogFormat::of_role())?;
     // From the first moment on: without a handler the signal would end the process.
     let mut hangups = signal(SignalKind::hangup())?;
+    config.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
     let running = weir_origin::start(config).await?;
     let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());

@@ -85,7 +85,7 @@ fn the_binary_checks_and_explains() {
     assert_eq!(check(agent().arg("--config").arg(&file)).0, Some(0));
     weir_runtime::certificates::write_ended(dir.path(), "agent").unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
-    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it ended on"), "{text}");
+    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it expired on"), "{text}");
 
     // What it calls good starts; and all that is wrong is said at once.
     std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();
