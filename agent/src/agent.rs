@@ -200,7 +200,7 @@ fn admin(start: &Start, registry: Registry, services: Arc<BTreeMap<ServiceName, 
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            let (ready, reasons) = told().told();
+            let (ready, reasons) = told().into_parts();
             // What matters first stands first.
             Ok(serde_json::json!({
                 "role": "agent",
