@@ -14,23 +14,30 @@ use weir_runtime::{failure, shutdown, telemetry};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The edge of Weir: caches tarballs between origins and the agents of a fleet.
+/// The edge of Weir: cache tarballs between origins and the agents of a fleet
 ///
-/// It answers polls from a durable table of services, serves tarballs from a bounded cache of verified files, and asks
-/// its origins only for what it does not hold, once, whoever asks. SIGTERM drains it: nothing in flight is cut.
-/// SIGHUP reads certificates and keys again, without dropping a connection.
-/// Logs are chosen with WEIR_LOG, for example WEIR_LOG=info,weir_edge=debug.
+/// It answers polls from a durable catalog of services, serves tarballs from a bounded cache of verified objects, and requests
+/// from its origins only what it does not hold, once for all who wait.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_long_help = EXAMPLES)]
 struct Arguments {
-    /// The configuration file (edge.toml). Relative paths in it are relative to its folder.
+    /// The configuration file (edge.toml); relative paths in it are relative to its folder
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Checks the configuration and the files that it names, and exits: 0 when an edge starts with it, unless somebody
-    /// else has its ports or its directory; 2 with the first fault of each table when not.
+    /// Check the configuration and the files that it names, and exit
+    ///
+    /// 0: an edge starts with it, unless another program has its ports or its directory. 2: all that is wrong is told.
     #[arg(long)]
     check_config: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  weir-edge --config edge.toml
+  weir-edge --config edge.toml --check-config
+
+SIGTERM drains: requests in flight are finished. SIGHUP reads certificates and keys again, and no connection is closed.
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_edge=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-edge";
 

@@ -14,21 +14,21 @@ use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
 
-/// The origin of a Weir fleet: it alone asks Git. It mirrors repositories, turns a folder at a ref into a deterministic
-/// tarball, and publishes each change to the edges.
+/// The origin of Weir: mirror Git repositories and publish their content to edges
 ///
-/// Edges connect to `listen` by mutual TLS (a certificate with the URI `spiffe://weir/edge/<name>`); `/livez`, `/readyz`,
-/// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight; SIGHUP reads the
-/// repositories and services of the configuration and the certificates again. WEIR_LOG=debug logs more.
+/// It alone asks Git: it turns a folder at a ref into a deterministic tarball, and publishes each change. Edges connect to
+/// `listen` with a client certificate whose URI is `spiffe://weir/edge/<name>`.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_long_help = EXAMPLES)]
 struct Arguments {
-    /// The configuration, TOML; paths in it are relative to it.
+    /// The configuration file (origin.toml); relative paths in it are relative to its folder
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Checks the configuration and every file that it names, and exits: 0 when the origin would start, 2 with all
-    /// reasons when not. Files that each poll reads may be missing still; they are listed. Names what operators stored and
-    /// this version would refuse, also while an origin runs: for before an upgrade.
+    /// Check the configuration and the files that it names, and exit
+    ///
+    /// 0: the origin starts with it. 2: all that is wrong is told. Files that each poll reads may be missing still; they are
+    /// listed. Documents that operators stored and this version would refuse are listed too, also while an origin runs: check
+    /// before an upgrade.
     #[arg(long)]
     check_config: bool,
     #[command(subcommand)]
@@ -40,6 +40,15 @@ enum Command {
     Keys(keys_command::KeysArguments),
     Verify(verify_command::VerifyArguments),
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  weir-origin --config origin.toml
+  weir-origin --config origin.toml --check-config
+
+SIGTERM drains: requests in flight are finished. SIGHUP reads the repositories and services of the file, and the
+certificates, again. /livez, /readyz, /metrics and /status are on `admin_listen`.
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-origin";
 

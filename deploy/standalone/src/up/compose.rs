@@ -106,7 +106,7 @@ impl Roles {
             )],
         );
         edge.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[1]));
-        edge.freshness.fresh = QUICK;
+        edge.freshness.fresh = if arguments.once { Duration::ZERO } else { QUICK };
         edge.freshness.stale_while_revalidate = Duration::ZERO;
         let edge = weir_edge::start(edge).await.context("the edge does not start")?;
 

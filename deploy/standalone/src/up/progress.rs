@@ -49,7 +49,9 @@ impl Progress {
         if self.bar.is_finished() {
             self.bar.reset();
         }
-        self.bar.enable_steady_tick(TICK);
+        if is_new {
+            self.bar.enable_steady_tick(TICK);
+        }
         self.bar.set_message(step + &detail);
     }
 
