@@ -200,7 +200,7 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<S
             });
             let services: serde_json::Map<_, _> =
                 services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
-            let (ready, reasons) = status_readiness().told();
+            let (ready, reasons) = status_readiness().into_parts();
             Ok(serde_json::json!({
                 "role": "agent",
                 "name": name,

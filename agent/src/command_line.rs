@@ -4,87 +4,115 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use weir_protocol::name::{NodeName, ServiceName};
-use weir_runtime::config::{ConfigError, duration};
+use weir_runtime::config::{ConfigError, duration, parse_address};
 
 use crate::config::{Config, HttpMode, ServiceConfig};
 use crate::edge_client::EdgeUrl;
 
-/// Follows services of a Weir edge and keeps verified releases of them on disk.
+const EXAMPLES: &str = "\
+Examples:
+  weir-agent --config agent.toml
+      Follows what the file says. SIGHUP reads it again.
+  weir-agent --edge https://127.0.0.1:7443 --ca ca.pem --service shop-prod --root ./agent-data --once
+      Unpacks the newest release and exits: for init containers and pipelines.
+  weir-agent --edge https://edge-1.example --edge https://edge-2.example --ca ca.pem --service shop-prod \\
+      --root /var/lib/weir --exec 'kubectl apply -k .'
+      Runs a command in each new release, and asks the second edge while the first does not answer.
+  weir-agent --config agent.toml --check-config
+      Tells all that is wrong with the file, and with the files that it names.
+
+The command gets WEIR_SERVICE, WEIR_DIGEST, WEIR_COMMIT, WEIR_REVISION, WEIR_PREVIOUS_DIGEST and WEIR_RELEASE.
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or json.";
+
+/// Follow services of a Weir edge and keep verified releases of them on disk
 ///
-/// ROOT/SERVICE/current is a symlink to the release in force; it changes in one step and only to a release whose
-/// bytes were verified. Every flag overrides the key of the same name in the file.
+/// ROOT/SERVICE/current is a symlink to the release in force. It changes in one step, and only to a release whose bytes were
+/// verified. A flag overrides the key of the same name in the file, and its variable; an empty variable counts as unset.
 #[derive(Debug, Clone, Parser)]
-#[command(
-    name = "weir-agent",
-    version,
-    after_help = "Examples:\n  \
-        weir-agent --config agent.toml\n  \
-        weir-agent --edge https://127.0.0.1:7443 --ca ca.pem --service shop-prod --root ./agent-data --once\n  \
-        weir-agent --edge https://edge-1.example --edge https://edge-2.example --ca ca.pem --service shop-prod \\\n    \
-        --root /var/lib/weir --exec 'kubectl apply -k .'\n\n\
-        The command gets WEIR_SERVICE, WEIR_DIGEST, WEIR_COMMIT, WEIR_PREVIOUS_DIGEST and WEIR_RELEASE.\n\
-        Logs: WEIR_LOG=debug, or WEIR_LOG=info,weir_agent=debug."
-)]
+#[command(name = "weir-agent", version, after_help = "See `weir-agent --help` for examples.", after_long_help = EXAMPLES)]
 pub struct Args {
-    /// The configuration file.
+    /// The configuration file
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Check the configuration and the files that it names, and exit: 0 when an agent starts with it, unless somebody else
-    /// has its address or its root; 2 with all that is wrong when not.
+    /// Check the configuration and the files that it names, and exit
+    ///
+    /// 0: an agent starts with it, unless another program has its address or its root. 2: all that is wrong is told.
     #[arg(long)]
     pub check_config: bool,
-    /// The URL of an edge, best first; once per edge.
+    /// The URL of an edge, best first; takes several
     #[arg(long = "edge", value_name = "URL", env = "WEIR_EDGE", value_delimiter = ',')]
     pub edges: Vec<EdgeUrl>,
-    /// A service to follow; once per service.
+    /// A service to follow; takes several
     #[arg(long = "service", value_name = "NAME", env = "WEIR_SERVICE", value_delimiter = ',')]
     pub services: Vec<ServiceName>,
-    /// The folder that holds one folder per service.
+    /// The folder that holds one folder per service
     #[arg(long, value_name = "DIR", env = "WEIR_ROOT")]
     pub root: Option<PathBuf>,
-    /// The PEM file of the authority that signs the edges' certificates.
+    /// The PEM file of the authority that signs the edges' certificates
     #[arg(long, value_name = "FILE", env = "WEIR_CA")]
     pub ca: Option<PathBuf>,
-    /// The file that holds this agent's bearer token, for edges that ask for one. Read for each request.
+    /// The file with this agent's token, for edges that require one
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// From poll to poll, such as 30s.
+    /// From poll to poll, such as 30s
     #[arg(long, value_name = "TIME", env = "WEIR_POLL_INTERVAL", value_parser = duration::parse)]
     pub poll_interval: Option<Duration>,
-    /// From forced refresh to forced refresh, such as 2h.
+    /// From forced refresh to forced refresh, such as 2h
     #[arg(long, value_name = "TIME", env = "WEIR_REFRESH_INTERVAL", value_parser = duration::parse)]
     pub refresh_interval: Option<Duration>,
-    /// Run by `sh -c` in the new release after each switch, for every service.
+    /// A command that `sh -c` runs in each new release, for every service
     #[arg(long, value_name = "CMD", env = "WEIR_EXEC")]
     pub exec: Option<String>,
-    /// The version of HTTP: auto is HTTP/3, and HTTP/2 where UDP does not get through.
+    /// The version of HTTP; auto is HTTP/3, and HTTP/2 where UDP does not get through
     #[arg(long, value_enum, env = "WEIR_HTTP")]
     pub http: Option<HttpMode>,
-    /// This agent's name; the host name by default.
+    /// This agent's name [default: the host name]
     #[arg(long, value_name = "NAME", env = "WEIR_NAME")]
     pub name: Option<NodeName>,
-    /// Where /livez, /readyz, /metrics and /status are served, such as 127.0.0.1:7492.
-    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN_LISTEN")]
+    /// Where /livez, /readyz, /metrics and /status are served, such as 127.0.0.1:7492
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN_LISTEN", value_parser = parse_address)]
     pub admin_listen: Option<SocketAddr>,
-    /// Tell the services apart in the metrics, by a label.
-    #[arg(long, env = "WEIR_METRICS_BY_SERVICE")]
+    /// Label the metrics with the service
+    #[arg(long, env = "WEIR_METRICS_BY_SERVICE", value_parser = BoolishValueParser::new())]
     pub metrics_by_service: bool,
-    /// Exit once every service has a verified release and its command has run: 0, or 1 with the reason.
-    #[arg(long, env = "WEIR_ONCE")]
+    /// Exit when every service has a verified release and its command has succeeded: 0, or 1 with the reason
+    #[arg(long, env = "WEIR_ONCE", value_parser = BoolishValueParser::new())]
     pub once: bool,
-    /// With --once, how long failures that time may heal are retried.
+    /// With --once, how long failures that may pass are retried
     #[arg(long, value_name = "TIME", env = "WEIR_ONCE_TIMEOUT", value_parser = duration::parse, default_value = "60s")]
     pub once_timeout: Duration,
 }
 
 impl Args {
-    /// The configuration that file and flags make together.
+    /// Reads the command line and the environment of this process; exits when they are wrong. A variable that is empty counts
+    /// as unset.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let command = Self::command().mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
+            Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+            _ => arg,
+        });
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The configuration that file and flags make together, with every value checked.
     ///
     /// # Errors
     /// The file cannot be used, something is missing, or it makes no sense together.
     pub fn into_config(self) -> Result<Config, ConfigError> {
+        let config = self.merged()?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The same, not checked yet.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn merged(self) -> Result<Config, ConfigError> {
         let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
         if !self.edges.is_empty() {
             config.edges = self.edges;
@@ -123,7 +151,6 @@ impl Args {
             config.admin_listen = self.admin_listen;
         }
         config.metrics_by_service |= self.metrics_by_service;
-        config.validate()?;
         Ok(config)
     }
 }

@@ -3,34 +3,34 @@
 use std::pin::pin;
 use std::process::ExitCode;
 
-use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::check;
 use weir_agent::command_line::Args;
 use weir_agent::config::Config;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
+use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, telemetry};
 
 const PROGRAM: &str = "weir-agent";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::of_process();
+    if args.check_config {
+        return check(args);
+    }
     let config = match args.clone().into_config() {
         Ok(config) => config,
         Err(error) => {
-            let tell = if args.check_config { failure::tell } else { failure::tell_log };
-            tell(PROGRAM, &error.into());
+            failure::report_in_log(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
-    if args.check_config {
-        return check(&config);
-    }
-    if let Err(error) = telemetry::init_logs("info") {
-        failure::tell_log(PROGRAM, &error);
+    if let Err(error) = telemetry::init_logs("info", LogFormat::of_role()) {
+        failure::report_in_log(PROGRAM, &error);
         return ExitCode::from(2);
     }
+    check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let result = match args.once {
         true => weir_agent::once(config, args.once_timeout).await.map_err(anyhow::Error::from),
         false => run(config, &args).await,
@@ -38,17 +38,27 @@ async fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell_log(PROGRAM, &error);
+            failure::report_in_log(PROGRAM, &error);
             ExitCode::FAILURE
         }
     }
 }
 
-/// Says what is wrong with the files that a configuration names.
-fn check(config: &Config) -> ExitCode {
-    let found = check::files(config);
-    found.missing.iter().chain(&found.faults).for_each(|what| eprintln!("weir-agent: {what}"));
-    if !found.faults.is_empty() {
+/// Says all that is wrong with a configuration and the files that it names.
+fn check(args: Args) -> ExitCode {
+    let config = match args.merged() {
+        Ok(config) => config,
+        Err(error) => {
+            failure::report(PROGRAM, &error.into());
+            return ExitCode::from(2);
+        }
+    };
+    let invalid = config.validate().err();
+    let found = check::files(&config);
+    let values = invalid.iter().map(ToString::to_string);
+    values.chain(found.missing).chain(found.faults.clone()).for_each(|what| eprintln!("{PROGRAM}: {what}"));
+    check::warnings(&config).iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
+    if invalid.is_some() || !found.faults.is_empty() {
         return ExitCode::from(2);
     }
     println!("configuration ok");

@@ -1,36 +1,110 @@
-//! What keeps an edge from starting besides its configuration's own sense, found without starting it: `--check-config`.
+//! What keeps an edge from starting besides the values of its configuration, found without starting it: `--check-config`.
 //!
-//! Not looked at are addresses that somebody else listens on, and what stands in the cache's directory, which another edge
-//! may be using.
+//! Not looked at are addresses that another program listens on, and the contents of the cache's directory, which another edge
+//! may use.
 
+use std::fmt::Display;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
-use weir_runtime::directory_to_be::can_be_a_directory;
+use weir_runtime::identity::Role;
 use weir_runtime::operator_token::OperatorToken;
-use weir_runtime::tls;
+use weir_runtime::secret_file::mode_warning;
+use weir_runtime::tls::{self, Purpose};
+use weir_runtime::writable_directory;
 
 use crate::config::Config;
-use crate::origin_client::Clients;
-use crate::reload::TlsMaterial;
 
-/// What is wrong with the files that a configuration names, the first fault of each table. Blocks.
+/// All that is wrong with the files that a configuration names, a sentence each. Blocks.
 #[must_use]
 pub fn faults(config: &Config) -> Vec<String> {
     let now = SystemTime::now();
-    let access = AccessFiles { keys: config.auth.keys.clone(), deny: config.auth.deny.clone() };
+    let mut found = Vec::new();
+    let mut fault = |table: &str, error: &dyn Display| found.push(format!("{table}: {error}"));
+    for error in tls::check_pair(&config.tls.certificate, &config.tls.key, Purpose::Server, now) {
+        fault("[tls]", &error);
+    }
+    if let Some(Err(error)) = config.auth.client_ca.as_deref().map(tls::read_roots) {
+        fault("[auth] client_ca", &error);
+    }
+    let keys = config.auth.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
+    let deny = AccessFiles { keys: Vec::new(), deny: config.auth.deny.clone() };
+    let each: Vec<_> = keys.chain([deny]).filter_map(|file| file.read().err()).collect();
+    each.iter().for_each(|error| fault("[auth]", error));
+    let together = AccessFiles { keys: config.auth.keys.clone(), deny: config.auth.deny.clone() };
+    if let (true, Err(error)) = (each.is_empty(), together.read()) {
+        fault("[auth]", &error);
+    }
     let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
-    let certificate = TlsMaterial::of(config).and_then(|_| tls::check_end(&config.tls.certificate, now));
-    let mut checked: Vec<(String, anyhow::Result<()>)> = vec![
-        ("[tls]".to_owned(), certificate.map_err(Into::into)),
-        ("[auth]".to_owned(), access.read().map(drop).map_err(Into::into)),
-        ("[admin]".to_owned(), token.map_or(Ok(()), |file| OperatorToken::open(file).map(drop).map_err(Into::into))),
-        ("[cache] dir".to_owned(), can_be_a_directory(&config.cache.dir).map_err(anyhow::Error::msg)),
-    ];
-    checked.extend(config.origins.iter().map(|origin| {
-        let called = Clients::read(origin).and_then(|_| Ok(tls::check_end(&origin.client_certificate, now)?));
-        (format!("[[origin]] {}", origin.url), called)
-    }));
-    let faults = checked.into_iter().filter_map(|(table, result)| Some((table, result.err()?)));
-    faults.map(|(table, error)| format!("{table}: {error:#}")).collect()
+    if let Some(Err(error)) = token.map(OperatorToken::open) {
+        fault("[admin]", &error);
+    }
+    let (dir, disk) = (&config.cache.dir, config.cache.disk);
+    if !dir.as_os_str().is_empty() {
+        if let Err(error) = writable_directory::check(dir) {
+            fault("[cache] dir", &error);
+        } else if let Some(bytes) = writable_directory::capacity(dir).filter(|bytes| *bytes < disk.as_u64()) {
+            let has = bytesize::ByteSize(bytes);
+            fault("[cache] disk", &format!("{disk} is more than the {has} of the disk with {}", dir.display()));
+        }
+    }
+    for origin in &config.origins {
+        let table = format!("[[origin]] {}", origin.url);
+        let pair = tls::check_pair(&origin.client_certificate, &origin.client_key, Purpose::Client(Role::Edge), now);
+        for error in pair.into_iter().chain(tls::read_roots(&origin.ca).err()) {
+            fault(&table, &error);
+        }
+    }
+    found
+}
+
+/// The files of secrets that others can read or change.
+#[must_use]
+pub fn warnings(config: &Config) -> Vec<String> {
+    let own = [("[tls] key", Some(&config.tls.key)), ("[admin]", config.admin.operator_token_file.as_ref())];
+    let own = own.into_iter().filter_map(|(key, file)| mode_warning(key, file?));
+    own.chain(config.origins.iter().filter_map(|origin| mode_warning("[[origin]] client_key", &origin.client_key)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CacheConfig, OriginConfig, TlsConfig};
+
+    #[test]
+    fn what_no_edge_could_use_is_a_fault() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        weir_runtime::certificates::write(dir.path(), &[]).unwrap();
+        let origin = OriginConfig::new(
+            "https://127.0.0.1:7400",
+            file("ca.pem"),
+            file("edge-client.pem"),
+            file("edge-client.key"),
+        );
+        let mut cache = CacheConfig::new(file("new/cache"));
+        cache.disk = bytesize::ByteSize::mib(1);
+        let tls = TlsConfig { certificate: file("edge.pem"), key: file("edge.key") };
+        let good = Config::new("edge-1".parse().unwrap(), "127.0.0.1:0".parse().unwrap(), tls, cache, vec![origin]);
+        let found = |change: &dyn Fn(&mut Config)| {
+            let mut config = good.clone();
+            change(&mut config);
+            faults(&config)
+        };
+        assert_eq!(found(&|_| {}), [""; 0]);
+        let changes: [(&dyn Fn(&mut Config), &str); 6] = [
+            (&|c| c.cache.disk = bytesize::ByteSize::pib(4), "[cache] disk: "),
+            (&|c| c.cache.dir = "/proc/weir/cache".into(), "[cache] dir: "),
+            (&|c| c.origins[0].ca = file("edge.pem"), "[[origin]]"),
+            (&|c| c.origins[0].client_certificate = file("edge.pem"), "edge.pem"),
+            (&|c| (c.tls.certificate, c.tls.key) = (file("agent.pem"), file("agent.key")), "`serverAuth`"),
+            (&|c| c.auth.client_ca = Some(file("agent.pem")), "[auth] client_ca: "),
+        ];
+        for (change, named) in changes {
+            let faults = found(change).join("\n");
+            assert!(faults.contains(named), "{named}: {faults}");
+        }
+        assert_eq!(warnings(&good), [""; 0]);
+    }
 }

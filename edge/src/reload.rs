@@ -68,7 +68,7 @@ impl Reloader {
         )?;
         let ends = families.gauge(
             "weir_edge_certificate_not_after_timestamp_seconds",
-            "When the certificate that agents see ends, or the first of its chain.",
+            "When the certificate that agents see expires.",
         )?;
         ends.set(unix_seconds(tls_material.not_after));
         if tls_material.has_expired() {

@@ -110,7 +110,7 @@ impl Status {
             .iter()
             .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
             .collect();
-        let (ready, reasons) = self.readiness().told();
+        let (ready, reasons) = self.readiness().into_parts();
         Ok(json!({
             "role": "edge",
             "name": self.name,

@@ -98,7 +98,7 @@ impl Certificates {
     pub(crate) fn new(read: ReadAll, registry: &Registry) -> prometheus::Result<Self> {
         let not_after = MetricFamilies(registry).gauges(
             "weir_origin_certificate_not_after_timestamp_seconds",
-            "When the certificate that the listener (edge, operators) shows ends, or the first of its chain.",
+            "When the certificate that the listener (edge, operators) shows expires.",
             &["listener"],
         )?;
         let shown: Vec<_> = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();

@@ -11,23 +11,24 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::{Config, FileFaults};
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
+use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
 
-/// The origin of a Weir fleet: it alone asks Git. It mirrors repositories, turns a folder at a ref into a deterministic
-/// tarball, and publishes each change to the edges.
+/// The origin of Weir: mirror Git repositories and publish their content to edges
 ///
-/// Edges connect to `listen` by mutual TLS (a certificate with the URI `spiffe://weir/edge/<name>`); `/livez`, `/readyz`,
-/// `/metrics` and `/status` are on `admin_listen`. SIGTERM finishes what is in flight; SIGHUP reads the
-/// repositories and services of the configuration and the certificates again. WEIR_LOG=debug logs more.
+/// It alone asks Git: it turns a folder at a ref into a deterministic tarball, and publishes each change. Edges connect to
+/// `listen` with a client certificate whose URI is `spiffe://weir/edge/<name>`.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_long_help = EXAMPLES)]
 struct Arguments {
-    /// The configuration, TOML; paths in it are relative to it.
+    /// The configuration file (origin.toml); relative paths in it are relative to its folder
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Checks the configuration and every file that it names, and exits: 0 when the origin would start, 2 with all
-    /// reasons when not. Files that each poll reads may be missing still; they are listed. Names what operators stored and
-    /// this version would refuse, also while an origin runs: for before an upgrade.
+    /// Check the configuration and the files that it names, and exit
+    ///
+    /// 0: the origin starts with it. 2: all that is wrong is told. Files that each poll reads may be missing still; they are
+    /// listed. Documents that operators stored and this version would refuse are listed too, also while an origin runs: check
+    /// before an upgrade.
     #[arg(long)]
     check_config: bool,
     #[command(subcommand)]
@@ -39,6 +40,15 @@ enum Command {
     Keys(keys_command::KeysArguments),
     Verify(verify_command::VerifyArguments),
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  weir-origin --config origin.toml
+  weir-origin --config origin.toml --check-config
+
+SIGTERM drains: requests in flight are finished. SIGHUP reads the repositories and services of the file, and the
+certificates, again. /livez, /readyz, /metrics and /status are on `admin_listen`.
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-origin";
 
@@ -59,14 +69,14 @@ async fn main() -> ExitCode {
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
-            failure::tell_log(PROGRAM, &error.into());
+            failure::report_in_log(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
     match run(config, &file).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell_log(PROGRAM, &error);
+            failure::report_in_log(PROGRAM, &error);
             ExitCode::FAILURE
         }
     }
@@ -77,7 +87,7 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell(PROGRAM, error);
+            failure::report(PROGRAM, error);
             ExitCode::FAILURE
         }
     }
@@ -85,26 +95,31 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
 
 /// All that is wrong, a line each; what may come later is told, and is no fault.
 async fn check(file: &Path) -> ExitCode {
-    let config = match Config::load(file) {
+    let config = match Config::read(file) {
         Ok(config) => config,
         Err(error) => {
-            failure::tell(PROGRAM, &error.into());
+            failure::report(PROGRAM, &error.into());
             return ExitCode::from(2);
         }
     };
-    let FileFaults { faults, missing } = config.check_files();
+    let invalid = config.validate().err();
+    if let Some(error) = &invalid {
+        eprintln!("{PROGRAM}: {error}");
+    }
+    let FileFaults { faults, missing, warnings } = config.check_files();
     for line in faults.iter().chain(&missing) {
         eprintln!("{PROGRAM}: {line}");
     }
-    if !faults.is_empty() {
+    warnings.iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
+    if invalid.is_some() || !faults.is_empty() {
         return ExitCode::from(2);
     }
     match weir_origin::stored_documents(&config).await {
         Ok(stored) => {
             for (service, repository) in stored.left_alone {
                 eprintln!(
-                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which is not \
-                     there (any more): it stays at what it is at"
+                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which nobody \
+                     defines: its version stays as it is"
                 );
             }
             for (object, reason) in stored.refused {
@@ -118,9 +133,10 @@ async fn check(file: &Path) -> ExitCode {
 }
 
 async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
-    telemetry::init_logs("info")?;
+    telemetry::init_logs("info", LogFormat::of_role())?;
     // From the first moment on: without a handler the signal would end the process.
     let mut hangups = signal(SignalKind::hangup())?;
+    config.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
     let running = weir_origin::start(config).await?;
     let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());

@@ -17,7 +17,7 @@ use crate::source::FetchSnapshot;
 /// All repositories and services, with their states.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
     let snapshot = catalog.snapshot();
-    let (ready, reasons) = ready.told();
+    let (ready, reasons) = ready.into_parts();
     json!({
         "role": "origin",
         "name": name,

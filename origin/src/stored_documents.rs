@@ -15,7 +15,7 @@ use crate::store::{Objects, Records, StoreMetrics};
 pub struct StoredDocuments {
     /// Those that the rules of this version refuse: each with its kind and name, and why.
     pub refused: Vec<(String, String)>,
-    /// Services of a repository that neither the file nor an operator defines (any more), each with its name.
+    /// Services of a repository that neither the file nor an operator defines, each with its name.
     pub left_alone: Vec<(ServiceName, RepositoryName)>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) async fn run(arguments: &VerifyArguments) -> ExitCode {
     match verified(arguments).await {
         Ok(report) => ExitCode::from(report.exit_code()),
         Err(error) => {
-            failure::tell(crate::PROGRAM, &error);
+            failure::report(crate::PROGRAM, &error);
             ExitCode::from(NOT_VERIFIED)
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use weir_runtime::http_client::{is_not_tls, plain_words};
+
 /// Why a request got no response, or an incomplete one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestError {
@@ -49,25 +51,25 @@ impl RequestError {
 
 /// An error with its causes, on one line.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
+    let mut text = String::new();
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let next = plain_words(error).map_or_else(|| error.to_string(), str::to_owned);
         if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = text + separator + &next;
         }
-        source = error.source();
+        cause = error.source();
     }
     text
 }
 
-/// Whether TLS is among the causes of an error.
+/// Whether TLS refused the other side, or was refused: it is among the causes of an error.
 pub(super) fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut at = Some(error);
     while let Some(error) = at {
         if error.is::<rustls::Error>() {
-            return true;
+            return !is_not_tls(error);
         }
         // `source` of an `io::Error` skips the error that it wraps.
         let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);

@@ -42,6 +42,12 @@ pub(crate) struct Run {
 impl Task for Hook {
     /// A drain waits for the run in progress.
     async fn run(&mut self) {
+        // The first poll comes first: it may bring a newer release than the one whose run is still due.
+        let mut status = self.status.subscribe();
+        tokio::select! {
+            () = self.drain.begun() => return,
+            _ = status.wait_for(|status| status.confirmed || status.polls > 0) => {}
+        }
         // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
         let mut failures = 0u32;
         while !self.drain.has_begun() {

@@ -80,12 +80,17 @@ fn the_binary_checks_and_explains() {
     ];
     assert_eq!(check(agent().envs(environment)).0, Some(0));
 
+    let environment = [("WEIR_ONCE", "1"), ("WEIR_METRICS_BY_SERVICE", "yes"), ("WEIR_SERVICE", "")];
+    assert_eq!(check(agent().arg("--config").arg(&file).envs(environment)).0, Some(0));
+    let (code, text) = check(agent().args(["--admin-listen", "localhost:7492"]));
+    assert!(code == Some(2) && text.contains("`127.0.0.1:7492`"), "{text}");
+
     let more = "client_certificate = 'agent.pem'\nclient_key = 'agent.key'\n";
     std::fs::write(&file, format!("{more}{FILE}")).unwrap();
     assert_eq!(check(agent().arg("--config").arg(&file)).0, Some(0));
     weir_runtime::certificates::write_ended(dir.path(), "agent").unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
-    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it ended on"), "{text}");
+    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it expired on"), "{text}");
 
     // What it calls good starts; and all that is wrong is said at once.
     std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();

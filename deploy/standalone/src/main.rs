@@ -7,13 +7,19 @@ mod up;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use weir_protocol::name::NodeName;
 use weir_runtime::output::print;
+use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{certificates, failure, telemetry};
+
+const EXAMPLES: &str = "\
+Start here:  cd into a Git checkout, and run `weir up`.  `weir help up` has examples.
+The roles on machines of their own are weir-origin, weir-edge and weir-agent.";
 
 /// A Git-aware content delivery network: Git is asked once, however many clusters follow it.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, arg_required_else_help = true)]
+#[command(name = "weir", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -21,28 +27,22 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serves a repository from this process: origin, edge and agent on loopback.
+    /// Serve a repository from this process: origin, edge and agent on loopback
     ///
-    /// Without arguments it serves the checkout it stands in: what is committed, not what is merely saved. It makes
-    /// its own certificate authority below the root, and ends cleanly on Ctrl-C.
+    /// It serves what is committed, not what is merely saved, makes its own certificate authority below the root, and ends
+    /// cleanly on Ctrl-C.
+    #[command(after_long_help = up::EXAMPLES)]
     Up(up::UpArguments),
 
-    /// Writes a certificate authority, and a certificate for each role, for trying the three processes by hand.
+    /// Write a certificate authority, and a certificate for each role, for trying the three processes by hand
     ///
     /// The files are those that the example configurations name: ca.pem, origin, edge, edge-client, agent and operator
-    /// (each .pem and .key). An authority that is there already is kept and signs anew: all certificates are new, and
-    /// have the names that are given now.
-    Certificates {
-        /// The folder to write to.
-        #[arg(long, value_name = "DIR")]
-        out: PathBuf,
-        /// A DNS name or an IP address that origin and edge are reached at, besides localhost. May be given several
-        /// times, and takes several.
-        #[arg(long, value_name = "NAME", num_args = 1..)]
-        host: Vec<String>,
-    },
+    /// (each .pem and .key). A second run keeps the authority and the names, adds those that are given, and renews every
+    /// certificate.
+    #[command(after_long_help = CERTIFICATES_EXAMPLES)]
+    Certificates(CertificatesArguments),
 
-    /// Makes keys and tokens for the readers of edges.
+    /// Make keys and tokens for the readers of edges
     #[command(after_long_help = token::EXAMPLES, after_help = token::EXAMPLES)]
     Token {
         #[command(subcommand)]
@@ -50,25 +50,48 @@ enum Command {
     },
 }
 
+const CERTIFICATES_EXAMPLES: &str = "\
+Examples:
+  weir certificates --out trial
+      For three processes on this machine.
+  weir certificates --out trial --host edge.example --host 10.0.0.7
+      For an edge on another machine. A second run adds names to the certificates that are there.
+  weir certificates --out trial --agent cluster-a --agent cluster-b
+      Besides, agent-cluster-a.pem and agent-cluster-b.pem, with their keys: an identity for each agent.";
+
+#[derive(Debug, Args)]
+struct CertificatesArguments {
+    /// The folder to write to
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// A DNS name or an IP address that origin and edge are reached at, besides localhost; takes several
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    host: Vec<String>,
+    /// An agent that gets a certificate of its own, agent-NAME; takes several
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    agent: Vec<NodeName>,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Up(arguments) => up::run(arguments),
-        Command::Certificates { out, host } => write_certificates(&out, &host),
+        Command::Certificates(arguments) => write_certificates(&arguments),
         Command::Token { command } => token::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::tell("weir", &error);
+            failure::report("weir", &error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn write_certificates(out: &std::path::Path, hosts: &[String]) -> anyhow::Result<()> {
-    telemetry::init_logs("warn")?;
-    let written = certificates::write(out, hosts)?;
+fn write_certificates(arguments: &CertificatesArguments) -> anyhow::Result<()> {
+    telemetry::init_logs("warn", LogFormat::Text)?;
+    let CertificatesArguments { out, host, agent } = arguments;
+    let written = certificates::write_for(out, host, agent)?;
     print(format_args!("{}: {}", out.display(), written.join(" ")))?;
     print("Keep ca.key away from the nodes: whoever has it can be any of them.")?;
     Ok(())

@@ -116,7 +116,7 @@ impl AgentApi {
 }
 
 impl Handler for AgentApi {
-    fn at_once(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
+    fn fast_path(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
         let api = &*self.inner;
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {

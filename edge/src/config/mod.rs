@@ -97,6 +97,16 @@ impl Config {
     /// # Errors
     /// The file cannot be read, a key is unknown, or the values contradict each other; the message names the key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let config = Self::read(path)?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The same, without checking that the whole makes sense.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a key is unknown or has a wrong value.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = read(path)?;
         let base = base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
@@ -108,7 +118,6 @@ impl Config {
         for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
             resolve(base, path);
         }
-        config.validate()?;
         Ok(config)
     }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::Cursor;
 use weir_protocol::route::Route;
-use weir_runtime::http_client::{Http2Client, read_body};
+use weir_runtime::http_client::{Http2Client, plain_words, read_body};
 
 use super::breaker::{Breaker, Circuit};
 use super::clients::Clients;
@@ -345,7 +345,7 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    plain_words(cause).map_or_else(|| cause.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_w
     let faults = weir_edge::check::faults(&site.config);
     assert_eq!(faults.len(), 2, "{faults:?}");
     for (fault, called, file) in [(&faults[0], "[tls]", "edge.pem"), (&faults[1], "[[origin]]", "edge-client.pem")] {
-        assert!(fault.contains(called) && fault.contains(file) && fault.contains("it ended on"), "{fault}");
+        assert!(fault.contains(called) && fault.contains(file) && fault.contains("it expired on"), "{fault}");
     }
     let mut site = site;
     site.start_edge().await;

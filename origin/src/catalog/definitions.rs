@@ -114,7 +114,7 @@ impl Definitions {
         update(&mut self.services, name, &file.services, &api.services);
     }
 
-    /// Services of repositories that nobody defines (any more), each with the repository's name. They are at what they were.
+    /// Services of repositories that nobody defines, each with the repository's name. They are at what they were.
     pub(crate) fn left_alone(&self) -> impl Iterator<Item = (&ServiceName, &RepositoryName)> {
         let services = self.services.iter().filter_map(|(name, each)| Some((name, &each.document.taken()?.repository)));
         services.filter(|(_, repository)| !self.repositories.contains_key(*repository))

@@ -199,7 +199,7 @@ impl Owner {
     /// Who takes a repository out of the file may not know who else uses it.
     fn log_left_alone(&self) {
         for (service, repository) in self.catalog.snapshot().definitions.left_alone() {
-            tracing::warn!(%service, %repository, "there is no such repository (any more): the service stays at what it is at");
+            tracing::warn!(%service, %repository, "nobody defines the repository of this service: its version stays as it is");
         }
     }
 }

@@ -135,7 +135,7 @@ impl Owner {
         self.reconcile_agents(&reassigned, &before, &mut after);
         for repository in reassigned.iter().filter(|name| !after.agents.contains_key(*name)) {
             let reason = after.not_mirrored.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
-            let reason = reason.unwrap_or_else(|| format!("there is no repository `{repository}` (any more)"));
+            let reason = reason.unwrap_or_else(|| format!("nobody defines the repository `{repository}`"));
             for service in self.assigned.get(repository).into_iter().flat_map(BTreeMap::values) {
                 service.mark_failed("resolve", reason.clone(), SystemTime::now());
             }

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
-use weir_runtime::directory_to_be::can_be_a_directory;
-use weir_runtime::key_pair;
-use weir_runtime::tls::{self, ClientAuth};
+use weir_runtime::tls::{self, Purpose};
+use weir_runtime::{key_pair, secret_file, writable_directory};
 
 use super::{Config, TlsConfig};
 
@@ -20,6 +19,8 @@ pub struct FileFaults {
     pub faults: Vec<String>,
     /// What is not there, and may come while the origin runs.
     pub missing: Vec<String>,
+    /// What the origin starts with, and somebody should look at.
+    pub warnings: Vec<String>,
 }
 
 impl FileFaults {
@@ -44,16 +45,9 @@ impl FileFaults {
     }
 
     fn tls(&mut self, called: &str, TlsConfig { certificate, key, client_ca }: &TlsConfig) {
-        let each = [
-            self.fault(called, tls::read_certificates(certificate, "a certificate").err()),
-            self.fault(called, tls::read_key(key).err()),
-            self.fault(called, tls::read_roots(client_ca).err()),
-        ];
-        if each == [true; 3] {
-            self.fault(called, tls::server_config(certificate, key, ClientAuth::Required { ca: client_ca }).err());
-        }
-        if each[0] {
-            self.fault(called, tls::check_end(certificate, SystemTime::now()).err());
+        let faults = tls::check_pair(certificate, key, Purpose::Server, SystemTime::now());
+        for error in faults.into_iter().chain(tls::read_roots(client_ca).err()) {
+            self.fault(called, Some(error));
         }
     }
 }
@@ -85,11 +79,31 @@ impl Config {
             let together = self.signing.read().err();
             found.faults.extend(together.map(|error| error.to_string()));
         }
-        found.fault(&format!("data_dir = \"{}\"", self.data_dir.display()), can_be_a_directory(&self.data_dir).err());
+        found.fault(
+            &format!("data_dir = \"{}\"", self.data_dir.display()),
+            writable_directory::check(&self.data_dir).err(),
+        );
         self.store.check_files(&mut found);
         for repository in &self.repositories {
             repository.check_files(&mut found);
         }
+        found.warnings = self.secret_warnings();
         found
+    }
+
+    /// The files of secrets that others can read or change.
+    pub fn secret_warnings(&self) -> Vec<String> {
+        let own = [
+            ("[tls] `key`", Some(&self.tls.key)),
+            ("[operator] `key`", self.operator.key.as_ref()),
+            ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
+            ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
+        ];
+        let own = own.into_iter().filter_map(|(key, file)| secret_file::mode_warning(key, file?));
+        let warnings = own.chain(self.repositories.iter().flat_map(|repository| {
+            let called = move |key| format!("repository `{}`: `{key}`", repository.name);
+            repository.secrets().filter_map(move |(key, file)| secret_file::mode_warning(&called(key), file))
+        }));
+        warnings.collect()
     }
 }

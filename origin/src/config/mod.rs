@@ -131,6 +131,16 @@ impl Config {
     /// # Errors
     /// The file cannot be read, a key is unknown or wrong, or the whole makes no sense; the message names the object.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read = Self::read(path)?;
+        read.validate()?;
+        Ok(read)
+    }
+
+    /// The same, without checking that the whole makes sense.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a key is unknown or has a wrong value.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut read: Self = config::read(path)?;
         let base = config::base_dir(path);
         let tls = &mut read.tls;
@@ -143,7 +153,6 @@ impl Config {
         for repository in &mut read.repositories {
             repository.resolve_paths(base);
         }
-        read.validate()?;
         Ok(read)
     }
 

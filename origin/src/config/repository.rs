@@ -185,6 +185,13 @@ impl RepositoryConfig {
         files.chain(self.verify.iter_mut().flat_map(VerifyConfig::files_mut))
     }
 
+    /// The files that hold secrets, with the keys that name them.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let of_polls = ["password_file", "token_file", "client_key", "proxy_password_file", "ssh_key"];
+        let of_polls = self.files().filter(move |(key, _)| of_polls.contains(key));
+        of_polls.chain(self.webhook_secret_files.iter().map(|file| ("webhook_secret_files", &**file)))
+    }
+
     /// The files that a poll needs, with the keys that name them.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [

@@ -36,7 +36,7 @@ pub(super) enum Failure {
     #[error("`{0}` has no version {1}, or it is not kept any more.")]
     NoSuchVersion(ServiceName, TarballDigest),
     /// It is not stored, and no version refers to it.
-    #[error("No version of repository `{0}` refers to this object (any more): request the descriptor again.")]
+    #[error("No version of repository `{0}` refers to this object: request the descriptor again.")]
     NoSuchObject(RepositoryName, ObjectDigest),
     /// It is not defined, and what operators defined may not all be known: why.
     #[error("`{0}` is not defined here, but {1}.")]

@@ -53,7 +53,8 @@ impl Object for ServiceConfig {
 /// All that is wrong with it, but no more than [`MAX_FAULTS`] and a word that there is more.
 pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<Fault>) -> Result<Sent<T>, Vec<Fault>> {
     let whole = |detail: String| vec![Fault::new("", detail)];
-    let value: Value = serde_json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
+    let value: Value =
+        weir_protocol::json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else { return Err(whole("it is no JSON object".to_owned())) };
     let mut faults = Vec::new();
     fields.remove("status");

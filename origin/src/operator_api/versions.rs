@@ -81,7 +81,7 @@ impl VersionRequest {
         if body.is_empty() {
             return Ok(Self { digest: None, generation: None });
         }
-        serde_json::from_slice(body).map_err(|error| OperatorError::Malformed(format!("the body: {error}.")))
+        weir_protocol::json::from_slice(body).map_err(|error| OperatorError::Malformed(format!("the body: {error}.")))
     }
 
     /// Publishes a retained digest again, and pins the service to it.

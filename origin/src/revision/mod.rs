@@ -78,7 +78,9 @@ pub enum RevisionError {
     CommitMissing(CommitId),
     /// The commit is in the mirror, but nothing that counts leads to it: its branch was deleted or forced elsewhere, or
     /// it came with a ref that is neither a branch nor a tag.
-    #[error("commit {0} is not on any branch or tag of the upstream (any more)")]
+    #[error(
+        "commit {0} is on no branch or tag of the upstream now: it was deleted there, or replaced by a forced push"
+    )]
     CommitLeftBehind(CommitId),
     /// The id is of another format than the repository's.
     #[error("commit {commit} is an id of {}, and the repository is of {repository}", object_format(.commit))]
@@ -210,7 +212,7 @@ pub(crate) struct Tip {
 /// The commit a revision is at in the mirror; annotated tags are followed to what they tag.
 ///
 /// # Errors
-/// When there is no such ref or commit (any more), or when it leads to something that is not a commit.
+/// When there is no such ref or commit, or when it leads to something that is not a commit.
 pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, RevisionError> {
     tip(repo, revision, &mut Reach::default(), &AtomicBool::new(false)).map(|tip| tip.commit)
 }
@@ -305,8 +307,8 @@ fn kind_of_ref(name: &str) -> &'static str {
 /// What else may be the reason that a ref is not here.
 fn or_not_asked(name: &str) -> &'static str {
     match Revision::Named(name.to_owned()).further_ref() {
-        None => " (any more)",
-        Some(_) => " (any more), or was not asked for it yet: that is done once a service follows it",
+        None => ": check the spelling, or push it",
+        Some(_) => ": check the spelling, or wait for the next poll, which requests it for the first time",
     }
 }
 
@@ -348,6 +350,14 @@ mod tests {
             let id = "a".repeat(length);
             assert_eq!(id.parse(), Ok(Revision::Commit(id.parse().unwrap())));
             assert_eq!(id.parse::<Revision>().unwrap().to_string(), id);
+        }
+    }
+
+    #[test]
+    fn a_ref_that_is_missing_says_what_to_do_and_not_that_it_was_there() {
+        for (name, words) in [("mian", "branch or tag `mian`: check the spelling"), ("refs/pull/1/head", "next poll")] {
+            let error = RevisionError::RefMissing(name.to_owned()).to_string();
+            assert!(error.contains(words) && !error.contains("any more"), "{error}");
         }
     }
 

@@ -3,7 +3,7 @@
 /// Why a tarball was not made. Paths are percent-encoded where they are not text.
 #[derive(Debug, thiserror::Error)]
 pub enum TarballError {
-    /// The commit has no such folder (any more).
+    /// The commit has no such folder.
     #[error("the commit has no folder `{0}`")]
     FolderMissing(String),
     /// There is something of that name, but it is a file, a symlink or a submodule.

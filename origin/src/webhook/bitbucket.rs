@@ -70,11 +70,13 @@ struct PullRequest {
 pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
     let read = match event {
         "diagnostics:ping" => return Notification::Ping,
-        "repo:push" => serde_json::from_slice(body).map(|payload: CloudPush| of_the_cloud(&payload)),
-        "repo:refs_changed" | "mirror:repo_synchronized" => serde_json::from_slice(body).map(of_the_data_center),
+        "repo:push" => weir_protocol::json::from_slice(body).map(|payload: CloudPush| of_the_cloud(&payload)),
+        "repo:refs_changed" | "mirror:repo_synchronized" => {
+            weir_protocol::json::from_slice(body).map(of_the_data_center)
+        }
         // Their refs are in the data center alone; the cloud has none, and its events are called `pullrequest:…`.
         "pr:opened" | "pr:from_ref_updated" | "pr:to_ref_updated" | "pr:merged" => {
-            serde_json::from_slice(body).map(|payload: PullRequestEvent| {
+            weir_protocol::json::from_slice(body).map(|payload: PullRequestEvent| {
                 let id = payload.pull_request.id;
                 Notification::RefsMoved(["from", "merge"].map(|end| format!("refs/pull-requests/{id}/{end}")).into())
             })

@@ -18,5 +18,5 @@ struct Payload {
 }
 
 pub(super) fn parse(body: &[u8]) -> Notification {
-    serde_json::from_slice(body).map_or(Notification::Unclear, |payload: Payload| moved(payload.name))
+    weir_protocol::json::from_slice(body).map_or(Notification::Unclear, |payload: Payload| moved(payload.name))
 }

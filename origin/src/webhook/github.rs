@@ -32,12 +32,12 @@ struct PullRequest {
 pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
     let read = match event {
         "ping" => return Notification::Ping,
-        "push" => serde_json::from_slice(body).map(|push: Push| moved(push.name)),
-        "create" | "delete" => serde_json::from_slice(body).map(|made: CreateOrDelete| {
+        "push" => weir_protocol::json::from_slice(body).map(|push: Push| moved(push.name)),
+        "create" | "delete" => weir_protocol::json::from_slice(body).map(|made: CreateOrDelete| {
             full_name(&made.ref_type, &made.name)
                 .map_or(Notification::Unclear, |name| Notification::RefsMoved(vec![name]))
         }),
-        "pull_request" => serde_json::from_slice(body).map(|pull: PullRequest| {
+        "pull_request" => weir_protocol::json::from_slice(body).map(|pull: PullRequest| {
             Notification::RefsMoved(["head", "merge"].map(|end| format!("refs/pull/{}/{end}", pull.number)).into())
         }),
         // Another default branch, among others.

@@ -38,7 +38,7 @@ struct Attributes {
 }
 
 pub(super) fn parse(body: &[u8]) -> Notification {
-    let Ok(event) = serde_json::from_slice::<Event>(body) else { return Notification::Unclear };
+    let Ok(event) = weir_protocol::json::from_slice::<Event>(body) else { return Notification::Unclear };
     match event.object_kind.as_deref().or(event.event_name.as_deref()) {
         Some("push" | "tag_push") => event.name.map_or(Notification::Unclear, moved),
         Some("repository_update") => match event.refs {

@@ -127,7 +127,7 @@ fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
     for (key, part) in [
         ("max_file = \"12 bananas\"", "`12 bananas` is not a size such as `64MiB`"),
         ("max_tarball = true", "expected a size such as `64MiB`"),
-        ("min_free = -1", "less than nothing"),
+        ("min_free = -1", "must not be negative"),
     ] {
         let error = load(&EXAMPLE.replace("[tls]", &format!("[limits]\n{key}\n[tls]"))).unwrap_err();
         assert!(error.contains(part), "{part}: {error}");
@@ -177,7 +177,7 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
     std::fs::write(at("origin-data"), "").unwrap();
     let found = check();
     assert_eq!((found.faults.len(), found.missing.len()), (3, 1), "{found:?}");
-    for part in ["mode 0644", "[access]", "is no directory"] {
+    for part in ["mode 0644", "[access]", "is not a directory"] {
         assert!(found.faults.iter().any(|fault| fault.contains(part)), "{part}: {found:?}");
     }
     let run = Command::new(env!("CARGO_BIN_EXE_weir-origin"))
@@ -187,7 +187,7 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
         .unwrap();
     let told = String::from_utf8(run.stderr).unwrap();
     assert!(run.status.code() == Some(2) && run.stdout.is_empty(), "{told}");
-    assert_eq!(told.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 4, "{told}");
+    assert_eq!(told.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 5, "{told}");
 }
 
 #[test]

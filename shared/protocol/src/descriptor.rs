@@ -209,7 +209,7 @@ impl Descriptor {
         if bytes.len() > MAX_DESCRIPTOR_BYTES {
             return Err(DescriptorError::TooLarge(bytes.len()));
         }
-        let fields: DescriptorFields = serde_json::from_slice(&bytes)?;
+        let fields: DescriptorFields = crate::json::from_slice(&bytes)?;
         if fields.publication.format != FORMAT {
             return Err(DescriptorError::UnknownFormat(fields.publication.format));
         }

@@ -175,7 +175,7 @@ impl Event {
         if line.len() > MAX_LINE_BYTES {
             return Err(EventError::TooLong);
         }
-        let read: Line<'_> = serde_json::from_slice(line)?;
+        let read: Line<'_> = crate::json::from_slice(line)?;
         let missing = |event, field| EventError::Missing { event, field };
         let part = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
         let kind = match &*read.event {

@@ -104,7 +104,7 @@ impl Manifest {
         struct Fields {
             frames: Vec<Frame>,
         }
-        Self::new(serde_json::from_slice::<Fields>(bytes)?.frames)
+        Self::new(crate::json::from_slice::<Fields>(bytes)?.frames)
     }
 
     /// Encodes the manifest: JSON without white space.

@@ -24,8 +24,8 @@ pub enum Readiness {
 }
 
 impl Readiness {
-    /// Whether it can do its work, and all that is wrong: as `/status` tells it.
-    pub fn told(self) -> (bool, Vec<String>) {
+    /// Whether it can do its work, and all that is wrong: for `/status`.
+    pub fn into_parts(self) -> (bool, Vec<String>) {
         match self {
             Readiness::Ready => (true, Vec::new()),
             Readiness::Degraded(reasons) => (true, reasons),
@@ -42,16 +42,16 @@ pub type StatusDocument = Result<serde_json::Value, String>;
 pub struct Admin {
     /// All metrics of the role.
     pub registry: Registry,
-    /// Asked on each `/readyz`.
+    /// Called on each `/readyz`.
     pub ready: Arc<dyn Fn() -> Readiness + Send + Sync>,
-    /// Asked on each `/status`, with its query: what a person wants to see, as JSON.
+    /// Called on each `/status`, with the query.
     pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
     /// A role that drains is not ready.
     pub drain: Drain,
 }
 
 impl Admin {
-    /// Serves on `listen` until the drain has ended: that the role drains is told here.
+    /// Serves on `listen` until the drain has ended, so that `/readyz` can tell of the drain.
     ///
     /// # Errors
     /// The address cannot be bound.

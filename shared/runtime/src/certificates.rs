@@ -3,6 +3,7 @@
 //! Fleets have an authority of their own (cert-manager, SPIRE, a company CA); all that Weir asks of it is the URI
 //! `spiffe://weir/<role>/<name>` among a certificate's subject alternative names.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,39 +19,65 @@ use rcgen::{
 use rustls::pki_types::ServerName;
 
 use super::identity::{Identity, Role};
+use super::tls;
+use weir_protocol::name::NodeName;
 
 const CA_NAME: &str = "Weir trial CA";
+const AGENT_PREFIX: &str = "agent-";
+const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const CA_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Clocks differ: a certificate is valid a little before it was made.
 const BACKDATE: Duration = Duration::from_secs(3600);
 
-/// A certificate to write: file name without ending, identity, whether it serves, whether it connects.
-struct Leaf {
-    file: &'static str,
-    role: Role,
-    name: &'static str,
-    serves: bool,
-    connects: bool,
+/// A certificate to write.
+struct Leaf<'a> {
+    /// The name of its files, without ending.
+    file: String,
+    name: &'a str,
+    /// None: it serves, and proves its host names alone. A URI would be in the way of clients that read no other name then.
+    connects_as: Option<Role>,
 }
 
-const LEAVES: [Leaf; 5] = [
-    Leaf { file: "origin", role: Role::Origin, name: "origin-1", serves: true, connects: false },
-    Leaf { file: "edge", role: Role::Edge, name: "edge-1", serves: true, connects: false },
-    Leaf { file: "edge-client", role: Role::Edge, name: "edge-1", serves: false, connects: true },
-    Leaf { file: "agent", role: Role::Agent, name: "cluster-1", serves: false, connects: true },
-    Leaf { file: "operator", role: Role::Operator, name: "operator-1", serves: false, connects: true },
-];
+impl<'a> Leaf<'a> {
+    fn new(file: impl Into<String>, name: &'a str, connects_as: Option<Role>) -> Self {
+        Self { file: file.into(), name, connects_as }
+    }
+
+    fn local_names(&self) -> Vec<String> {
+        if self.connects_as.is_none() { LOCAL_NAMES.map(str::to_owned).to_vec() } else { Vec::new() }
+    }
+}
+
+fn leaves() -> Vec<Leaf<'static>> {
+    vec![
+        Leaf::new("origin", "origin-1", None),
+        Leaf::new("edge", "edge-1", None),
+        Leaf::new("edge-client", "edge-1", Some(Role::Edge)),
+        Leaf::new("agent", "cluster-1", Some(Role::Agent)),
+        Leaf::new("operator", "operator-1", Some(Role::Operator)),
+    ]
+}
 
 /// Writes `ca.pem` with `ca.key`, and `origin`, `edge`, `edge-client`, `agent` and `operator`, each `.pem` with `.key`.
 ///
-/// An authority that is there already is kept and signs anew, so that hosts can be added. Servers are valid for
-/// `localhost`, `127.0.0.1`, `::1` and `hosts` (names or addresses). Keys are readable by their owner alone. Returns
-/// the names of the files.
+/// Servers are valid for `localhost`, `127.0.0.1`, `::1` and `hosts` (names or addresses). Keys are readable by their owner
+/// alone. Returns the names of the files.
 ///
 /// # Errors
 /// A file cannot be read or written, or a host is neither a name nor an address.
 pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
+    write_for(dir, hosts, &[])
+}
+
+/// The same, with `agent-<name>` for each of `agents`.
+///
+/// An authority that is there already is kept, and signs all certificates again: each with the host names that it has, and
+/// those that are given now.
+///
+/// # Errors
+/// As [`write`], or a certificate that is there cannot be read.
+pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::Result<Vec<String>> {
     for host in hosts {
         ServerName::try_from(host.as_str())
             .map_err(|_| anyhow::anyhow!("the host `{host}` is neither a DNS name nor an IP address"))?;
@@ -88,8 +115,15 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
         key
     };
     let issuer = Issuer::new(authority()?, key);
-    for leaf in &LEAVES {
-        let (certificate, key) = leaf.issue(&issuer, hosts, SystemTime::now() + LEAF_LIFE)?;
+    let agents: BTreeSet<NodeName> = agents.iter().cloned().chain(agents_in(dir)?).collect();
+    let agents = agents.iter().map(|name| Leaf::new(format!("{AGENT_PREFIX}{name}"), name.as_str(), Some(Role::Agent)));
+    for leaf in leaves().into_iter().chain(agents) {
+        let pem = dir.join(format!("{}.pem", leaf.file));
+        let mut names = if pem.exists() { tls::host_names(&pem)? } else { leaf.local_names() };
+        if leaf.connects_as.is_none() {
+            names.extend(hosts.iter().filter(|host| !names.contains(host)).cloned().collect::<Vec<_>>());
+        }
+        let (certificate, key) = leaf.issue(&issuer, names, SystemTime::now() + LEAF_LIFE)?;
         put(format!("{}.pem", leaf.file), certificate)?;
         put(format!("{}.key", leaf.file), key)?;
     }
@@ -101,9 +135,10 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
 /// # Errors
 /// There is none of that name or no authority, or a file cannot be read or written.
 pub fn write_ended(dir: &Path, file: &str) -> anyhow::Result<()> {
-    let leaf = LEAVES.iter().find(|leaf| leaf.file == file).with_context(|| format!("there is no {file}.pem"))?;
+    let leaf =
+        leaves().into_iter().find(|leaf| leaf.file == file).with_context(|| format!("there is no {file}.pem"))?;
     let issuer = Issuer::new(authority()?, KeyPair::from_pem(&fs::read_to_string(dir.join("ca.key"))?)?);
-    let (certificate, key) = leaf.issue(&issuer, &[], SystemTime::now() - BACKDATE / 2)?;
+    let (certificate, key) = leaf.issue(&issuer, leaf.local_names(), SystemTime::now() - BACKDATE / 2)?;
     fs::write(dir.join(format!("{file}.pem")), certificate)?;
     fs::write(dir.join(format!("{file}.key")), key)?;
     Ok(())
@@ -123,30 +158,36 @@ fn validity(params: &mut CertificateParams, not_after: SystemTime) {
     params.not_after = not_after.into();
 }
 
-impl Leaf {
+/// The agents that have a certificate of their own in a folder.
+fn agents_in(dir: &Path) -> anyhow::Result<Vec<NodeName>> {
+    let mut agents = Vec::new();
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let file = entry?.file_name();
+        let name = file.to_str().and_then(|file| file.strip_prefix(AGENT_PREFIX)?.strip_suffix(".pem"));
+        agents.extend(name.and_then(|name| name.parse::<NodeName>().ok()));
+    }
+    Ok(agents)
+}
+
+impl Leaf<'_> {
     fn issue(
         &self,
         issuer: &Issuer<'_, KeyPair>,
-        hosts: &[String],
+        hosts: Vec<String>,
         not_after: SystemTime,
     ) -> anyhow::Result<(String, String)> {
-        let hosts: Vec<String> = if self.serves {
-            ["localhost", "127.0.0.1", "::1"].into_iter().map(str::to_owned).chain(hosts.iter().cloned()).collect()
-        } else {
-            Vec::new()
-        };
         let mut params = CertificateParams::new(hosts)?;
-        let identity = Identity { role: self.role, name: self.name.parse()? };
         params.distinguished_name.push(DnType::CommonName, self.name);
-        params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        if self.serves {
-            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-        }
-        if self.connects {
-            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
-        }
+        params.extended_key_usages.push(match self.connects_as {
+            None => ExtendedKeyUsagePurpose::ServerAuth,
+            Some(role) => {
+                let identity = Identity { role, name: self.name.parse()? };
+                params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
+                ExtendedKeyUsagePurpose::ClientAuth
+            }
+        });
         validity(&mut params, not_after);
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
@@ -156,22 +197,42 @@ impl Leaf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls;
 
     #[test]
-    fn each_role_proves_itself_and_a_second_run_keeps_the_authority() {
+    fn clients_prove_their_role_and_servers_their_host_names_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let written = write(dir.path(), &["edge.example".to_owned(), "10.0.0.1".to_owned()]).unwrap();
-        assert_eq!(written.len(), 12);
-        for leaf in &LEAVES {
-            let certificates =
-                tls::read_certificates(&dir.path().join(format!("{}.pem", leaf.file)), "a certificate").unwrap();
-            let identity = Identity::of_certificate(&certificates[0]).unwrap();
-            assert_eq!((identity.role, identity.name.as_str()), (leaf.role, leaf.name));
+        let written = write_for(dir.path(), &["edge.example".to_owned()], &["cluster-2".parse().unwrap()]).unwrap();
+        assert_eq!(written.len(), 14);
+        for (file, shown) in [
+            ("origin", None),
+            ("edge", None),
+            ("edge-client", Some("spiffe://weir/edge/edge-1")),
+            ("agent", Some("spiffe://weir/agent/cluster-1")),
+            ("agent-cluster-2", Some("spiffe://weir/agent/cluster-2")),
+            ("operator", Some("spiffe://weir/operator/operator-1")),
+        ] {
+            let certificates = tls::read_certificates(&dir.path().join(format!("{file}.pem")), "it").unwrap();
+            let identity = Identity::of_certificate(&certificates[0]).map(|identity| identity.to_string());
+            assert_eq!(identity.as_deref(), shown, "{file}");
         }
-        let ca = fs::read(dir.path().join("ca.pem")).unwrap();
-        assert_eq!(write(dir.path(), &[]).unwrap().len(), 10);
-        assert_eq!(fs::read(dir.path().join("ca.pem")).unwrap(), ca);
         assert!(write(dir.path(), &["käse".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_second_run_keeps_the_authority_the_host_names_and_the_agents() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        write_for(dir.path(), &["edge.example".to_owned(), "10.0.0.1".to_owned()], &["b".parse().unwrap()]).unwrap();
+        let read = |name: &str| fs::read(file(name)).unwrap();
+        let before = ["ca.pem", "edge.pem", "agent-b.pem"].map(read);
+        let written = write_for(dir.path(), &["fe80::1".to_owned()], &["c".parse().unwrap()]).unwrap();
+        assert_eq!(written.len(), 14);
+        let now = ["ca.pem", "edge.pem", "agent-b.pem"].map(read);
+        assert_eq!([0, 1, 2].map(|file| before[file] == now[file]), [true, false, false]);
+        let mut expected = [&LOCAL_NAMES[..], &["edge.example", "10.0.0.1", "fe80::1"]].concat();
+        expected.sort_unstable();
+        let mut names = tls::host_names(&file("edge.pem")).unwrap();
+        names.sort_unstable();
+        assert_eq!(names, expected);
     }
 }

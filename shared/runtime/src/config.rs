@@ -1,10 +1,14 @@
 //! Reading configuration files: TOML, unknown keys refused by name, paths relative to the file.
 
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 /// A configuration that cannot be used: which file, and what to change.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +26,7 @@ pub enum ConfigError {
     Parse {
         /// The file.
         path: PathBuf,
-        /// The parser's words, with the line.
+        /// All faults, each in the parser's words with its line.
         message: String,
     },
     /// The keys are all known, and together they make no sense.
@@ -50,16 +54,111 @@ impl ConfigError {
     }
 }
 
+/// The most faults of a file that are reported at once.
+const MAX_FAULTS: usize = 20;
+
 /// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
 ///
 /// # Errors
-/// The file cannot be read, or is wrong: the first fault is told, with its line. What the whole means is checked afterwards,
-/// by [`ConfigError::all`].
+/// The file cannot be read, or is wrong: every key that is unknown or has a wrong value is reported, with its line. What the
+/// whole means is checked afterwards, by [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text).map_err(|error: toml::de::Error| ConfigError::Parse {
-        path: path.to_owned(),
-        message: error.to_string().trim_end().to_owned(),
+    parse(&text).map_err(|faults| ConfigError::Parse { path: path.to_owned(), message: faults.join("\n") })
+}
+
+/// The parser stops at the first fault: each key at fault is taken out, and the rest is read again to find the next. A fault
+/// of a key that must be there ends that.
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Vec<String>> {
+    let mut table = DeTable::parse(text).map_err(|error| vec![explained(text, error)])?;
+    let (mut faults, mut removed) = (Vec::new(), Vec::new());
+    loop {
+        match T::deserialize(toml::Deserializer::from(table.clone())) {
+            Ok(read) if faults.is_empty() => return Ok(read),
+            Ok(_) => return Err(faults),
+            Err(error) => {
+                let key = error.span().and_then(|span| remove(table.get_mut(), &span));
+                let missing = |key: &String| *error.message() == format!("missing field `{key}`");
+                if !removed.iter().any(missing) {
+                    faults.push(explained(text, error));
+                }
+                match key {
+                    Some(key) if faults.len() < MAX_FAULTS => removed.push(key),
+                    _ => return Err(faults),
+                }
+            }
+        }
+    }
+}
+
+/// Takes the innermost key out that a fault is about, if there is one.
+fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<String> {
+    let holds = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
+    let within = |value: &mut Spanned<DeValue<'_>>| match value.get_mut() {
+        DeValue::Table(inner) => remove(inner, at),
+        DeValue::Array(items) => items.iter_mut().find_map(|item| match item.get_mut() {
+            DeValue::Table(inner) => remove(inner, at),
+            _ => None,
+        }),
+        _ => None,
+    };
+    if let Some(key) = table.iter_mut().find_map(|(_, value)| within(value)) {
+        return Some(key);
+    }
+    let key = table.iter().find(|(key, value)| {
+        let is_leaf = !matches!(value.get_ref(), DeValue::Table(_));
+        holds(key.span()) || is_leaf && holds(value.span())
+    });
+    let key = key.map(|(key, _)| key.clone())?;
+    table.remove(&key)?;
+    Some(key.into_inner().into_owned())
+}
+
+/// The parser's words with the line, and what to write instead.
+fn explained(text: &str, mut error: toml::de::Error) -> String {
+    error.set_input(Some(text));
+    let value = error.span().and_then(|span| text.get(span)).unwrap_or_default().trim_matches(['"', '\'']);
+    let message = error.message();
+    let better = match message {
+        "invalid socket address syntax" => parse_address(value).err(),
+        _ if message.starts_with("invalid type: ") && message.ends_with("expected a string") => {
+            Some(format!("{message}: write it in quotes, \"{value}\""))
+        }
+        _ if message.starts_with("unknown ") => {
+            let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+            let nearest = names.split_first().and_then(|(unknown, known)| nearest(unknown, known));
+            nearest.map(|nearest| format!("{message}; did you mean `{nearest}`?"))
+        }
+        _ => None,
+    };
+    let told = error.to_string();
+    better.map_or_else(|| told.clone(), |better| told.replacen(message, &better, 1)).trim_end().to_owned()
+}
+
+/// The name that was probably meant, if one is near.
+fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
+    let near = known.iter().map(|name| (strsim::damerau_levenshtein(unknown, name), *name));
+    near.filter(|(distance, _)| *distance <= 1 + unknown.len() / 4)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|near| near.1)
+}
+
+/// Reads `127.0.0.1:7443`; for command lines.
+///
+/// # Errors
+/// It is not an IP address with a port; the message says which of the two is wrong, and what to write.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| match text.rsplit_once(':') {
+        None => format!("`{text}` has no port: write an IP address and a port, such as `127.0.0.1:7443`"),
+        Some((_, port)) if port.parse::<u16>().is_err() => {
+            format!("the port `{port}` of `{text}` is not a number from 0 to 65535")
+        }
+        Some((host, port)) => {
+            let likely = if host == "localhost" { "127.0.0.1" } else { "192.0.2.1" };
+            format!(
+                "`{host}` is not an IP address, and names are not resolved here: write for example `{likely}:{port}`"
+            )
+        }
     })
 }
 
@@ -102,10 +201,11 @@ pub fn resolve(base: &Path, path: &mut PathBuf) {
 
 /// Durations as people write them: `30s`, `2m`, `1h 30m`. For `#[serde(with = "…::duration")]`.
 pub mod duration {
-    use std::borrow::Cow;
+    use std::fmt;
     use std::time::Duration;
 
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
 
     /// Writes `2m`.
     pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -114,8 +214,19 @@ pub mod duration {
 
     /// Reads `2m`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        parse(&text).map_err(serde::de::Error::custom)
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Duration;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration in quotes, such as \"30s\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
+                parse(text).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 
     /// Reads `2m`; for command lines.
@@ -125,7 +236,7 @@ pub mod duration {
     }
 }
 
-/// Sizes as people write them: `64MiB`, `10GB`, `512B`. Only nothing has no unit: whoever writes `10` means no ten bytes.
+/// Sizes as people write them: `64MiB`, `10GB`, `512B`. Every number but 0 needs a unit.
 /// For `#[serde(with = "…::size")]`.
 pub mod size {
     use std::fmt;
@@ -158,7 +269,7 @@ pub mod size {
         }
 
         fn visit_i64<E: Error>(self, number: i64) -> Result<ByteSize, E> {
-            let number = u64::try_from(number).map_err(|_| E::custom(format!("`{number}` is less than nothing")))?;
+            let number = u64::try_from(number).map_err(|_| E::custom(format!("`{number}` must not be negative")))?;
             self.visit_u64(number)
         }
 
@@ -223,6 +334,64 @@ mod tests {
         );
         let error = read_text("poll_interval = 'often'").unwrap_err().to_string();
         assert!(error.contains("often") && error.contains("30s"), "{error}");
+    }
+
+    #[test]
+    fn all_keys_at_fault_are_reported_at_once_with_what_to_write() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code)]
+        struct Whole {
+            listen: Option<SocketAddr>,
+            name: Option<String>,
+            limits: Part,
+            #[serde(default)]
+            service: Vec<Part>,
+        }
+        #[derive(Debug, Default, serde::Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        #[allow(dead_code)]
+        struct Part {
+            #[serde(with = "duration")]
+            poll_interval: Duration,
+            edges: Vec<String>,
+        }
+        let faults = |text: &str| parse::<Whole>(text).unwrap_err();
+        let found = faults(
+            "listen = '127.0.0.1:204000'\nname = 5\nlissten = 1\n[limits]\npoll_interval = 5\n[[service]]\n\
+             poll_interval = '1s'\n[[service]]\npoll_interval = '1s'\npol_interval = '2s'\nedges = [1]\n",
+        );
+        for (line, words) in [
+            (1, "port `204000`"),
+            (2, "in quotes, \"5\""),
+            (3, "did you mean `listen`?"),
+            (5, "a duration in quotes"),
+            (10, "did you mean `poll_interval`?"),
+            (11, "in quotes, \"1\""),
+        ] {
+            let is_told = |fault: &&String| fault.contains(&format!("line {line},")) && fault.contains(words);
+            assert_eq!(found.iter().filter(is_told).count(), 1, "{words}: {found:#?}");
+        }
+        assert_eq!(found.len(), 6, "{found:#?}");
+        // What is missing besides is told as well, and no key that is there.
+        let found = faults("listen = 'localhost:1'\nname = 'a'\n");
+        assert_eq!(found.len(), 2, "{found:#?}");
+        assert!(found[0].contains("127.0.0.1:1") && found[1].contains("`limits`"), "{found:#?}");
+        assert_eq!(faults("listen = \n").len(), 1);
+    }
+
+    #[test]
+    fn an_address_is_an_ip_address_and_a_port() {
+        assert_eq!(parse_address("[::1]:7443").unwrap().port(), 7443);
+        for (wrong, words) in [
+            ("127.0.0.1", "has no port"),
+            ("127.0.0.1:204000", "0 to 65535"),
+            ("localhost:20400", "`127.0.0.1:20400`"),
+            ("edge.example:7443", "names are not resolved"),
+        ] {
+            let error = parse_address(wrong).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

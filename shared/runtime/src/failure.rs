@@ -1,22 +1,22 @@
-//! What a program says when it cannot go on: one line, with its name.
+//! How a program reports that it cannot go on: one line, with its name.
 
-use std::io::IsTerminal;
 use std::time::SystemTime;
 
 use serde_json::json;
 
-/// Says why a command that a person gave has failed: `weir-origin: …`, on standard error.
-pub fn tell(program: &str, error: &anyhow::Error) {
+use super::telemetry::LogFormat;
+
+/// Reports why a command that a person gave has failed: `weir-origin: …`, on standard error.
+pub fn report(program: &str, error: &anyhow::Error) {
     eprintln!("{}", line(program, error));
 }
 
-/// Says why a role ends, or cannot begin: in the form of its log, whatever is filtered from that.
-pub fn tell_log(program: &str, error: &anyhow::Error) {
-    // As telemetry does.
-    if std::io::stderr().is_terminal() {
-        tell(program, error);
-    } else {
-        eprintln!("{}", record(program, error, SystemTime::now()));
+/// Reports why a role ends, or cannot start: in the format of its log, and whatever the log filter is.
+pub fn report_in_log(program: &str, error: &anyhow::Error) {
+    let role = LogFormat::of_role();
+    match role.or_environment().unwrap_or(role) {
+        LogFormat::Text => report(program, error),
+        LogFormat::Json => eprintln!("{}", record(program, error, SystemTime::now())),
     }
 }
 

@@ -6,15 +6,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::secret_file::FORBIDDEN_PERMISSIONS;
 use weir_protocol::access_list::key_line;
 use weir_protocol::token::{SigningKey, SigningKeyError};
 
 /// The largest file that is read for a private key, in bytes.
 const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
-
-/// What nobody but the owner may do with a private key, as permission bits: its group may read it (that is how Kubernetes
-/// mounts a secret), and nobody else anything.
-const FORBIDDEN_PERMISSIONS: u32 = 0o037;
 
 /// A file of a key pair cannot be used. Says nothing of what is in it.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::rarely::Rarely;
+use super::wake_filter::WakeFilter;
 
 /// How long a drain may take before what is left is cut, by default.
 pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl Drain {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let cut = Rarely::new(self.cut.clone().cancelled_owned());
+        let cut = WakeFilter::new(self.cut.clone().cancelled_owned());
         self.tasks.spawn(async move {
             tokio::select! { () = cut => {}, () = task => {} }
         });
@@ -54,7 +54,7 @@ impl Drain {
 
     /// Resolves when the drain begins: take no new work, finish what is under way.
     pub fn begun(&self) -> impl Future<Output = ()> + Send + Unpin + use<> {
-        Rarely::new(self.finish.clone().cancelled_owned())
+        WakeFilter::new(self.finish.clone().cancelled_owned())
     }
 
     /// Whether the drain has begun.

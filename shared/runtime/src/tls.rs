@@ -1,5 +1,7 @@
 //! TLS: server and client configurations from PEM files, with the one provider in the tree (ring).
 
+#[cfg(feature = "certificates")]
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,11 +11,18 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+
+use super::identity::{Identity, Role};
+
+const CERTIFICATE: &str = "the certificate";
+const AUTHORITY: &str = "the certificate authority";
 
 /// A certificate, key or authority that cannot be used: which file, and why.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file cannot be read or is not PEM of the expected kind.
+    /// The file cannot be read, or is not PEM of the expected kind.
     #[error("cannot read {what} from {}: {message}", path.display())]
     File {
         /// What was expected in it.
@@ -74,7 +83,7 @@ pub fn read_certificates(path: &Path, what: &'static str) -> Result<Vec<Certific
 /// The file cannot be read, or holds none.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|e| TlsError::File {
-        what: "a private key",
+        what: "the private key",
         path: path.to_owned(),
         message: e.to_string(),
     })
@@ -83,46 +92,133 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 /// Reads the authorities of a PEM file.
 pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path, "a certificate authority")? {
-        roots.add(certificate).map_err(|e| TlsError::Unusable {
-            what: "the authority",
-            path: path.to_owned(),
-            message: e.to_string(),
-        })?;
+    for certificate in read_certificates(path, AUTHORITY)? {
+        check_authority(path, &certificate)?;
+        roots.add(certificate).map_err(|e| unusable(AUTHORITY, path, &e.to_string()))?;
     }
     Ok(roots)
 }
 
-/// When the certificate of a PEM file ends: the first to end of its chain.
+/// When the certificate of a PEM file ends: the leaf, which comes first. The rest of the chain is its authority's affair.
 ///
 /// # Errors
 /// The file cannot be read, or what it holds is no certificate.
 pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
-    let unusable = |message: String| TlsError::Unusable { what: "the certificate", path: path.to_owned(), message };
-    let mut first = None::<i64>;
-    for certificate in read_certificates(path, "a certificate")? {
-        let (_, certificate) =
-            x509_parser::parse_x509_certificate(&certificate).map_err(|error| unusable(error.to_string()))?;
-        let end = certificate.validity().not_after.timestamp();
-        first = Some(first.map_or(end, |first| first.min(end)));
-    }
-    let seconds = first.and_then(|end| u64::try_from(end).ok());
-    seconds
-        .map(|end| SystemTime::UNIX_EPOCH + Duration::from_secs(end))
-        .ok_or_else(|| unusable("it ended before 1970".to_owned()))
+    let chain = read_certificates(path, CERTIFICATE)?;
+    let end = leaf(path, &chain)?.validity().not_after.timestamp();
+    let end = u64::try_from(end).map_err(|_| unusable(CERTIFICATE, path, "it expired before 1970"))?;
+    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(end))
 }
 
-/// Whether the certificate of a PEM file, and its chain, still is one at a time.
+/// The DNS names and IP addresses of the certificate in a PEM file, as texts.
+#[cfg(feature = "certificates")]
+pub(crate) fn host_names(path: &Path) -> Result<Vec<String>, TlsError> {
+    let chain = read_certificates(path, CERTIFICATE)?;
+    let leaf = leaf(path, &chain)?;
+    let address = |bytes: &[u8]| match bytes.len() {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        _ => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+    };
+    let text = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes).map(|address| address.to_string()),
+        _ => None,
+    };
+    Ok(alternative_names(&leaf).iter().filter_map(text).collect())
+}
+
+fn alternative_names<'c>(certificate: &'c X509Certificate<'c>) -> &'c [GeneralName<'c>] {
+    certificate.subject_alternative_name().ok().flatten().map_or(&[], |names| &names.value.general_names)
+}
+
+/// What a certificate is shown for.
+#[derive(Debug, Clone, Copy)]
+pub enum Purpose {
+    /// By a server to its clients.
+    Server,
+    /// By a client that must prove to be of this role.
+    Client(Role),
+}
+
+/// Whether the certificate of a PEM file serves its purpose at a time: for `--check-config`. A running role warns of one that
+/// has expired, and goes on.
 ///
 /// # Errors
-/// It has ended by then, or cannot be read.
-pub fn check_end(path: &Path, now: SystemTime) -> Result<(), TlsError> {
+/// It has expired, is not of this purpose, or cannot be read.
+pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Result<(), TlsError> {
+    let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
     let ends = not_after(path)?;
     if ends < now {
-        let message = format!("it ended on {}", humantime::format_rfc3339_seconds(ends));
-        return Err(TlsError::Unusable { what: "the certificate", path: path.to_owned(), message });
+        return unusable(&format!("it expired on {}; renew it", humantime::format_rfc3339_seconds(ends)));
     }
-    Ok(())
+    let chain = read_certificates(path, CERTIFICATE)?;
+    let leaf = leaf(path, &chain)?;
+    if leaf.is_ca() {
+        return unusable("its first certificate is an authority's; put the certificate of this node first");
+    }
+    let usage = leaf.extended_key_usage().ok().flatten().map(|usage| usage.value);
+    let serves = usage.is_none_or(|usage| usage.any || usage.server_auth);
+    let connects = usage.is_none_or(|usage| usage.any || usage.client_auth);
+    let is_host = |name: &GeneralName<'_>| matches!(name, GeneralName::DNSName(_) | GeneralName::IPAddress(_));
+    match purpose {
+        Purpose::Server if !serves => unusable("clients refuse it: its extended key usage lacks `serverAuth`"),
+        Purpose::Server if !alternative_names(&leaf).iter().any(is_host) => {
+            unusable("clients refuse it: it names no DNS name and no IP address")
+        }
+        Purpose::Client(_) if !connects => unusable("servers refuse it: its extended key usage lacks `clientAuth`"),
+        Purpose::Client(role) if Identity::of_certificate(&chain[0]).is_none_or(|shown| shown.role != role) => {
+            let uri = format!("spiffe://weir/{}/<name>", role.as_str());
+            unusable(&format!(
+                "it proves nothing: it needs exactly one URI `{uri}` among its subject alternative names"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All that is wrong with a certificate and its key, each file by itself first: for `--check-config`.
+pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose, now: SystemTime) -> Vec<TlsError> {
+    let mut faults: Vec<TlsError> = read_key(key).err().into_iter().collect();
+    match read_certificates(certificate, CERTIFICATE) {
+        Err(error) => faults.push(error),
+        Ok(_) => {
+            if faults.is_empty() {
+                faults.extend(server_config(certificate, key, ClientAuth::None).err());
+            }
+            faults.extend(check_certificate(certificate, purpose, now).err());
+        }
+    }
+    faults
+}
+
+/// Whether the first certificate in an authority's PEM file can sign others. One that signed itself may stand there alone.
+fn check_authority(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
+    let leaf = leaf(path, std::slice::from_ref(certificate))?;
+    if leaf.is_ca() || leaf.issuer() == leaf.subject() {
+        return Ok(());
+    }
+    let issuer = leaf.issuer();
+    Err(unusable(AUTHORITY, path, &format!("it is no authority's; name the file of its issuer, `{issuer}`")))
+}
+
+fn leaf<'c>(path: &Path, chain: &'c [CertificateDer<'_>]) -> Result<X509Certificate<'c>, TlsError> {
+    let parsed = x509_parser::parse_x509_certificate(&chain[0]);
+    parsed.map(|(_, leaf)| leaf).map_err(|error| unusable(CERTIFICATE, path, &error.to_string()))
+}
+
+fn unusable(what: &'static str, path: &Path, message: &str) -> TlsError {
+    TlsError::Unusable { what, path: path.to_owned(), message: message.to_owned() }
+}
+
+/// A certificate that does not go with its key, in plain words.
+fn mismatch(what: &'static str, certificate: &Path, key: &Path, error: &rustls::Error) -> TlsError {
+    let message = match error {
+        rustls::Error::InconsistentKeys(_) => {
+            format!("the key {} is not its own; name the key that it was issued for", key.display())
+        }
+        error => error.to_string(),
+    };
+    unusable(what, certificate, &message)
 }
 
 /// A server's configuration, without ALPN: whoever serves sets that.
@@ -141,20 +237,12 @@ pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>
             if matches!(client_auth, ClientAuth::Offered { .. }) {
                 verifier = verifier.allow_unauthenticated();
             }
-            let verifier = verifier.build().map_err(|e| TlsError::Unusable {
-                what: "the clients' authority",
-                path: ca.to_owned(),
-                message: e.to_string(),
-            })?;
+            let verifier = verifier.build().map_err(|e| unusable(AUTHORITY, ca, &e.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let config = builder.with_single_cert(read_certificates(certificate, "a certificate")?, read_key(key)?);
-    let mut config = config.map_err(|e| TlsError::Unusable {
-        what: "the certificate",
-        path: certificate.to_owned(),
-        message: e.to_string(),
-    })?;
+    let config = builder.with_single_cert(read_certificates(certificate, CERTIFICATE)?, read_key(key)?);
+    let mut config = config.map_err(|error| mismatch(CERTIFICATE, certificate, key, &error))?;
     if !matches!(client_auth, ClientAuth::None) {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -171,12 +259,8 @@ pub fn client_config(ca: &Path, identity: Option<(&Path, &Path)>) -> Result<Clie
     match identity {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => builder
-            .with_client_auth_cert(read_certificates(certificate, "a certificate")?, read_key(key)?)
-            .map_err(|e| TlsError::Unusable {
-                what: "the client certificate",
-                path: certificate.to_owned(),
-                message: e.to_string(),
-            }),
+            .with_client_auth_cert(read_certificates(certificate, CERTIFICATE)?, read_key(key)?)
+            .map_err(|error| mismatch("the client certificate", certificate, key, &error)),
     }
 }
 
@@ -187,18 +271,48 @@ mod tests {
     use rustls::{ClientConnection, HandshakeKind, ServerConnection};
 
     #[test]
-    fn a_certificate_that_has_ended_is_told_with_its_file_and_time() {
+    fn a_certificate_is_checked_for_its_purpose_and_its_end() {
         let dir = tempfile::tempdir().unwrap();
         certificates::write(dir.path(), &[]).unwrap();
-        let file = dir.path().join("edge.pem");
-        check_end(&file, SystemTime::now()).unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let check = |name: &str, purpose| {
+            check_certificate(&file(name), purpose, SystemTime::now()).map_err(|error| error.to_string())
+        };
+        check("edge.pem", Purpose::Server).unwrap();
+        check("edge-client.pem", Purpose::Client(Role::Edge)).unwrap();
+        for (name, purpose, reason) in [
+            ("agent.pem", Purpose::Server, "`serverAuth`"),
+            ("ca.pem", Purpose::Server, "an authority's"),
+            ("origin.pem", Purpose::Client(Role::Edge), "`clientAuth`"),
+            ("agent.pem", Purpose::Client(Role::Edge), "spiffe://weir/edge/<name>"),
+            ("none.pem", Purpose::Server, "none.pem"),
+        ] {
+            let error = check(name, purpose).unwrap_err();
+            assert!(error.contains(reason) && error.contains(name), "{error}");
+        }
         certificates::write_ended(dir.path(), "edge").unwrap();
-        let ends = not_after(&file).unwrap();
-        let told = check_end(&file, SystemTime::now()).unwrap_err().to_string();
-        assert!(
-            told.contains("edge.pem") && told.contains(&humantime::format_rfc3339_seconds(ends).to_string()),
-            "{told}"
-        );
+        let ends = humantime::format_rfc3339_seconds(not_after(&file("edge.pem")).unwrap()).to_string();
+        let error = check("edge.pem", Purpose::Server).unwrap_err();
+        assert!(error.contains("edge.pem") && error.contains(&ends), "{error}");
+
+        // The leaf decides, whatever else of the chain has expired.
+        let chain = ["agent.pem", "edge.pem"].map(|name| std::fs::read_to_string(file(name)).unwrap()).concat();
+        std::fs::write(file("chain.pem"), chain).unwrap();
+        check("chain.pem", Purpose::Client(Role::Agent)).unwrap();
+    }
+
+    #[test]
+    fn files_that_do_not_go_together_are_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let error = server_config(&file("edge.pem"), &file("agent.key"), ClientAuth::None).unwrap_err().to_string();
+        assert!(error.contains("edge.pem") && error.contains("agent.key is not its own"), "{error}");
+        let identity = (&*file("agent.pem"), &*file("edge.key"));
+        let error = client_config(&file("ca.pem"), Some(identity)).unwrap_err().to_string();
+        assert!(error.contains("agent.pem") && error.contains("edge.key is not its own"), "{error}");
+        let error = read_roots(&file("edge.pem")).unwrap_err().to_string();
+        assert!(error.contains("edge.pem") && error.contains("Weir trial CA"), "{error}");
     }
 
     /// Shakes hands, and sends a byte of an answer, with which tickets come.

@@ -23,7 +23,7 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// opens: treat it as a password. The line of a deny file that revokes it goes to standard error.
 #[derive(Debug, Args)]
 pub(crate) struct IssueArguments {
-    /// The private key that `weir token key` made.
+    /// The private key that `weir token key` made
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
     /// The agent it is for: for people and logs.

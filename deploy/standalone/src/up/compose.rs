@@ -6,18 +6,27 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use weir_origin::Condition;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
+use weir_origin::reconcile::Health;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::certificates;
 
 use super::UpArguments;
+use super::progress::Progress;
 use crate::repository::Repository;
 
 /// How often a repository on this machine is asked.
 const LOCAL_POLL: Duration = Duration::from_secs(2);
 /// How often a repository elsewhere is asked. A fleet's origin asks every 2 minutes.
 const REMOTE_POLL: Duration = Duration::from_secs(30);
-/// How long the edge's table is fresh, and how often the agent asks: a trial should not feel slow.
+/// The port of the origin. The others are at fixed distances from it.
+pub(super) const USUAL_PORT_BASE: u16 = 7400;
+const EDGE_PORT: u16 = 43;
+const ADMIN_PORTS: [u16; 3] = [90, 91, 92];
+/// The largest port base.
+pub(super) const MAX_PORT_BASE: i64 = 65_535 - 92;
+/// How long the edge's catalog is fresh, and how often the agent asks: a trial should not feel slow.
 const QUICK: Duration = Duration::from_secs(1);
 
 /// The running roles.
@@ -34,7 +43,16 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) async fn start(arguments: &UpArguments, repository: &Repository) -> anyhow::Result<Self> {
+    /// Starts them. With `--once` the agent comes when the first poll of the repository has ended: an older publication is
+    /// nothing to switch to, and no reason to run a command.
+    ///
+    /// # Errors
+    /// One does not start.
+    pub(super) async fn start(
+        arguments: &UpArguments,
+        repository: &Repository,
+        progress: &Progress,
+    ) -> anyhow::Result<Self> {
         fs::create_dir_all(&arguments.root).with_context(|| format!("cannot create {}", arguments.root.display()))?;
         let root = arguments.root.canonicalize()?;
         // The root often stands within a checkout, where nobody wants to see it.
@@ -53,8 +71,8 @@ impl Roles {
             client_ca: ca.clone(),
         };
         let mut origin = weir_origin::config::Config::new("origin-1".parse()?, root.join("origin-data"), tls);
-        origin.listen = address(7400);
-        origin.admin_listen = Some(address(7490));
+        origin.listen = address(arguments.port_base, 0);
+        origin.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[0]));
         let mut upstream = RepositoryConfig::new(repository_name.clone(), repository.url.as_str());
         upstream.poll_interval = poll_interval;
         upstream.ca.clone_from(&arguments.ca);
@@ -70,11 +88,14 @@ impl Roles {
         }
         origin.services = vec![published];
         let origin = weir_origin::start(origin).await.context("the origin does not start")?;
+        if arguments.once {
+            first_poll(&origin, &repository_name, &service, progress).await;
+        }
 
         let cache = weir_edge::config::CacheConfig::new(root.join("edge-cache"));
         let mut edge = weir_edge::config::Config::new(
             "edge-1".parse()?,
-            address(7443),
+            address(arguments.port_base, EDGE_PORT),
             weir_edge::config::TlsConfig { certificate: pki.join("edge.pem"), key: pki.join("edge.key") },
             cache,
             vec![weir_edge::config::OriginConfig::new(
@@ -84,15 +105,16 @@ impl Roles {
                 pki.join("edge-client.key"),
             )],
         );
-        edge.admin_listen = Some(address(7491));
-        edge.freshness.fresh = QUICK;
+        edge.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[1]));
+        edge.freshness.fresh = if arguments.once { Duration::ZERO } else { QUICK };
+        edge.freshness.stale_while_revalidate = Duration::ZERO;
         let edge = weir_edge::start(edge).await.context("the edge does not start")?;
 
         let agent_root = root.join("agent");
         let current = agent_root.join(service.as_str()).join("current");
         let edge_url = format!("https://{}", edge.address()).parse()?;
         let mut agent = weir_agent::config::Config::new(vec![edge_url], &ca, agent_root);
-        agent.admin_listen = Some(address(7492));
+        agent.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[2]));
         agent.poll_interval = QUICK;
         let mut followed = weir_agent::config::ServiceConfig::new(service.clone());
         followed.exec.clone_from(&arguments.exec);
@@ -109,9 +131,38 @@ impl Roles {
     }
 }
 
-/// Loopback at the usual port, or at any when somebody has that one.
-fn address(usual_port: u16) -> SocketAddr {
-    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, usual_port));
-    let is_free = TcpListener::bind(usual).is_ok() && UdpSocket::bind(usual).is_ok();
-    SocketAddr::from((Ipv4Addr::LOCALHOST, if is_free { usual_port } else { 0 }))
+/// Waits until the repository was polled, with all that follows from it, or something failed.
+async fn first_poll(
+    origin: &weir_origin::Running,
+    repository: &RepositoryName,
+    service: &ServiceName,
+    progress: &Progress,
+) {
+    let (Some(mut upstream), Some(mut condition)) = (origin.repository(repository), origin.condition(service)) else {
+        return;
+    };
+    loop {
+        {
+            let (upstream, condition) = (upstream.borrow_and_update(), condition.borrow_and_update());
+            progress.show(&upstream);
+            let has_failed = matches!(upstream.health, Health::Unhealthy { .. })
+                || matches!(*condition, Condition::Unhealthy { .. });
+            if has_failed || upstream.attempts > 0 && *condition == Condition::Following {
+                return;
+            }
+        }
+        let changed =
+            tokio::select! { changed = upstream.changed() => changed, changed = condition.changed() => changed };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// A port of loopback: what `--port-base` says, else the usual one, or any when that is taken.
+fn address(port_base: Option<u16>, offset: u16) -> SocketAddr {
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let usual = at(port_base.unwrap_or(USUAL_PORT_BASE) + offset);
+    let is_free = || TcpListener::bind(usual).is_ok() && UdpSocket::bind(usual).is_ok();
+    if port_base.is_some() || is_free() { usual } else { at(0) }
 }

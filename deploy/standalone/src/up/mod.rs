@@ -1,6 +1,7 @@
 //! `weir up`: a repository, served from this process.
 
 mod compose;
+mod progress;
 mod report;
 
 use std::io;
@@ -10,45 +11,67 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use weir_runtime::config::duration;
+use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{shutdown, telemetry};
 
 use crate::repository;
 use compose::Roles;
+use progress::Progress;
 use report::Report;
 
 /// How long what is in flight may take after Ctrl-C.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
+/// What `--help` teaches.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  weir up
+      Serves the checkout around the current folder, and follows its commits.
+  weir up --repo https://git.example/acme/shop.git --ref main --folder deploy/prod
+      Serves one folder of one branch of a remote repository.
+  weir up --repo https://git.example/acme/shop.git --username ci --password-file token
+      The same for a private repository.
+  weir up --once --exec 'make -C . check'
+      Ends when the newest release is unpacked and the command has run in it.
+  weir up --port-base 20400
+      Origin on 20400, edge on 20443, /metrics and /status on 20490, 20491 and 20492.
+
+Standard output tells what is published and switched to; the log is on standard error, as text.
+WEIR_LOG=info logs more, WEIR_LOG_FORMAT=json logs JSON.";
+
 #[derive(Debug, Args)]
 pub(crate) struct UpArguments {
-    /// The repository: a URL or a folder. Without it: the checkout, or the bare repository, around the current folder.
+    /// The repository: a URL or a folder [default: the checkout, or bare repository, around the current folder]
     #[arg(long, value_name = "URL")]
     repo: Option<String>,
-    /// The branch, tag or full commit id to follow. Without it: the repository's default branch.
+    /// The branch, tag or full commit id to follow [default: the repository's default branch]
     #[arg(long = "ref", value_name = "REF")]
     reference: Option<String>,
-    /// The folder to publish. Without it: all of the repository.
+    /// The folder of the repository to publish [default: all of it]
     #[arg(long, value_name = "PATH")]
     folder: Option<String>,
-    /// Where certificates, the mirror, the caches and the agent's releases go.
+    /// Where certificates, the mirror, the caches and the agent's releases go
     #[arg(long, value_name = "DIR", default_value = "./weir-data")]
     root: PathBuf,
-    /// Exits once the agent has the newest release, and --exec has ended well: 0, or 1 with the reason why not.
+    /// Exit when the newest release is unpacked and --exec has succeeded: 0, or 1 with the reason
     #[arg(long)]
     once: bool,
-    /// A command for the agent to run after each switch, by `sh -c`, in the new release.
+    /// A command that the agent runs by `sh -c` in each new release
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// How often the origin asks the repository. Without it: 2s for one on this machine, 30s for one elsewhere.
+    /// How often the repository is polled [default: 2s on this machine, 30s elsewhere]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     poll_interval: Option<Duration>,
-    /// The user name for the repository, with --password-file.
+    /// The origin's port; the edge's is 43 above, those of /metrics 90 to 92 above [default: 7400, or free ports]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=compose::MAX_PORT_BASE))]
+    port_base: Option<u16>,
+    /// The user name for the repository, with --password-file
     #[arg(long, value_name = "NAME", requires = "password_file")]
     username: Option<String>,
-    /// The file that holds the password or token for the repository.
+    /// The file that holds the password or token for the repository
     #[arg(long, value_name = "FILE", requires = "username")]
     password_file: Option<PathBuf>,
-    /// A PEM file with the repository's private certificate authority.
+    /// A PEM file with the repository's private certificate authority
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 }
@@ -61,7 +84,10 @@ pub(crate) struct UpArguments {
 pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
     // What a person wants to know stands on standard output; the log speaks up only when something is wrong, and for
     // --exec. No news are a store that is new, and an agent that is told to come back before the first publication.
-    telemetry::init_logs("error,weir_origin::reconcile=warn,weir_origin::service=warn,weir_agent::hook=info")?;
+    telemetry::init_logs(
+        "error,weir_origin::reconcile=warn,weir_origin::service=warn,weir_agent::hook=info",
+        LogFormat::Text,
+    )?;
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))
 }
 
@@ -69,8 +95,9 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
     let here = std::env::current_dir().context("there is no current folder")?;
     let repository = repository::choose(arguments.repo.as_deref(), &here)?;
     let once = arguments.once;
-    let roles = Roles::start(&arguments, &repository).await?;
-    let report = Report::new(&repository, &roles, &arguments.root);
+    let progress = Progress::new();
+    let roles = Roles::start(&arguments, &repository, &progress).await?;
+    let report = Report::new(&repository, &roles, &arguments.root, &progress);
     let end = watch(&report, once).await;
     if !once {
         // Nobody may be left to read it.

@@ -1,7 +1,7 @@
 //! What `weir up` tells a person: what is served where, what to try, and then what is published and switched to. What goes
 //! wrong is in the log.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +13,7 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
 
 use super::compose::Roles;
+use super::progress::Progress;
 use crate::repository::Repository;
 
 /// Tells what happens. The lines are for people: programs read the metrics and `/status`.
@@ -20,11 +21,12 @@ pub(super) struct Report<'a> {
     repository: &'a Repository,
     roles: &'a Roles,
     root: &'a Path,
+    progress: &'a Progress,
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(repository: &'a Repository, roles: &'a Roles, root: &'a Path) -> Self {
-        Self { repository, roles, root }
+    pub(super) fn new(repository: &'a Repository, roles: &'a Roles, root: &'a Path, progress: &'a Progress) -> Self {
+        Self { repository, roles, root, progress }
     }
 
     /// What is served where, and what to try.
@@ -67,7 +69,7 @@ impl<'a> Report<'a> {
     /// # Errors
     /// Nobody reads it.
     pub(super) fn say(&self, text: &str) -> io::Result<()> {
-        writeln!(io::stdout(), "{text}")
+        self.progress.say(text)
     }
 
     /// Prints a line for each publication and each switch, for ever; with `once` until the agent has the newest release and
@@ -90,7 +92,10 @@ impl<'a> Report<'a> {
             // one leads to the other.
             tokio::select! {
                 biased;
-                changed = upstream.changed() => changed?,
+                changed = upstream.changed() => {
+                    changed?;
+                    self.progress.show(&upstream.borrow_and_update());
+                }
                 changed = condition.changed() => changed?,
                 changed = descriptor.changed() => {
                     changed?;

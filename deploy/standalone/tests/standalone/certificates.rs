@@ -9,10 +9,20 @@ fn certificates_has_the_names_of_the_examples_and_keeps_keys_private() -> anyhow
     let dir = tempfile::tempdir()?;
     let out = dir.path().join("new/folder");
     let run = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["certificates", "--out", out.to_str().unwrap(), "--host", "edge.example", "10.1.2.3"])
+        .args([
+            "certificates",
+            "--out",
+            out.to_str().unwrap(),
+            "--host",
+            "edge.example",
+            "10.1.2.3",
+            "--agent",
+            "a",
+            "b",
+        ])
         .output()?;
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    for name in ["ca", "origin", "edge", "edge-client", "agent", "operator"] {
+    for name in ["ca", "origin", "edge", "edge-client", "agent", "agent-a", "agent-b", "operator"] {
         assert!(out.join(format!("{name}.pem")).exists(), "{name}.pem");
         let key = fs::metadata(out.join(format!("{name}.key")))?;
         assert_eq!(key.permissions().mode() & 0o777, 0o600, "{name}.key");

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod examples;
+mod help;
 mod token;
 mod tutorial;
 mod up;

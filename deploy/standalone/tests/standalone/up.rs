@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -34,17 +35,40 @@ fn upstream(dir: &Path) -> anyhow::Result<GitRepository> {
     Ok(upstream)
 }
 
+/// A base of ports that are all free, as long as the listeners are kept.
+fn free_ports() -> anyhow::Result<(u16, Vec<TcpListener>)> {
+    loop {
+        let base = free_address()?.port();
+        let ports = [0, 43, 90, 91, 92].map(|offset| base.checked_add(offset));
+        let taken = ports.map(|port| TcpListener::bind(("127.0.0.1", port?)).ok());
+        if taken.iter().all(Option::is_some) {
+            return Ok((base, taken.into_iter().flatten().collect()));
+        }
+    }
+}
+
 #[test]
 fn once_ends_with_a_release() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
-    let run = weir(dir.path())
-        .args(["--repo", upstream.bare().to_str().unwrap(), "--folder", "deploy/prod", "--once"])
-        .output()?;
+    let (base, listeners) = free_ports()?;
+    let base_argument = base.to_string();
+    let arguments = ["--repo", upstream.bare().to_str().unwrap(), "--folder", "deploy/prod", "--once", "--port-base"];
+    let weir = || {
+        let mut command = weir(dir.path());
+        command.args(arguments).arg(&base_argument);
+        command
+    };
+    // A port that was chosen is not exchanged for another.
+    let run = weir().output()?;
+    let error = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code() == Some(1) && error.contains(&base_argument), "{error}");
+    drop(listeners);
+    let run = weir().output()?;
     let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success(), "{out}\n{error}");
-    assert!(out.contains("switched"), "{out}");
+    assert!(out.contains("switched") && out.contains(&format!("https://127.0.0.1:{}", base + 43)), "{out}");
     assert_eq!(fs::read_to_string(dir.path().join("weir-data/agent/shop/current/version"))?, "1");
     assert!(!dir.path().join("weir-data/agent/shop/current/README.md").exists());
     Ok(())
@@ -78,7 +102,9 @@ fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_sw
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
     let once = |exec: &str| -> anyhow::Result<(Option<i32>, String, String)> {
-        let run = weir(upstream.bare()).args(["--root", "../weir-data", "--exec", exec, "--once"]).output()?;
+        let mut command = weir(upstream.bare());
+        command.args(["--root", "../weir-data", "--exec", exec, "--once"]).env("WEIR_RUNS", dir.path().join("runs"));
+        let run = command.output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok((run.status.code(), text(&run.stdout), text(&run.stderr)))
     };
@@ -100,6 +126,14 @@ fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_sw
     assert_eq!(code, Some(0), "{out}\n{error}");
     let current = dir.path().join("weir-data/agent/shop/current");
     assert_eq!(fs::read_to_string(current.join("deploy/prod/version"))?, "2");
+    // A run that is due for an older release is not made up for: the newest alone counts.
+    for version in ["3", "4"] {
+        upstream.write("deploy/prod/version", version)?;
+        upstream.commit_and_push(version)?;
+        let (code, _, error) = once("cat deploy/prod/version >>\"$WEIR_RUNS\"; exit 3")?;
+        assert!(code == Some(1) && !error.contains("{\"timestamp\""), "the log is for people: {error}");
+    }
+    assert_eq!(fs::read_to_string(dir.path().join("runs"))?, "34");
     Ok(())
 }
 

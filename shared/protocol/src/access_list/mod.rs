@@ -100,7 +100,7 @@ impl AccessList {
             return Err(AccessListError::TooLarge(json.len()));
         }
         let malformed = |error: &dyn std::fmt::Display| AccessListError::Malformed(error.to_string());
-        let document: Document = serde_json::from_slice(json).map_err(|error| malformed(&error))?;
+        let document: Document = crate::json::from_slice(json).map_err(|error| malformed(&error))?;
         let mut list = Self::default();
         for Key { kid, x } in document.keys {
             list.add_key(PublicKey::decode(kid, &x).map_err(|error| malformed(&error))?)?;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::passed_on::passed_on;
+use crate::delegate::delegate;
 
 /// Bytes that are read at a time.
 const PART: usize = 64 << 10;
@@ -60,7 +60,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Incoming<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Incoming<S> {
-    passed_on!(writes, is_write_vectored, poll_flush, poll_shutdown);
+    delegate!(writes, is_write_vectored, poll_flush, poll_shutdown);
 }
 
 impl<S: Connection> Connection for Incoming<S> {

@@ -2,6 +2,7 @@
 
 mod connector;
 mod incoming;
+mod plain_words;
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 
 use self::connector::Connector;
+pub use self::plain_words::{is_not_tls, plain_words};
 
 /// How long a TCP connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::passed_on::passed_on;
+use crate::delegate::delegate;
 
 /// How long a client that was told of the end may say nothing before it is taken for gone.
 const QUIET: Duration = Duration::from_secs(5);
@@ -62,11 +62,11 @@ impl<S> Lingering<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
-    passed_on!(poll_read);
+    delegate!(poll_read);
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
-    passed_on!(writes, is_write_vectored, poll_flush);
+    delegate!(writes, is_write_vectored, poll_flush);
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { stream, closed } = &mut *self;

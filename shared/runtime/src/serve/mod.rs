@@ -13,8 +13,8 @@ mod http3;
 mod lingering;
 mod listener;
 mod metrics;
+mod minimum_rate;
 mod outgoing;
-mod patience;
 mod quic_metrics;
 mod server_tls;
 mod tcp;
@@ -51,10 +51,10 @@ pub const MAX_HEADER_BYTES: usize = 16 << 10;
 /// The longest path of a request with its query, in bytes; a longer one is answered `414`.
 pub const MAX_URL_BYTES: usize = 8 << 10;
 
-/// How long a client may take nothing of an answer before it is cut off: the stream, or the TCP connection. Over HTTP/2
-/// and 3 it is waited for as long in all, for every 16 KiB that it takes. A TCP connection goes on while the system finds
-/// room for a little more at the end of each such time: 64 KiB may have to go for the first, and then 16 KiB.
-/// `weir_http_stalled_total` counts them.
+/// How long a client may take nothing of an answer before the stream, or the TCP connection, is reset. Over HTTP/2 and 3 it
+/// is the time in all for every 16 KiB, which makes a minimum rate. A TCP connection goes on while the kernel finds room for
+/// a little more at the end of each such time: 64 KiB may have to go for the first, and then 16 KiB.
+/// `weir_http_stalled_total` counts the resets.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a handshake may take, and the head of a request.
@@ -83,10 +83,9 @@ fn too_long<B>(request: &Request<B>) -> Option<Problem> {
     })
 }
 
-/// Ends after a while, unless the client of a connection has asked for something by then: who has asked for nothing is not
-/// kept a place.
-async fn silence(was_asked: &AtomicBool, patience: Duration) {
-    tokio::time::sleep(patience).await;
+/// Ends after a time, unless the client of a connection has sent a request by then: an idle connection holds no permit.
+async fn silence(was_asked: &AtomicBool, after: Duration) {
+    tokio::time::sleep(after).await;
     if was_asked.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }
@@ -97,9 +96,8 @@ async fn silence(was_asked: &AtomicBool, patience: Duration) {
 /// The response's headers hold no hop-by-hop fields. `Date`, and `Content-Length` where the body knows its length, are
 /// added by whoever serves. For HEAD the body is dropped; a handler that sends none for it sets the length itself.
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// Answers a request for which nobody need be asked or waited for: it has no I/O, and no future. What gives `None` goes
-    /// to [`Handler::handle`].
-    fn at_once(&self, _request: &Request<RequestBody>, _peer: &Peer) -> Option<Response<Body>> {
+    /// Answers a request from memory, in the connection's own task. Must not block. `None`: [`Handler::handle`] answers it.
+    fn fast_path(&self, _request: &Request<RequestBody>, _peer: &Peer) -> Option<Response<Body>> {
         None
     }
 

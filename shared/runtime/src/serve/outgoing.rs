@@ -1,8 +1,8 @@
-//! What leaves over a TCP connection: gathered into large writes while the connection's task works, and given up when the
-//! client takes nothing of it.
+//! The sending side of a TCP connection: small writes are coalesced while the connection's task works, and the connection is
+//! closed when the client takes nothing.
 //!
-//! It lies beneath TLS. What TLS could not write it keeps, and writes together with what comes after: so "not now" is all
-//! that gathering needs, and nothing is copied for it.
+//! It is beneath TLS, which keeps what it could not write and sends it with what comes next. So coalescing needs no buffer:
+//! it is enough to say "not now".
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -17,57 +17,57 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use super::patience::LEAST;
-use crate::passed_on::passed_on;
+use super::minimum_rate::MIN_BYTES;
+use crate::delegate::delegate;
 
-/// What is written although more is to come, in bytes: TLS keeps no more than 64 KiB.
+/// Bytes that are written although more is to come: TLS buffers no more than 64 KiB.
 const ENOUGH: usize = 48 << 10;
 
-/// What the connection's task and its stream tell each other.
+/// Shared by a connection's task and its stream: the task says when writes may wait for more.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outbox(Arc<State>);
+pub(super) struct WriteCoalescer(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    is_gathering: AtomicBool,
+    is_coalescing: AtomicBool,
     is_stalled: AtomicBool,
 }
 
-impl Outbox {
-    /// From now on writes may wait for more, until [`Outbox::close`]. Who opens it closes it before it waits: nobody
-    /// is woken for what is gathered.
-    pub(super) fn open(&self) {
-        self.0.is_gathering.store(true, Ordering::Relaxed);
+impl WriteCoalescer {
+    /// Lets writes wait for more until [`WriteCoalescer::end`]. The task ends it before it waits itself: nothing wakes it for
+    /// what was held back.
+    pub(super) fn begin(&self) {
+        self.0.is_coalescing.store(true, Ordering::Relaxed);
     }
 
-    /// What was gathered can be written: by a flush.
-    pub(super) fn close(&self) {
-        self.0.is_gathering.store(false, Ordering::Relaxed);
+    /// Lets the next flush write what was held back.
+    pub(super) fn end(&self) {
+        self.0.is_coalescing.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the connection was given up because its client took nothing.
+    /// Whether the connection failed because its client took nothing.
     pub(super) fn is_stalled(&self) -> bool {
         self.0.is_stalled.load(Ordering::Relaxed)
     }
 
-    fn is_gathering(&self) -> bool {
-        self.0.is_gathering.load(Ordering::Relaxed)
+    fn is_coalescing(&self) -> bool {
+        self.0.is_coalescing.load(Ordering::Relaxed)
     }
 }
 
-/// A TCP stream, beneath TLS. Its writes fail once the system has taken nothing for a while: its buffers are full, and the
-/// client does not empty them.
+/// A TCP stream, beneath TLS. Its writes fail once the kernel has taken nothing for the stall timeout: its buffers are full,
+/// and the client does not empty them.
 pub(super) struct Outgoing {
     stream: TcpStream,
-    outbox: Outbox,
+    coalescer: WriteCoalescer,
     stall_timeout: Duration,
     /// From the moment on when the system takes no more.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Outgoing {
-    pub(super) fn new(stream: TcpStream, outbox: Outbox, stall_timeout: Duration) -> Self {
-        Self { stream, outbox, stall_timeout, waiting: None }
+    pub(super) fn new(stream: TcpStream, coalescer: WriteCoalescer, stall_timeout: Duration) -> Self {
+        Self { stream, coalescer, stall_timeout, waiting: None }
     }
 
     /// What a write gives, unless it has been waited for too long; `bytes`: what comes next.
@@ -86,7 +86,7 @@ impl Outgoing {
         self.waiting = None;
         let tried = self.try_now(bytes);
         if tried.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            self.outbox.0.is_stalled.store(true, Ordering::Relaxed);
+            self.coalescer.0.is_stalled.store(true, Ordering::Relaxed);
             let error = io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of what it is sent");
             return Poll::Ready(Err(error));
         }
@@ -96,19 +96,19 @@ impl Outgoing {
     /// Writes a little, without asking first whether there is room: the system says so only when about half of what it
     /// holds has gone, which at a slow client's takes minutes. No more than the client is to take until the next time.
     fn try_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        SockRef::from(&self.stream).send(&bytes[..bytes.len().min(LEAST)])
+        SockRef::from(&self.stream).send(&bytes[..bytes.len().min(MIN_BYTES)])
     }
 }
 
 impl AsyncRead for Outgoing {
-    passed_on!(poll_read);
+    delegate!(poll_read);
 }
 
 impl AsyncWrite for Outgoing {
-    passed_on!(is_write_vectored, poll_flush, poll_shutdown);
+    delegate!(is_write_vectored, poll_flush, poll_shutdown);
 
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if bytes.len() < ENOUGH && self.outbox.is_gathering() {
+        if bytes.len() < ENOUGH && self.coalescer.is_coalescing() {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
@@ -120,7 +120,7 @@ impl AsyncWrite for Outgoing {
         cx: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.outbox.is_gathering() && bytes.iter().map(|part| part.len()).sum::<usize>() < ENOUGH {
+        if self.coalescer.is_coalescing() && bytes.iter().map(|part| part.len()).sum::<usize>() < ENOUGH {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
@@ -129,27 +129,27 @@ impl AsyncWrite for Outgoing {
     }
 }
 
-/// The stream above TLS: while its outbox gathers, a flush is for later.
-pub(super) struct Gathered<S> {
+/// The stream above TLS: a flush does nothing while writes are coalesced.
+pub(super) struct CoalescedFlush<S> {
     stream: S,
-    outbox: Outbox,
+    coalescer: WriteCoalescer,
 }
 
-impl<S> Gathered<S> {
-    pub(super) fn new(stream: S, outbox: Outbox) -> Self {
-        Self { stream, outbox }
+impl<S> CoalescedFlush<S> {
+    pub(super) fn new(stream: S, coalescer: WriteCoalescer) -> Self {
+        Self { stream, coalescer }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
-    passed_on!(poll_read);
+impl<S: AsyncRead + Unpin> AsyncRead for CoalescedFlush<S> {
+    delegate!(poll_read);
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
-    passed_on!(writes, is_write_vectored, poll_shutdown);
+impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescedFlush<S> {
+    delegate!(writes, is_write_vectored, poll_shutdown);
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.outbox.is_gathering() {
+        if self.coalescer.is_coalescing() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_flush(cx)
@@ -174,7 +174,7 @@ mod tests {
         let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         SockRef::from(&server).set_tcp_notsent_lowat(MAX_UNSENT).unwrap();
-        (Outgoing::new(server, Outbox::default(), STALL_TIMEOUT), client)
+        (Outgoing::new(server, WriteCoalescer::default(), STALL_TIMEOUT), client)
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::lingering::Lingering;
 use super::listener::Listener;
 use super::metrics::ListenerMetrics;
-use super::outgoing::{Gathered, Outbox, Outgoing};
+use super::outgoing::{CoalescedFlush, Outgoing, WriteCoalescer};
 use super::{
     Body, BoxError, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, NEW_CLIENT_IN_DRAIN, Peer, RequestBody,
     STALL_TIMEOUT, ServerTls, handshake_limit_in_drain, http2, silence, too_long,
@@ -137,10 +137,10 @@ impl<H: Handler> Server<H> {
         let _ = stream.set_nodelay(true);
         // Not everywhere; without it the system's own bounds hold.
         let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT);
-        let outbox = Outbox::default();
-        let stream = Outgoing::new(stream, outbox.clone(), self.options.stall_timeout);
+        let coalescer = WriteCoalescer::default();
+        let stream = Outgoing::new(stream, coalescer.clone(), self.options.stall_timeout);
         let Some(tls) = &self.tls else {
-            return self.http(stream, outbox, Peer { address, identity: None }, Protocol::Http1).await;
+            return self.http(stream, coalescer, Peer { address, identity: None }, Protocol::Http1).await;
         };
         let under_way = self.metrics.handshake(Transport::Tcp);
         let handshake = tokio::time::timeout(self.options.head_timeout, TlsAcceptor::from(tls.tcp()).accept(stream));
@@ -155,7 +155,7 @@ impl<H: Handler> Server<H> {
                 let certificates = session.peer_certificates();
                 let identity = certificates.and_then(|chain| chain.first()).and_then(Identity::of_certificate);
                 let protocol = if session.alpn_protocol() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
-                self.http(stream, outbox, Peer { address, identity }, protocol).await;
+                self.http(stream, coalescer, Peer { address, identity }, protocol).await;
             }
             Ok(Err(error)) => {
                 tracing::debug!(%address, %error, "a TLS handshake failed");
@@ -168,7 +168,7 @@ impl<H: Handler> Server<H> {
     async fn http(
         self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        outbox: Outbox,
+        coalescer: WriteCoalescer,
         peer: Peer,
         protocol: Protocol,
     ) {
@@ -184,12 +184,12 @@ impl<H: Handler> Server<H> {
         });
         let ended = match protocol {
             Protocol::Http2 => {
-                let stream = Lingering::new(Gathered::new(stream, outbox.clone()));
-                http2(stream, outbox.clone(), shared, &self.drain).await
+                let stream = Lingering::new(CoalescedFlush::new(stream, coalescer.clone()));
+                http2(stream, coalescer.clone(), shared, &self.drain).await
             }
             _ => http1(Lingering::new(stream), shared, &self.drain).await,
         };
-        if outbox.is_stalled() {
+        if coalescer.is_stalled() {
             metrics.stalled(protocol);
         }
         if let Err(error) = ended {
@@ -230,12 +230,12 @@ async fn http1<H: Handler>(
 
 async fn http2<H: Handler>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    outbox: Outbox,
+    coalescer: WriteCoalescer,
     shared: Arc<Shared<H>>,
     drain: &Drain,
 ) -> Result<(), BoxError> {
     let mut connection = tokio::select! {
-        begun = http2::Connection::begin(stream, outbox, shared.clone()) => begun?,
+        begun = http2::Connection::begin(stream, coalescer, shared.clone()) => begun?,
         () = shared.silence() => return Ok(()),
     };
     tokio::select! {
@@ -275,7 +275,7 @@ impl<H: Handler> Shared<H> {
         let request = request.map(RequestBody::Http1);
         let mut response = match refusal(&request) {
             Some(problem) => problem.into_response(),
-            None => match self.handler.at_once(&request, &self.peer) {
+            None => match self.handler.fast_path(&request, &self.peer) {
                 Some(response) => response,
                 None => self.handler.handle(request, self.peer.clone()).await,
             },

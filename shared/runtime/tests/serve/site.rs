@@ -90,7 +90,7 @@ struct Answers {
 }
 
 impl Handler for Answers {
-    fn at_once(&self, request: &Request<RequestBody>, _: &Peer) -> Option<Response<Body>> {
+    fn fast_path(&self, request: &Request<RequestBody>, _: &Peer) -> Option<Response<Body>> {
         match request.uri().path() {
             "/" => Some(Response::new(Body::from(b"well".to_vec()))),
             "/big" => Some(Response::new(Body::from(self.big.clone()))),

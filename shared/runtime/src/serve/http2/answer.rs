@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 
 use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
-use super::super::patience::Patience;
+use super::super::minimum_rate::MinimumRateTimer;
 use super::super::tcp::Shared;
 use super::super::unread::{self, Http2Body, Unread};
 use super::super::{Body, Handler, RequestBody, date, too_long};
@@ -41,11 +41,11 @@ impl<H: Handler> Answer<H> {
         let (head, body) = request.into_parts();
         let (body, unread) = Http2Body::new(body, unread::is_waited_for(&head));
         let request = Request::from_parts(head, RequestBody::Http2(body));
-        let at_once = match too_long(&request) {
+        let early = match too_long(&request) {
             Some(problem) => Some(problem.into_response()),
-            None => self.shared.handler.at_once(&request, &self.shared.peer),
+            None => self.shared.handler.fast_path(&request, &self.shared.peer),
         };
-        match at_once {
+        match early {
             Some(response) if unread.is_some() => {
                 drop(request);
                 let answered = *now;
@@ -115,8 +115,8 @@ impl<H: Handler> Answer<H> {
         if is_all {
             return None;
         }
-        let patience = Patience::new(self.shared.options.stall_timeout);
-        let mut sending = Sending { shared: self.shared, stream, body, unsent: Bytes::new(), patience };
+        let minimum_rate = MinimumRateTimer::new(self.shared.options.stall_timeout);
+        let mut sending = Sending { shared: self.shared, stream, body, unsent: Bytes::new(), minimum_rate };
         if let Body::Full(bytes) = &mut sending.body {
             sending.unsent = std::mem::take(bytes);
             if sending.send_allowed() {
@@ -134,7 +134,7 @@ struct Sending<H> {
     body: Body,
     /// What the body gave and the client has not allowed yet.
     unsent: Bytes,
-    patience: Patience,
+    minimum_rate: MinimumRateTimer,
 }
 
 impl<H: Handler> Sending<H> {
@@ -154,7 +154,7 @@ impl<H: Handler> Sending<H> {
                     _ = poll_fn(|cx| self.stream.poll_reset(cx)) => None,
                 }
             };
-            let Some(frame) = self.patience.caught_up(next).await else { return };
+            let Some(frame) = self.minimum_rate.caught_up(next).await else { return };
             match frame {
                 Some(Ok(frame)) => self.unsent = frame.into_data().unwrap_or_default(),
                 Some(Err(error)) => {
@@ -175,7 +175,7 @@ impl<H: Handler> Sending<H> {
         if self.stream.capacity() > 0 {
             return true;
         }
-        let allowed = self.patience.wait(poll_fn(|cx| self.stream.poll_capacity(cx))).await;
+        let allowed = self.minimum_rate.wait(poll_fn(|cx| self.stream.poll_capacity(cx))).await;
         match allowed {
             Some(allowed) => matches!(allowed, Some(Ok(_))),
             None => {
@@ -195,7 +195,7 @@ impl<H: Handler> Sending<H> {
                 return false;
             }
             let part = self.unsent.split_to(self.unsent.len().min(allowed).min(FRAME));
-            self.patience.took(part.len());
+            self.minimum_rate.took(part.len());
             let is_last = self.unsent.is_empty() && self.body.is_end_stream();
             if self.stream.send_data(part, is_last).is_err() || is_last {
                 return true;

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::answer::Answer;
 use self::keep_alive::KeepAlive;
-use super::outgoing::Outbox;
+use super::outgoing::WriteCoalescer;
 use super::tcp::Shared;
 use super::{Handler, MAX_HEADER_BYTES};
 
@@ -44,7 +44,7 @@ const MAX_SEND_BUFFER: usize = 128 << 10;
 /// A connection.
 pub(super) struct Connection<S, H> {
     connection: server::Connection<S, Bytes>,
-    outbox: Outbox,
+    coalescer: WriteCoalescer,
     keep_alive: Option<KeepAlive>,
     shared: Arc<Shared<H>>,
     /// What was asked and is not looked at yet. The client bounds it: it may have only so many streams open.
@@ -58,7 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
     ///
     /// # Errors
     /// It speaks something else, or has gone.
-    pub(super) async fn begin(stream: S, outbox: Outbox, shared: Arc<Shared<H>>) -> Result<Self, h2::Error> {
+    pub(super) async fn begin(stream: S, coalescer: WriteCoalescer, shared: Arc<Shared<H>>) -> Result<Self, h2::Error> {
         let mut connection = server::Builder::new()
             .max_header_list_size(MAX_HEADER_BYTES as u32)
             .max_concurrent_streams(MAX_STREAMS)
@@ -71,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
             .handshake(stream)
             .await?;
         let keep_alive = connection.ping_pong().map(KeepAlive::new);
-        Ok(Self { connection, outbox, keep_alive, shared, asked: Vec::new() })
+        Ok(Self { connection, coalescer, keep_alive, shared, asked: Vec::new() })
     }
 
     /// Tells the client to go elsewhere; what it has asked is answered.
@@ -88,9 +88,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        self.outbox.open();
+        self.coalescer.begin();
         let polled = self.poll_gathering(cx);
-        self.outbox.close();
+        self.coalescer.end();
         // What was gathered is written now.
         if polled.is_pending() { self.poll_gathering(cx) } else { polled }
     }

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::super::body::add_length;
 use super::super::connection_metrics::Protocol;
-use super::super::patience::Patience;
+use super::super::minimum_rate::MinimumRateTimer;
 use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, too_long};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
@@ -102,7 +102,7 @@ async fn respond<H: Handler>(
             let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
             let response = match too_long(&request) {
-                None => match context.handler.at_once(&request, &context.peer) {
+                None => match context.handler.fast_path(&request, &context.peer) {
                     Some(response) => response,
                     // Apart: what waits is large.
                     None => {
@@ -168,12 +168,12 @@ async fn write<H>(
     }
     let is_all = body.is_end_stream();
     answer.write(&mut [out.into()], context.stall_timeout).await?;
-    let mut patience = Patience::new(context.stall_timeout);
+    let mut minimum_rate = MinimumRateTimer::new(context.stall_timeout);
     while let Some(part) = answer.unless_stopped(body.frame()).await? {
         let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
         let mut head = Vec::with_capacity(16);
         frame::write_head(kind::DATA, data.len() as u64, &mut head);
-        answer.write_in_turn(&mut [head.into(), data], context, &mut patience).await?;
+        answer.write_in_turn(&mut [head.into(), data], context, &mut minimum_rate).await?;
     }
     let _ = answer.sender.finish();
     answer.is_whole = true;
@@ -213,20 +213,20 @@ impl Answer {
         &mut self,
         mut parts: &mut [Bytes],
         context: &Context<H>,
-        patience: &mut Patience,
+        minimum_rate: &mut MinimumRateTimer,
     ) -> Result<(), RequestError> {
         while !parts.is_empty() {
             let turn = context.turns.0.acquire().await.ok();
             let at_once = tokio::time::timeout(2 * context.connection.rtt() + TURN, self.sender.write_chunks(parts));
             // The turn is waited for as well: who takes a byte in each would never be cut.
-            let written = patience.wait(at_once).await;
+            let written = minimum_rate.wait(at_once).await;
             drop(turn);
             let written = match written.ok_or(RequestError::Stalled)? {
                 Ok(written) => written?,
                 // It waits by itself until the client takes some of it, and has its turns again.
-                Err(_) => patience.wait(self.sender.write_chunks(parts)).await.ok_or(RequestError::Stalled)??,
+                Err(_) => minimum_rate.wait(self.sender.write_chunks(parts)).await.ok_or(RequestError::Stalled)??,
             };
-            patience.took(written.bytes);
+            minimum_rate.took(written.bytes);
             parts = &mut parts[written.chunks..];
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Streams that wrap another one, and pass on to it what they do not change.
+//! Streams that wrap another one, and delegate to it what they do not change.
 
-/// Methods of `AsyncRead` and `AsyncWrite` that do what those of the field `stream` do.
-macro_rules! passed_on {
+/// Methods of `AsyncRead` and `AsyncWrite` that call those of the field `stream`.
+macro_rules! delegate {
     (poll_read) => {
         fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
             Pin::new(&mut self.stream).poll_read(cx, buffer)
@@ -32,8 +32,8 @@ macro_rules! passed_on {
         }
     };
     ($($method:ident),+) => {
-        $(passed_on!($method);)+
+        $(delegate!($method);)+
     };
 }
 
-pub(super) use passed_on;
+pub(super) use delegate;

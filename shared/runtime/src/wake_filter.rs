@@ -1,4 +1,4 @@
-//! A future beside one that is polled often.
+//! A future in a task that is often woken for something else.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// A future that is polled only when it was woken itself. What all connections wait for (a drain, say) has a lock that all
-/// of them would take whenever one of them is polled for something else.
-pub(crate) struct Rarely<F> {
+/// A future that is polled only when it was woken itself. A drain, for which all connections wait, has a lock that each of
+/// them would take whenever it is polled.
+pub(crate) struct WakeFilter<F> {
     future: Pin<Box<F>>,
     call: Arc<Call>,
     waker: Waker,
@@ -28,14 +28,14 @@ impl Wake for Call {
     }
 }
 
-impl<F: Future> Rarely<F> {
+impl<F: Future> WakeFilter<F> {
     pub(crate) fn new(future: F) -> Self {
         let call = Arc::new(Call { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
         Self { future: Box::pin(future), waker: call.clone().into(), call }
     }
 }
 
-impl<F: Future> Future for Rarely<F> {
+impl<F: Future> Future for WakeFilter<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -57,19 +57,19 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn it_is_polled_when_it_is_woken_and_then_alone() {
+    async fn it_is_polled_only_when_it_is_woken() {
         let (send, mut receive) = oneshot::channel::<()>();
         let polls = Arc::new(AtomicUsize::new(0));
         let counted = polls.clone();
-        let mut rarely = Rarely::new(poll_fn(move |cx| {
+        let mut wake_filter = WakeFilter::new(poll_fn(move |cx| {
             counted.fetch_add(1, Ordering::Relaxed);
             Pin::new(&mut receive).poll(cx)
         }));
         for _ in 0..10 {
-            assert!(futures_util::poll!(&mut rarely).is_pending());
+            assert!(futures_util::poll!(&mut wake_filter).is_pending());
         }
         assert_eq!(polls.load(Ordering::Relaxed), 1);
-        let waiting = tokio::spawn(rarely);
+        let waiting = tokio::spawn(wake_filter);
         tokio::task::yield_now().await;
         send.send(()).unwrap();
         waiting.await.unwrap().unwrap();
