@@ -21,7 +21,7 @@ use weir_protocol::name::RepositoryName;
 use self::mirror_slot::MirrorSlot;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    At, Fetched, HttpClients, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved,
+    At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved,
     ServiceFailure, Shared, UpkeepRequest, Upstream,
 };
 use crate::config::RepositoryConfig;
@@ -35,8 +35,6 @@ use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
 pub(crate) struct GitSource {
     repository: RepositoryName,
     mirror: MirrorSlot,
-    /// What the upstream is asked with over HTTP.
-    http: HttpClients,
     /// Which commits that services name were found on a branch or a tag.
     reach: Mutex<Reach>,
     /// Bytes of LFS objects that have room, and may not be here yet.
@@ -51,7 +49,6 @@ impl GitSource {
         Self {
             repository: config.name.clone(),
             mirror,
-            http: HttpClients::default(),
             reach: Mutex::default(),
             reserved: Mutex::default(),
             shared,
@@ -65,7 +62,7 @@ impl GitSource {
 
     /// The upstream as it is to be asked now.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
-        Upstream { http: self.http.clone(), ..self.shared.upstreams.upstream(config) }
+        self.shared.upstreams.upstream(config)
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
