@@ -22,7 +22,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
-use tower::util::MapRequestLayer;
+use tower::util::MapResponseLayer;
 
 use super::{Reach, Upstream, secret};
 use crate::mirror::MirrorError;
@@ -74,17 +74,17 @@ pub(crate) fn elsewhere(
 }
 
 tokio::task_local! {
-    /// Whether a connection was begun for the request under way.
-    static CONNECTS: Cell<bool>;
+    /// Whether a connection was made for the request under way.
+    static CONNECTED: Cell<bool>;
 }
 
 /// Sends a request. The answer, and whether the request went over a connection that was there before it.
 pub(crate) async fn send(request: RequestBuilder) -> (reqwest::Result<Response>, bool) {
     let sent = async {
         let answer = request.send().await;
-        (answer, !CONNECTS.with(Cell::get))
+        (answer, !CONNECTED.with(Cell::get))
     };
-    CONNECTS.scope(Cell::new(false), sent).await
+    CONNECTED.scope(Cell::new(false), sent).await
 }
 
 /// What a client is made of.
@@ -168,7 +168,7 @@ impl Parts {
             .connect_timeout(self.connect_timeout)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_PER_HOST)
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .connector_layer(MapRequestLayer::new(begins_connection))
+            .connector_layer(MapResponseLayer::new(connected))
             .tls_backend_preconfigured(tls)
             .dns_resolver(Resolver(self.reach));
         if let Some(proxy) = self.proxy {
@@ -220,10 +220,11 @@ fn private(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerC
     Ok(verifier.map_err(|_| wrong())?)
 }
 
-/// Notes that a connection is begun to a destination.
-fn begins_connection<T>(destination: T) -> T {
-    let _ = CONNECTS.try_with(|connects| connects.set(true));
-    destination
+/// Notes that a connection was made for the request under way. It passes that over when an idle one came first: then the
+/// connection is made in the background, for others.
+fn connected<T>(connection: T) -> T {
+    let _ = CONNECTED.try_with(|connected| connected.set(true));
+    connection
 }
 
 /// Looks names up, and keeps to where the upstream may lead.

@@ -21,8 +21,8 @@ use weir_protocol::name::RepositoryName;
 use self::mirror_slot::MirrorSlot;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved,
-    ServiceFailure, Shared, UpkeepRequest, Upstream,
+    At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure, Shared,
+    UpkeepRequest, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::lfs::LfsFile;
@@ -46,13 +46,7 @@ impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorSlot::new(path, shared.upstreams.max_object.as_u64());
-        Self {
-            repository: config.name.clone(),
-            mirror,
-            reach: Mutex::default(),
-            reserved: Mutex::default(),
-            shared,
-        }
+        Self { repository: config.name.clone(), mirror, reach: Mutex::default(), reserved: Mutex::default(), shared }
     }
 
     /// The mirror, to be read by one thread.
